@@ -1,0 +1,51 @@
+# The checks and the demo, for people and CI alike. `make help` lists the targets.
+
+# Without this, `python -c` in the checkout puts the root on the path, and our validators/ hides the PyPI package.
+export PYTHONSAFEPATH := 1
+
+PYTHON ?= python3
+BIN := .venv/bin
+CASE := sample_models/digits
+
+.DEFAULT_GOAL := help
+.PHONY: demo test test-slow lint types bench docs clean help
+
+.venv/.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	mkdir -p .dev && ln -sfn .. .dev/modelc
+	touch $@
+
+demo: .venv/.stamp ## export the digits net to three formats and validate each
+	$(BIN)/modelc export $(CASE).safetensors --model sample_models.digits:build \
+	  --inputs $(CASE)_samples.npz --input "x[batch=1..8,_,_,_]" \
+	  --to torchscript --to onnx --to openvino -o out/demo
+
+test: .venv/.stamp ## the quick tests
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: .venv/.stamp ## the tests that take longer than a second each
+	$(BIN)/pytest -m slow
+
+lint: .venv/.stamp ## ruff (rules and format) and the floors between the rooms
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: .venv/.stamp ## mypy, strict
+	$(BIN)/mypy
+
+bench: .venv/.stamp ## start-up and export, each side by side with the plain way
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/export.py
+
+docs: .venv/.stamp ## write the pages that come from code
+	$(BIN)/python docs/generate.py
+
+clean: ## remove what the targets above made, .venv included
+	rm -rf .venv .dev .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist out *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12

@@ -1,0 +1,22 @@
+"""modelc: convert PyTorch checkpoints and prove every artifact against eager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .pipeline.api import build, export, inspect, targets, validate
+
+__all__ = ["__version__", "build", "export", "inspect", "targets", "validate"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the Python API on first use, so that `import modelc` costs nothing."""
+    if name in __all__:
+        from .pipeline import api
+
+        value: object = getattr(api, name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

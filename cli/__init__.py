@@ -1,0 +1,1 @@
+"""Arguments in, pixels out: only here are typer, rich, the environment and exit codes known."""

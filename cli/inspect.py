@@ -1,0 +1,27 @@
+"""`modelc inspect`: what an artifact says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as o
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A converted model.")],
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Show inputs, outputs, dims, opset, size, precision, operators and lineage."""
+    from ..pipeline.api import inspect as look
+    from ..pipeline.manifest_file import as_json
+    from .render import show_inspection, show_json
+
+    looked = look(path)
+    if json:
+        show_json(as_json(looked))
+        return
+    show_inspection(looked.inspection, looked.size, looked.lineage)

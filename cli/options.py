@@ -1,0 +1,186 @@
+"""The options that several commands share, each said once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..pipeline.order import Judging, Source
+
+_MODEL, _JUDGE, _SHOW = "Model and inputs", "Validation", "Terminal"
+
+
+class CaptureChoice(StrEnum):
+    """`--capture`: one way, or auto."""
+
+    AUTO = "auto"
+    EXPORT = "export"
+    SCRIPT = "script"
+    TRACE = "trace"
+
+
+class DeviceChoice(StrEnum):
+    """`--device`: where artifacts run while they are judged; the reference is always the CPU's."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def complete_targets(incomplete: str) -> list[str]:
+    """Names of targets for shell completion."""
+    from ..converters.registry import TARGETS
+
+    return [target.NAME for target in TARGETS if target.NAME.startswith(incomplete)]
+
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PKG.MOD:FACTORY",
+        help="Callable that builds the module; the current folder is importable.",
+        rich_help_panel=_MODEL,
+    ),
+]
+ModelArg = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model-arg",
+        metavar="KEY=VALUE",
+        help="Argument of the factory, typed by its annotation. Repeatable.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Input = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="SPEC",
+        help=r'An input, as "x:float32\[batch=1..8,3,224,224]"; "ids:int64\[batch,seq=1..128]'
+        '{0..30521}". Repeatable.',
+        rich_help_panel=_MODEL,
+    ),
+]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        metavar="FILE",
+        help="Real samples (.npz, .pt, .safetensors): names, shapes, dtypes and values.",
+        rich_help_panel=_MODEL,
+    ),
+]
+NoStrict = Annotated[
+    bool,
+    typer.Option(
+        "--no-strict",
+        help="Accept missing, unexpected or misshapen weights, and say so.",
+        rich_help_panel=_MODEL,
+    ),
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle",
+        help="Read full pickles, which can run code. Only for makers you trust.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Feeds = Annotated[
+    int,
+    typer.Option("--feeds", help="Feeds to judge on, 5 or more.", rich_help_panel=_JUDGE),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the feeds.", rich_help_panel=_JUDGE)]
+Atol = Annotated[
+    float | None,
+    typer.Option("--atol", help="Absolute tolerance.", rich_help_panel=_JUDGE),
+]
+Rtol = Annotated[
+    float | None,
+    typer.Option("--rtol", help="Tolerance relative to the output's peak.", rich_help_panel=_JUDGE),
+]
+MinSqnr = Annotated[
+    float | None,
+    typer.Option(
+        "--min-sqnr", metavar="DB", help="Least signal-to-noise ratio.", rich_help_panel=_JUDGE
+    ),
+]
+Device = Annotated[
+    DeviceChoice,
+    typer.Option("--device", help="Where artifacts run while judged.", rich_help_panel=_JUDGE),
+]
+Out = Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Output folder.")]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Move artifacts of another checkpoint in DIR to DIR/replaced/."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_SHOW),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", help="Only the result and errors.", rich_help_panel=_SHOW),
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Tracebacks of errors.", rich_help_panel=_SHOW),
+]
+
+
+def source_of(
+    checkpoint: Path,
+    *,
+    model: str | None = None,
+    model_args: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    samples: Path | None = None,
+    strict: bool = True,
+    allow_pickle: bool = False,
+) -> Source:
+    """The eager side of an order, from options."""
+    from ..core.errors import UsageError
+    from ..pipeline.order import Source
+
+    pairs: dict[str, str] = {}
+    for text in model_args or ():
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise UsageError(
+                f"--model-arg {text!r} is not KEY=VALUE", hint="for example --model-arg depth=50"
+            )
+        pairs[key] = value
+    return Source(
+        checkpoint=checkpoint,
+        model=model,
+        model_args=pairs,
+        strict=strict,
+        allow_pickle=allow_pickle,
+        inputs=tuple(inputs or ()),
+        samples=samples,
+    )
+
+
+def judging_of(
+    *,
+    feeds: int,
+    seed: int,
+    atol: float | None,
+    rtol: float | None,
+    min_sqnr: float | None,
+    device: DeviceChoice,
+) -> Judging:
+    """How to judge, from options."""
+    from ..pipeline.order import Judging
+
+    return Judging(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device.value
+    )

@@ -1,0 +1,217 @@
+"""Turns results into tables on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..core.contract import Inspection, Readiness, Target, TensorInfo
+from ..core.manifest import Manifest
+from ..core.records import Artifact
+from ..core.verdict import State, Verdict
+from ..pipeline.plan import Step
+
+_STATES = {
+    State.PASSED: "[green]pass[/]",
+    State.FAILED: "[red]FAIL[/]",
+    State.ERROR: "[red]error[/]",
+}
+_KILO = 1000
+_WIDE = 200  # what is piped is not cut to 80 columns
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def show_json(document: bytes) -> None:
+    """One JSON document, as it is."""
+    sys.stdout.buffer.write(document)
+    sys.stdout.flush()
+
+
+def show_manifest(manifest: Manifest, out: str) -> None:
+    """The verdict table of the last run, the reasons of what did not pass, where the record is."""
+    console = _console()
+    table = _table(
+        "artifact", "capture", "size", "max abs", "SQNR dB", "verdict", "seconds",
+        right=("size", "max abs", "SQNR dB", "seconds"),
+    )  # fmt: skip
+    shown = _shown(manifest)
+    for artifact in shown:
+        table.add_row(*_row(artifact, manifest.verdict_of(artifact.name)))
+    for failure in manifest.failures:
+        table.add_row(escape(failure.step), "", "", "", "", "[red]error[/]", "")
+    console.print(table)
+    for artifact in shown:
+        _explain(console, artifact, manifest.verdict_of(artifact.name))
+    for failure in manifest.failures:
+        console.print(f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
+        console.print(f"  [dim]hint: {escape(failure.hint)}[/]")
+    passed = sum(1 for a in shown if (v := manifest.verdict_of(a.name)) and v.passed)
+    refused = len(shown) - passed + len(manifest.failures)
+    console.print(f"{passed} proven, {refused} refused · {escape(out)}/manifest.json")
+
+
+def _shown(manifest: Manifest) -> list[Artifact]:
+    mine = {*manifest.steps, *(f"rejected/{step}" for step in manifest.steps)}
+    return [artifact for artifact in manifest.artifacts if artifact.name in mine]
+
+
+def _row(artifact: Artifact, verdict: Verdict | None) -> Sequence[str]:
+    how = artifact.capture or ""
+    if verdict is None:
+        return (escape(artifact.name), how, size_text(artifact.size), "", "", "not judged", "")
+    return (
+        escape(artifact.name),
+        how,
+        size_text(artifact.size),
+        number_text(verdict.max_abs),
+        sqnr_text(verdict),
+        _STATES[verdict.state],
+        f"{artifact.seconds:.1f}",
+    )
+
+
+def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
+    """Why it did not pass, and the notes of what did."""
+    if verdict is None:
+        return
+    if not verdict.passed:
+        console.print(f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
+    for note in verdict.notes:
+        console.print(f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
+    if artifact.rejected:
+        console.print(f"  [dim]moved to {escape(artifact.files[0].name)}[/]")
+
+
+def show_verdict(verdict: Verdict) -> None:
+    """The verdict on one file, a row an output."""
+    console = _console()
+    table = _table(
+        "output", "worst feed", "max abs", "SQNR dB", "cosine", "argmax", "verdict",
+        right=("max abs", "SQNR dB", "cosine", "argmax"),
+    )  # fmt: skip
+    for name in dict.fromkeys(output.output for output in verdict.outputs):
+        rows = [output for output in verdict.outputs if output.output == name]
+        worst = min(
+            rows,
+            key=lambda o: (
+                o.passed,
+                o.sqnr if o.sqnr is not None else float("inf"),
+                -(o.max_abs or 0),
+            ),
+        )
+        table.add_row(
+            escape(name),
+            escape(worst.feed),
+            number_text(worst.max_abs),
+            "exact" if worst.exact else number_text(worst.sqnr, ".1f"),
+            number_text(worst.cosine, ".6f"),
+            number_text(worst.argmax_agreement, ".2%"),
+            "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]",
+        )
+    console.print(table)
+    state = _STATES[verdict.state]
+    reason = f": {escape(verdict.reason)}" if verdict.reason else ""
+    console.print(f"{escape(verdict.artifact)} {state} on {len(verdict.feeds)} feeds{reason}")
+    for note in verdict.notes:
+        console.print(f"  [yellow]{escape(note)}[/]")
+
+
+def show_plan(steps: Sequence[Step], out: str) -> None:
+    """What would be done, in order."""
+    console = _console()
+    table = _table("step", "artifact", "from", "capture", "file")
+    for number, step in enumerate(steps, start=1):
+        needed = "" if step.asked else " [dim](needed by others)[/]"
+        captures = ", then ".join(map(str, step.captures)) or "-"
+        table.add_row(
+            str(number),
+            escape(step.name) + needed,
+            step.parent or "checkpoint",
+            captures,
+            escape(f"{out}/{step.file}"),
+        )
+    console.print(table)
+    console.print("each is validated against eager; what is wrong goes to rejected/")
+
+
+def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
+    """Every format: ready or not, why not, and the line that makes it so."""
+    console = _console()
+    table = _table("target", "ready", "makes", "precisions", "version or what is missing")
+    for target, readiness in rows:
+        mark = "[green]yes[/]" if readiness.ready else "[red]no[/]"
+        told = readiness.version or f"{readiness.reason}: {readiness.mend}"
+        precisions = " ".join(map(str, target.PRECISIONS))
+        table.add_row(target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
+    console.print(table)
+
+
+def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[str, str]]) -> None:
+    """What an artifact says of itself, and what its manifest says of it."""
+    console = _console()
+    facts = _table("", "")
+    facts.show_header = False
+    facts.add_row("format", inspection.target)
+    facts.add_row("size", size_text(size))
+    for key, value in inspection.facts.items():
+        facts.add_row(key, escape(value))
+    facts.add_row("weights", escape(_counts(inspection.weights)))
+    facts.add_row("operators", escape(_counts(inspection.operators, limit=12)))
+    for key, value in inspection.metadata.items():
+        facts.add_row(escape(key), escape(value))
+    for key, value in lineage:
+        facts.add_row(escape(key), escape(value))
+    console.print(facts)
+    ports = _table("", "name", "dtype", "dims")
+    for kind, infos in (("input", inspection.inputs), ("output", inspection.outputs)):
+        for info in infos:
+            ports.add_row(kind, escape(info.name), escape(info.dtype), escape(_dims(info)))
+    console.print(ports)
+
+
+def _dims(info: TensorInfo) -> str:
+    return f"[{', '.join(info.dims)}]" if info.dims else ""
+
+
+def _counts(counts: object, limit: int = 8) -> str:
+    pairs = sorted(dict(counts).items(), key=lambda item: -item[1])  # type: ignore[call-overload]  # a mapping
+    text = ", ".join(f"{name} {count:,}" for name, count in pairs[:limit])
+    return f"{text}, … ({len(pairs)} kinds)" if len(pairs) > limit else text
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them, in powers of 1000."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < _KILO:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KILO
+    return f"{amount:.2f} GB"
+
+
+def number_text(value: float | None, form: str = ".1e") -> str:
+    """A figure, or a dash where it is not defined."""
+    return "-" if value is None else format(value, form)
+
+
+def sqnr_text(verdict: Verdict) -> str:
+    """The smallest SQNR, or `exact` where there is no error at all."""
+    if verdict.sqnr is not None:
+        return f"{verdict.sqnr:.1f}"
+    exact = bool(verdict.outputs) and all(output.exact for output in verdict.outputs)
+    return "exact" if exact else "-"

@@ -1,0 +1,83 @@
+"""Draws events while a run goes on: a spinner on a terminal, a line a step elsewhere."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import assert_never
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from ..core.events import Advanced, Event, Finished, Noted, Started
+
+
+def error_console() -> Console:
+    """A console on a copy of stderr, which stays on the terminal while chatter goes to logs."""
+    stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
+    return Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+
+
+class Screen:
+    """A listener that draws on stderr. A context manager: the spinner ends with it."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._console = error_console()
+        self._tasks: dict[str, TaskID] = {}
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[done]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=quiet or not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Screen:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Draw one event."""
+        if self._quiet:
+            return
+        match event:
+            case Started():
+                self._tasks[event.step] = self._progress.add_task(
+                    escape(event.step), total=None, done=""
+                )
+            case Advanced():
+                if event.step in self._tasks:
+                    self._progress.update(
+                        self._tasks[event.step], done=f"{event.done}/{event.total}"
+                    )
+            case Noted():
+                style = "yellow" if event.warning else "dim"
+                self._console.print(f"  [{style}]{escape(event.text)}[/]")
+            case Finished():
+                self._finish(event)
+            case _:
+                assert_never(event)
+
+    def _finish(self, event: Finished) -> None:
+        task = self._tasks.pop(event.step, None)
+        if task is not None:
+            self._progress.remove_task(task)
+        mark = "[green]✓[/]" if event.passed else "[red]✗[/]"
+        detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
+        self._console.print(
+            f"{mark} {escape(event.step):<34} [dim]{event.seconds:6.1f} s[/]{detail}"
+        )

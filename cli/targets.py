@@ -1,0 +1,21 @@
+"""`modelc targets`: every format, ready or not."""
+
+from __future__ import annotations
+
+from . import options as o
+
+
+def targets(
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """List every format: ready or not, why not, and the line that makes it so."""
+    from ..pipeline.api import targets as rows_of
+    from ..pipeline.manifest_file import as_json
+    from .render import show_json, show_targets
+
+    rows = rows_of()
+    if json:
+        show_json(as_json({target.NAME: readiness for target, readiness in rows}))
+        return
+    show_targets(rows)

@@ -1,0 +1,77 @@
+"""`modelc validate`: judge again, from the manifest or against a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.verdict import Verdict
+from . import options as o
+
+
+def validate(
+    path: Annotated[Path, typer.Argument(help="An output folder, or a converted model.")],
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="CHECKPOINT", help="The eager reference of a single model file."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", help="Where a folder's checkpoint is now, if it moved."),
+    ] = None,
+    model: o.Model = None,
+    model_arg: o.ModelArg = None,
+    inputs: o.Input = None,
+    samples: o.Samples = None,
+    no_strict: o.NoStrict = False,
+    allow_pickle: o.AllowPickle = False,
+    feeds: o.Feeds = 5,
+    seed: o.Seed = 0,
+    atol: o.Atol = None,
+    rtol: o.Rtol = None,
+    min_sqnr: o.MinSqnr = None,
+    device: o.Device = o.DeviceChoice.CPU,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Check digests and judge artifacts against eager again."""
+    from ..pipeline.api import validate as judge_again
+    from ..pipeline.manifest_file import as_json
+    from .render import show_json, show_manifest, show_verdict
+    from .screen import Screen
+
+    source = None
+    if against is not None:
+        source = o.source_of(
+            against,
+            model=model,
+            model_args=model_arg,
+            inputs=inputs,
+            samples=samples,
+            strict=not no_strict,
+            allow_pickle=allow_pickle,
+        )
+    judging = o.judging_of(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
+    )
+    with Screen(quiet=quiet) as screen:
+        result = judge_again(
+            path,
+            against=source,
+            checkpoint=checkpoint,
+            allow_pickle=allow_pickle,
+            judging=judging,
+            tell=screen,
+        )
+    if json:
+        show_json(as_json(result))
+    elif isinstance(result, Verdict):
+        show_verdict(result)
+    else:
+        show_manifest(result, str(path))
+    raise typer.Exit(result.exit_code)

@@ -1,0 +1,164 @@
+"""The three ways of taking a torch module down as a program, shared by the formats."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from ..core.contract import Branch, EagerModel, Job
+from ..core.errors import ConversionError, first_line
+from ..core.signature import Dim
+
+if TYPE_CHECKING:
+    import torch
+
+Made = TypeVar("Made")
+
+
+def model_of(job: Job) -> EagerModel:
+    """The eager model of a job that must have one."""
+    if job.model is None:
+        raise RuntimeError("a job captured from eager came without its model")
+    return job.model
+
+
+def example_tensors(job: Job) -> tuple[torch.Tensor, ...]:
+    """The job's example feed as tensors of their own memory, in the signature's order."""
+    import torch
+
+    return tuple(torch.tensor(job.example[spec.name]) for spec in job.signature.inputs)
+
+
+def guarded(what: str, make: Callable[[], Made]) -> Made:
+    """Run one framework call; whatever it raises becomes one ConversionError."""
+    try:
+        return make()
+    except Exception as error:
+        raise ConversionError(
+            f"{what} refused the model: {reason_of(error)}",
+            hint="the whole text is in the log",
+        ) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """The telling line of a torch exception, with the user's source line where it names one."""
+    inner = error.__cause__ if error.__cause__ is not None else error
+    line = first_line(inner)
+    source = _source_line(str(inner))
+    return f"{line} (at {source})" if source else line
+
+
+def _source_line(text: str) -> str:
+    """`file:line` of the last frame that a torch message quotes, or nothing."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', text)
+    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+
+
+def exported(job: Job) -> torch.export.ExportedProgram:
+    """The model through `torch.export`, with the signature's dynamic dims and ranges."""
+    import torch
+
+    model = model_of(job)
+    axes = job.signature.axes()
+    dims = job.signature.dynamic_dims
+    shapes = tuple(
+        {axis: _hint(dims[name]) for axis, name in axes.get(spec.name, {}).items()}
+        for spec in job.signature.inputs
+    )
+    tensors = example_tensors(job)
+    with torch.no_grad():
+        return guarded(
+            "torch.export",
+            lambda: torch.export.export(
+                model.flat, tensors, dynamic_shapes=(shapes,), strict=False
+            ),
+        )
+
+
+def _hint(dim: Dim) -> object:
+    import torch
+
+    if not dim.bounded:
+        return torch.export.Dim.DYNAMIC
+    return torch.export.Dim.DYNAMIC(min=dim.low, max=dim.high)
+
+
+def scripted(job: Job) -> torch.jit.ScriptModule:
+    """The user's own module through `torch.jit.script`: branches and loops are kept."""
+    import torch
+
+    module = model_of(job).module
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    made = guarded("torch.jit.script", lambda: torch.jit.script(module))
+    if not isinstance(made, torch.jit.ScriptModule):
+        raise ConversionError(
+            f"torch.jit.script made a {type(made).__name__} of the model",
+            hint="try --capture trace or --capture export",
+        )
+    return made
+
+
+def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
+    """The flat model through `torch.jit.trace`, and the branches on data that it froze.
+
+    The inputs carry the signature's names. Nothing is checked here: the verdict does that on
+    feeds other than the one traced.
+    """
+    import torch
+
+    model = model_of(job)
+    tensors = example_tensors(job)
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        made = guarded(
+            "torch.jit.trace",
+            lambda: torch.jit.trace(model.flat, tensors, check_trace=False, strict=False),
+        )
+    for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
+        value.setDebugName(spec.name.replace(".", "_"))
+    return made, frozen_branches(caught)
+
+
+def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
+    """The places that TracerWarnings name: each is a branch or a constant taken from data."""
+    import torch
+
+    return tuple(
+        dict.fromkeys(
+            Branch(file=warning.filename, line=warning.lineno)
+            for warning in caught
+            if issubclass(warning.category, torch.jit.TracerWarning)
+        )
+    )
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions by distribution name; those not installed are left out."""
+    from importlib import metadata
+
+    found: dict[str, str] = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def call_record(job: Job, form: str) -> str:
+    """What an archive of torch's says of itself, as JSON: how to call it, what it came from."""
+    return json.dumps(
+        {
+            **job.metadata,
+            "call": form,
+            "inputs": [spec.name for spec in job.signature.inputs],
+            "outputs": list(job.signature.outputs),
+        }
+    )
+
+
+RECORD = "modelc.json"  # the name of that record inside the archive

@@ -1,0 +1,131 @@
+"""`.pt2`: the program that torch.export took down, saved whole and run by torch."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.capture import Capture
+from ..core.contract import (
+    EAGER,
+    Converted,
+    Inspection,
+    Job,
+    Readiness,
+    Runner,
+    TensorInfo,
+)
+from ..core.precision import Precision
+from ..core.signature import Signature
+from .capturing import RECORD, call_record, exported, guarded, versions
+from .opened import refused
+from .torch_runner import TorchRunner, check_device
+
+if TYPE_CHECKING:
+    import torch
+
+NAME: str = "pt2"
+SUMMARY: str = "torch.export program for torch"
+SUFFIX: str = ".pt2"
+MADE_FROM: str = EAGER
+CAPTURES: tuple[Capture, ...] = (Capture.EXPORT,)
+PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
+DEVICES: tuple[str, ...] = ("cpu", "cuda")
+
+
+def readiness() -> Readiness:
+    """Torch is a dependency of modelc, so this is always ready."""
+    return Readiness(ready=True, version=versions("torch").get("torch", ""))
+
+
+def claims(path: Path) -> bool:
+    """A zip that says it is a pt2 archive."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        names = [n for n in archive.namelist() if n.partition("/")[2] == "archive_format"]
+        return bool(names) and archive.read(names[0]).startswith(b"pt2")
+
+
+def convert(job: Job) -> Converted:
+    """Export and save; stack traces with their paths are left out of the file."""
+    import torch
+
+    program = exported(job)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    name = job.stem + SUFFIX
+    guarded(
+        "torch.export.save",
+        lambda: torch.export.save(
+            program, str(job.folder / name), extra_files={RECORD: call_record(job, "flat")}
+        ),
+    )
+    return Converted(files=((name, "model"),), versions=versions("torch"))
+
+
+def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
+
+    import torch
+
+    extra: dict[str, Any] = {RECORD: ""}
+    try:
+        program = torch.export.load(str(path), extra_files=extra)
+    except Exception as error:
+        raise refused("torch.export.load", error) from error
+    return program, json.loads(extra[RECORD]) if extra[RECORD] else {}
+
+
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:
+    """Load the program on the CPU or a CUDA device; it checks its dims' ranges itself."""
+    check_device(device)
+    program, record = _load(path)
+    call: Callable[..., object] = program.module().to(device)
+    inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
+    return TorchRunner(
+        lambda tensors: call(*tensors), inputs, outputs=record.get("outputs"), device=device
+    )
+
+
+def inspect(path: Path) -> Inspection:
+    """Parameters, operators, ranges and the record, without running anything."""
+    program, record = _load(path)
+    weights: Counter[str] = Counter()
+    for tensor in program.state_dict.values():
+        weights[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    operators = Counter(
+        str(node.target) for node in program.graph.nodes if node.op == "call_function"
+    )
+    nodes = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    signature = program.graph_signature
+    return Inspection(
+        target=NAME,
+        inputs=_infos(signature.user_inputs, record.get("inputs"), nodes),
+        outputs=_infos(signature.user_outputs, record.get("outputs"), nodes),
+        facts={"ranges": ", ".join(f"{k}: {v}" for k, v in program.range_constraints.items())},
+        weights=weights,
+        operators=operators,
+        metadata={
+            key: str(value)
+            for key, value in record.items()
+            if key not in ("call", "inputs", "outputs")
+        },
+    )
+
+
+def _infos(
+    ids: tuple[object, ...], names: list[str] | None, values: dict[str, Any]
+) -> tuple[TensorInfo, ...]:
+    """One TensorInfo a graph input or output, under the record's names where it has them."""
+    shown = names if names is not None and len(names) == len(ids) else [str(i) for i in ids]
+    infos = []
+    for name, key in zip(shown, ids, strict=True):
+        value = values.get(str(key))
+        dtype = str(getattr(value, "dtype", "?")).removeprefix("torch.")
+        dims = tuple(str(dim) for dim in getattr(value, "shape", ()))
+        infos.append(TensorInfo(name=name, dtype=dtype, dims=dims))
+    return tuple(infos)

@@ -1,0 +1,94 @@
+"""Moves what the exporter says of each node's origin from the model into a debug sidecar."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+_ROOT = Path(__file__).parent.parent
+_OURS = (str(_ROOT / "sources"), str(_ROOT / "core"))  # the wrapper around the user's module
+_NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
+
+
+def write_sidecar(model: onnx_ir.Model, path: Path, *, scope: str) -> Path:
+    """Write `{"nodes": {name: {module, class, source, code}}}` and strip the model of it.
+
+    Args:
+        model: changed in place: no doc string and no exporter metadata stays.
+        path: the sidecar.
+        scope: the attribute of our wrapper to cut from module paths.
+    """
+    nodes = {node.name: _origin(node, scope) for node in _all_nodes(model) if node.name}
+    document = {"schema_version": 1, "nodes": {name: o for name, o in nodes.items() if o}}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    _strip(model)
+    return path
+
+
+def _all_nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
+    """Module path, class, source line and code of one node; empty where nothing is known."""
+    scopes = _list(node.metadata_props.get("pkg.torch.onnx.name_scopes"))
+    classes = _list(node.metadata_props.get("pkg.torch.onnx.class_hierarchy"))
+    origin: dict[str, str] = {}
+    if len(scopes) > 1 and len(scopes) == len(classes):
+        origin = {"module": _without(scope, scopes[-2]), "class": classes[-2]}
+    elif "/" in (node.name or ""):
+        parts = [part for part in str(node.name).split("/") if part]
+        origin = {"module": _without(scope, ".".join(parts[:-1]))}
+    return {**origin, **_source(node.metadata_props.get("pkg.torch.onnx.stack_trace", ""))}
+
+
+def _without(scope: str, module: str) -> str:
+    if not scope:
+        return module
+    return "" if module == scope else module.removeprefix(f"{scope}.")
+
+
+def _list(text: str | None) -> list[str]:
+    value: Any = ast.literal_eval(text) if text else []
+    return [str(item) for item in value]
+
+
+def _source(trace: str) -> dict[str, str]:
+    """The innermost frame that is neither torch's nor ours."""
+    import torch
+
+    library = str(Path(torch.__file__).parent)
+    frames = [f for f in _FRAME.findall(trace) if not f[0].startswith((library, *_OURS))]
+    if not frames:
+        return {}
+    file, line, _, code = frames[-1]
+    return {"source": f"{file}:{line}", "code": code.strip()}
+
+
+def _strip(model: onnx_ir.Model) -> None:
+    model.doc_string = None
+    for graph in [model.graph, *(function.graph for function in model.functions.values())]:
+        _clean(graph)
+        for value in [*graph.inputs, *graph.outputs, *graph.initializers.values()]:
+            _clean(value)
+    for node in _all_nodes(model):
+        _clean(node)
+        for value in node.outputs:
+            _clean(value)
+    _clean(model)
+
+
+def _clean(thing: Any) -> None:
+    thing.doc_string = None
+    for key in [key for key in thing.metadata_props if key.startswith(_NOTES)]:
+        del thing.metadata_props[key]

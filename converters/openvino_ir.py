@@ -1,0 +1,182 @@
+"""OpenVINO IR (.xml + .bin), from ONNX; FP32 or FP16 weights; run by OpenVINO's CPU device.
+
+Everything is computed in float32 here: OpenVINO would otherwise pick bfloat16 by itself on CPUs
+that have it, and an FP16 IR means FP16 *weights*.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.capture import Capture
+from ..core.contract import (
+    Converted,
+    Feed,
+    Inspection,
+    Job,
+    Outputs,
+    Readiness,
+    Runner,
+    TensorInfo,
+)
+from ..core.errors import MissingError
+from ..core.precision import Precision
+from ..core.signature import Dim, Signature
+from .capturing import guarded, versions
+from .opened import OpenedModel, refused
+
+if TYPE_CHECKING:
+    import openvino
+
+NAME: str = "openvino"
+SUMMARY: str = "OpenVINO IR with FP32 or FP16 weights"
+SUFFIX: str = ".xml"
+MADE_FROM: str = "onnx"
+CAPTURES: tuple[Capture, ...] = ()
+PRECISIONS: tuple[Precision, ...] = (Precision.FP32, Precision.FP16)
+DEVICES: tuple[str, ...] = ("cpu",)
+_EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+
+
+def readiness() -> Readiness:
+    """Whether the openvino package is installed."""
+    found = versions("openvino").get("openvino")
+    if found is None:
+        return Readiness(
+            ready=False, reason="openvino is not installed", mend="pip install openvino"
+        )
+    return Readiness(ready=True, version=found)
+
+
+def claims(path: Path) -> bool:
+    """An .xml whose root is `<net`."""
+    if path.suffix != SUFFIX or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return b"<net" in stream.read(512)
+
+
+def convert(job: Job) -> Converted:
+    """Read the ONNX, bound its dims as the signature says, save both files."""
+    import openvino
+
+    if job.parent is None:
+        raise RuntimeError("a job for OpenVINO came without its ONNX parent")
+    parent = job.parent
+    model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(parent)))
+    guarded("OpenVINO's reshape", lambda: model.reshape(_shapes(job.signature)))
+    for key, value in job.metadata.items():
+        model.set_rt_info(value, ["modelc", key])
+    name = job.stem + SUFFIX
+    half = job.precision is Precision.FP16
+    guarded(
+        "OpenVINO's writer",
+        lambda: openvino.save_model(model, str(job.folder / name), compress_to_fp16=half),
+    )
+    weights = str(Path(name).with_suffix(".bin"))
+    return Converted(files=((name, "model"), (weights, "data")), versions=versions("openvino"))
+
+
+def _shapes(signature: Signature) -> dict[str, openvino.PartialShape]:
+    import openvino
+
+    return {
+        spec.name: openvino.PartialShape([_dimension(dim) for dim in spec.dims])
+        for spec in signature.inputs
+    }
+
+
+def _dimension(dim: Dim) -> openvino.Dimension:
+    import openvino
+
+    if not dim.bounded:
+        return openvino.Dimension()
+    return openvino.Dimension(dim.low, dim.high)
+
+
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:
+    """Compile the IR for the CPU, in float32."""
+    import openvino
+
+    if device != "cpu":
+        raise MissingError(f"openvino runs on cpu here, not on {device}", hint="use --device cpu")
+    try:
+        compiled = openvino.Core().compile_model(str(path), "CPU", _EXACT)
+    except RuntimeError as error:
+        raise refused("OpenVINO", error) from error
+    return OpenVinoRunner(compiled, signature)
+
+
+class OpenVinoRunner(OpenedModel):
+    """A compiled OpenVINO model; its tensors keep the names of the ONNX."""
+
+    def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
+        self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
+        self._outputs = [_known_name(port, signature.outputs) for port in compiled.outputs]
+        self._compiled: openvino.CompiledModel | None = compiled
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run the feed; outputs are copies, because OpenVINO reuses its own memory."""
+        if self._compiled is None:
+            raise RuntimeError("the model is closed")
+        try:
+            results = self._compiled([feed[name] for name in self.inputs])
+        except RuntimeError as error:
+            raise refused("OpenVINO", error) from error
+        return {name: results[i].copy() for i, name in enumerate(self._outputs)}
+
+    def close(self) -> None:
+        """Drop the compiled model."""
+        self._compiled = None
+
+
+def _known_name(port: Any, known: tuple[str, ...]) -> str:
+    """The port's name in the signature; a tensor may have several names."""
+    names: set[str] = port.get_names()
+    return next((name for name in known if name in names), "") or str(port.get_any_name())
+
+
+def inspect(path: Path) -> Inspection:
+    """Read the IR without compiling it."""
+    import openvino
+
+    try:
+        model = openvino.Core().read_model(str(path))
+    except RuntimeError as error:
+        raise refused("OpenVINO", error) from error
+    weights: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        operators[kind] += 1
+        if kind == "Constant" and not node.output(0).get_partial_shape().is_dynamic:
+            weights[node.output(0).get_element_type().to_string()] += _elements(node)
+    return Inspection(
+        target=NAME,
+        inputs=tuple(_tensor_info(port) for port in model.inputs),
+        outputs=tuple(_tensor_info(port) for port in model.outputs),
+        facts={"layers": str(sum(operators.values()))},
+        weights=weights,
+        operators=operators,
+        metadata=_metadata(model),
+    )
+
+
+def _elements(node: Any) -> int:
+    total = 1
+    for size in node.output(0).get_shape():
+        total *= size
+    return total
+
+
+def _tensor_info(port: Any) -> TensorInfo:
+    dims = tuple(str(dim) for dim in port.get_partial_shape())
+    return TensorInfo(name=port.get_any_name(), dtype=str(port.get_element_type()), dims=dims)
+
+
+def _metadata(model: openvino.Model) -> dict[str, str]:
+    if not model.has_rt_info(["modelc"]):
+        return {}
+    return {str(key): str(value) for key, value in model.get_rt_info(["modelc"]).value.items()}

@@ -1,0 +1,68 @@
+"""Runs what torch itself can load: TorchScript archives and exported programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..core.contract import Feed, Outputs
+from ..core.errors import MissingError
+from ..core.tree import name_leaves
+from .opened import OpenedModel, refused
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchRunner(OpenedModel):
+    """Calls `function` with tensors in the order of `inputs`.
+
+    `outputs` renames the tensors that come back, where there are as many; None keeps the names
+    that their places give them.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[torch.Tensor]], object],
+        inputs: Sequence[str],
+        *,
+        outputs: Sequence[str] | None,
+        device: str,
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self._function = function
+        self._outputs = outputs
+        self._device = device
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run on tensors of their own memory; outputs come back as numpy arrays."""
+        import torch
+
+        tensors = [torch.tensor(feed[name], device=self._device) for name in self.inputs]
+        try:
+            with torch.no_grad():
+                value = self._function(tensors)
+        except Exception as error:  # the runtime's edge: torch raises anything
+            raise refused("torch", error) from error
+        found = name_leaves(value, lambda leaf: isinstance(leaf, torch.Tensor)).found
+        names = list(found)
+        if self._outputs is not None and len(self._outputs) == len(names):
+            names = list(self._outputs)
+        tensors = [leaf for leaf in found.values() if isinstance(leaf, torch.Tensor)]
+        return {name: t.cpu().numpy() for name, t in zip(names, tensors, strict=True)}
+
+
+def check_device(device: str) -> None:
+    """That torch has the device; TF32, which keeps 10 bits of mantissa, is switched off.
+
+    Raises:
+        MissingError: there is no CUDA device.
+    """
+    import torch
+
+    if device != "cuda":
+        return
+    if not torch.cuda.is_available():
+        raise MissingError("torch sees no CUDA device", hint="use --device cpu")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,0 +1,136 @@
+"""TorchScript: `torch.jit.trace` or `torch.jit.script`, run by torch itself."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.call import bind, parameters_of_schema
+from ..core.capture import Capture
+from ..core.contract import (
+    EAGER,
+    Converted,
+    Inspection,
+    Job,
+    Readiness,
+    Runner,
+    TensorInfo,
+)
+from ..core.precision import Precision
+from ..core.signature import Signature
+from .capturing import RECORD, call_record, guarded, scripted, traced, versions
+from .opened import refused
+from .torch_runner import TorchRunner, check_device
+
+if TYPE_CHECKING:
+    import torch
+
+NAME: str = "torchscript"
+SUMMARY: str = "TorchScript archive for torch and libtorch"
+SUFFIX: str = ".torchscript.pt"
+MADE_FROM: str = EAGER
+CAPTURES: tuple[Capture, ...] = (Capture.TRACE, Capture.SCRIPT)
+PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
+DEVICES: tuple[str, ...] = ("cpu", "cuda")
+
+
+def readiness() -> Readiness:
+    """Torch is a dependency of modelc, so this is always ready."""
+    return Readiness(ready=True, version=versions("torch").get("torch", ""))
+
+
+def claims(path: Path) -> bool:
+    """A zip that holds compiled code and its constants."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    inner = [name.partition("/")[2] for name in names]
+    return "constants.pkl" in inner and any(name.startswith("code/") for name in inner)
+
+
+def convert(job: Job) -> Converted:
+    """Capture and save. A trace takes flat tensors; a script keeps the model's own call."""
+    import torch
+
+    if job.capture is Capture.SCRIPT:
+        module, frozen, form = scripted(job), (), "native"
+    else:
+        module, frozen = traced(job)
+        form = "flat"
+    name = job.stem + SUFFIX
+    guarded(
+        "torch.jit.save",
+        lambda: torch.jit.save(
+            module, str(job.folder / name), _extra_files={RECORD: call_record(job, form)}
+        ),
+    )
+    return Converted(
+        files=((name, "model"),), versions=versions("torch"), options={"call": form}, frozen=frozen
+    )
+
+
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:
+    """Load the archive on the CPU or a CUDA device."""
+    check_device(device)
+    module, record = _load(path, device)
+    inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
+    call: Callable[..., object] = module
+    if record.get("call") == "flat":
+        return TorchRunner(
+            lambda tensors: call(*tensors), inputs, outputs=record["outputs"], device=device
+        )
+    binding = bind(inputs, parameters_of_schema(module.forward.schema))
+    return TorchRunner(
+        lambda tensors: binding.call(call, tensors), inputs, outputs=None, device=device
+    )
+
+
+def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
+    import torch
+
+    extra: dict[str, Any] = {RECORD: ""}
+    try:
+        module = torch.jit.load(str(path), map_location=device, _extra_files=extra)
+    except (RuntimeError, ValueError) as error:
+        raise refused("torch.jit.load", error) from error
+    module.eval()
+    return module, json.loads(extra[RECORD]) if extra[RECORD] else {}
+
+
+def inspect(path: Path) -> Inspection:
+    """Parameters, operators and the record, without running anything."""
+    module, record = _load(path, "cpu")
+    weights: Counter[str] = Counter()
+    for tensor in [*module.parameters(), *module.buffers()]:
+        weights[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    operators = _operators(module.inlined_graph)
+    arguments = module.forward.schema.arguments[1:]
+    names = list(record.get("outputs") or ())
+    facts = {"call": str(record.get("call", "native"))}
+    known = ("call", "inputs", "outputs")
+    return Inspection(
+        target=NAME,
+        inputs=tuple(TensorInfo(name=a.name, dtype=str(a.type), dims=()) for a in arguments),
+        outputs=tuple(TensorInfo(name=name, dtype="Tensor", dims=()) for name in names),
+        facts=facts,
+        weights=weights,
+        operators=operators,
+        metadata={key: str(value) for key, value in record.items() if key not in known},
+    )
+
+
+def _operators(graph: Any) -> Counter[str]:
+    """Operator counts of a graph, its nested blocks included."""
+    counts: Counter[str] = Counter()
+    blocks = [graph]
+    while blocks:
+        for node in blocks.pop().nodes():
+            if node.kind().startswith("aten::") or node.kind() in ("prim::If", "prim::Loop"):
+                counts[node.kind()] += 1
+            blocks.extend(node.blocks())
+    return counts

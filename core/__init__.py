@@ -1,0 +1,1 @@
+"""The nouns and the contracts. Standard library only."""

@@ -1,0 +1,201 @@
+"""Which input goes to which parameter of a model's forward, and the call itself. Duck-typed."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from .errors import UsageError
+from .tree import Path, nest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class Kind(Enum):
+    """How a parameter may be given."""
+
+    POSITIONAL = "by position only"
+    EITHER = "by position or name"
+    KEYWORD = "by name only"
+    REST = "*args"
+    REST_BY_NAME = "**kwargs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One parameter of a forward.
+
+    `listed` says that a sequence goes in as a list; `constant`, where it holds a value, that
+    forward is always given this value here.
+    """
+
+    name: str
+    kind: Kind = Kind.EITHER
+    required: bool = True
+    listed: bool = False
+    constant: tuple[object, ...] = ()
+
+
+class _Argument(Protocol):
+    name: str
+    type: object
+    kwarg_only: bool
+
+    def has_default_value(self) -> bool: ...
+
+
+class Schema(Protocol):
+    """What a TorchScript method says of its arguments (`torch._C.FunctionSchema`)."""
+
+    arguments: Sequence[_Argument]
+
+
+_KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: Kind.POSITIONAL,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: Kind.EITHER,
+    inspect.Parameter.KEYWORD_ONLY: Kind.KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL: Kind.REST,
+    inspect.Parameter.VAR_KEYWORD: Kind.REST_BY_NAME,
+}
+_REST = (Kind.REST, Kind.REST_BY_NAME)
+
+
+def parameters_of(function: Callable[..., object]) -> tuple[Parameter, ...]:
+    """The parameters of a Python function or bound method."""
+    return tuple(
+        Parameter(
+            name=parameter.name,
+            kind=_KINDS[parameter.kind],
+            required=parameter.default is parameter.empty and _KINDS[parameter.kind] not in _REST,
+            listed=_is_list(parameter.annotation),
+        )
+        for parameter in inspect.signature(function).parameters.values()
+    )
+
+
+def parameters_of_schema(schema: Schema) -> tuple[Parameter, ...]:
+    """The parameters of a TorchScript method, without self."""
+    return tuple(
+        Parameter(
+            name=argument.name,
+            kind=Kind.KEYWORD if argument.kwarg_only else Kind.EITHER,
+            required=not argument.has_default_value(),
+            listed=_is_list(argument.type),
+        )
+        for argument in schema.arguments[1:]
+    )
+
+
+def _is_list(annotation: object) -> bool:
+    text = str(annotation).lower().replace("typing.", "").removeprefix("optional[")
+    return text.startswith("list[")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """Where each input goes: `places[i]` is a parameter's name and the path inside its value."""
+
+    places: tuple[Path, ...]
+    parameters: tuple[Parameter, ...]
+
+    def call(self, function: Callable[..., object], tensors: Sequence[object]) -> object:
+        """Call `function` with `tensors`, given in the order of `places`."""
+        parts: dict[str, dict[Path, object]] = {}
+        for place, tensor in zip(self.places, tensors, strict=True):
+            parts.setdefault(place[0], {})[place[1:]] = tensor
+        by_position = any(p.kind is Kind.REST and p.name in parts for p in self.parameters)
+        args: list[object] = []
+        kwargs: dict[str, object] = {}
+        for parameter in self.parameters:
+            if parameter.name not in parts and not parameter.constant:
+                continue
+            value = _value(parameter, parts)
+            if parameter.kind is Kind.REST and isinstance(value, tuple):
+                args.extend(value)
+            elif parameter.kind is Kind.REST_BY_NAME and isinstance(value, dict):
+                kwargs.update(value)
+            elif parameter.kind is Kind.POSITIONAL or (
+                by_position and parameter.kind is Kind.EITHER
+            ):
+                args.append(value)
+            else:
+                kwargs[parameter.name] = value
+        return function(*args, **kwargs)
+
+
+def _value(parameter: Parameter, parts: dict[str, dict[Path, object]]) -> object:
+    if parameter.constant:
+        return parameter.constant[0]
+    value = nest(parts[parameter.name])
+    return list(value) if parameter.listed and isinstance(value, tuple) else value
+
+
+def bind(names: Iterable[str], parameters: Sequence[Parameter]) -> Binding:
+    """Find the parameter for each input.
+
+    The first dotted segment of a name is looked up among the parameters. Where none of the names
+    is one, they go by order; where only some are not, these go by order to what is still required.
+
+    Raises:
+        UsageError: an input has no parameter, or a required parameter no input.
+    """
+    paths = [tuple(name.split(".")) for name in names]
+    homes = _homes(list(dict.fromkeys(path[0] for path in paths)), parameters)
+    places = tuple((*homes[path[0]], *path[1:]) for path in paths)
+    given = {place[0] for place in places}
+    lacking = [p.name for p in parameters if p.required and p.name not in given and not p.constant]
+    if lacking:
+        raise UsageError(
+            f"forward requires {', '.join(lacking)}, which no input gives"
+            f" (forward takes {_listing(parameters)})",
+            hint=f'add --input "{lacking[0]}:float32[...]"',
+        )
+    nested: dict[str, dict[Path, object]] = {}
+    for place in places:
+        nested.setdefault(place[0], {})[place[1:]] = None
+    for part in nested.values():
+        nest(part)
+    return Binding(places=places, parameters=tuple(parameters))
+
+
+def _homes(heads: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Path]:
+    """The parameter, as the beginning of a place, for each first segment."""
+    plain = [p for p in parameters if p.kind not in _REST and not p.constant]
+    known = {p.name for p in plain} & set(heads)
+    free = [
+        p
+        for p in plain
+        if p.name not in known and p.kind is not Kind.KEYWORD and (p.required or not known)
+    ]
+    unknown = [head for head in heads if head not in known]
+    homes: dict[str, Path] = {head: (head,) for head in known}
+    homes.update({head: (p.name,) for head, p in zip(unknown, free, strict=False)})
+    return homes | _rest_homes(unknown[len(free) :], parameters)
+
+
+def _rest_homes(heads: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Path]:
+    """Places in *args or **kwargs for what no other parameter takes."""
+    rest = next((p.name for p in parameters if p.kind is Kind.REST), None)
+    if rest is not None:
+        return {head: (rest, str(index)) for index, head in enumerate(heads)}
+    by_name = next((p.name for p in parameters if p.kind is Kind.REST_BY_NAME), None)
+    names = [p.name for p in parameters if p.kind not in _REST]
+    homes: dict[str, Path] = {}
+    for head in heads:
+        near = difflib.get_close_matches(head, names, n=1)
+        if by_name is None or near:
+            raise UsageError(
+                f"forward has no parameter {head!r} (it takes {_listing(parameters)})",
+                hint=f"did you mean {near[0]!r}?" if near else "name the inputs as forward does",
+            )
+        homes[head] = (by_name, head)
+    return homes
+
+
+def _listing(parameters: Iterable[Parameter]) -> str:
+    marks = {Kind.REST: "*", Kind.REST_BY_NAME: "**"}
+    return ", ".join(marks.get(p.kind, "") + p.name for p in parameters) or "nothing"

@@ -1,0 +1,63 @@
+"""Everything that can stop the work, by the party who can act on it.
+
+ModelcError
+├── UsageError        2   the person at the command line
+├── CheckpointError   3   whoever made the checkpoint or the model code
+├── MissingError      4   whoever installs packages, drivers and devices
+├── ConversionError   5   a converter refused or broke
+└── RunnerError       6   a runtime would not open or run an artifact
+
+A failed verdict is a result, not an exception: it exits with 1. A bug of ours exits with 70.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ModelcError(Exception):
+    """Base of all errors that a user sees: what happened, and one hint that mends it."""
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(ModelcError):
+    """The order itself is wrong: an option, a name, a path."""
+
+    exit_code = 2
+
+
+class CheckpointError(ModelcError):
+    """The checkpoint, its factory or its eager model is unreadable, unsafe or unusable."""
+
+    exit_code = 3
+
+
+class MissingError(ModelcError):
+    """A package, driver or device that the order needs is not here."""
+
+    exit_code = 4
+
+
+class ConversionError(ModelcError):
+    """A converter refused the model or broke on it."""
+
+    exit_code = 5
+
+
+class RunnerError(ModelcError):
+    """A runtime would not open the artifact, or would not run a feed."""
+
+    exit_code = 6
+
+
+def first_line(error: BaseException, *, limit: int = 240) -> str:
+    """The first telling line of a framework's exception, for a one-line message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,49 @@
+"""What the library tells while it works; only the command line draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A step that may take a while began."""
+
+    step: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advanced:
+    """The running step got `done` of `total` units further."""
+
+    step: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """One line that the user should see; `warning` where it may change what they do."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A step ended after `seconds`; `passed` is what its result was."""
+
+    step: str
+    passed: bool
+    seconds: float
+    detail: str = ""
+
+
+Event: TypeAlias = Started | Advanced | Noted | Finished
+Tell: TypeAlias = Callable[[Event], None]
+
+
+def silence(event: Event) -> None:
+    """Listen to nothing."""

@@ -1,0 +1,161 @@
+"""The `--input` mini-language: `name:dtype[dim,dim,...]{low..high}`.
+
+A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, or `_`
+(the sample's size). dtype and values may be left out where a sample or the checkpoint says them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+
+from .errors import UsageError
+from .signature import DTYPES, FLOATS, UNBOUNDED, Dim, InputPattern, ValueRange, default_opt
+
+_NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_INT = re.compile(r"\d+")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
+_MOST_SIZES = 3  # min..opt..max
+_HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
+
+
+@dataclass
+class _Cursor:
+    """A place in the text; moves forward only, over a token and the spaces after it."""
+
+    text: str
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        self._step(0)
+
+    def _step(self, size: int) -> None:
+        self.at += size
+        while self.text.startswith(" ", self.at):
+            self.at += 1
+
+    def fail(self, expected: str, *, at: int | None = None, hint: str = _HINT) -> UsageError:
+        """An error that names the position, counted from 1."""
+        place = self.at if at is None else at
+        found = repr(self.text[place]) if place < len(self.text) else "the end"
+        return UsageError(
+            f"--input {self.text!r}: expected {expected} at character {place + 1}, found {found}",
+            hint=hint,
+        )
+
+    def take(self, token: str) -> bool:
+        """Step over `token` if it comes next."""
+        if self.text.startswith(token, self.at):
+            self._step(len(token))
+            return True
+        return False
+
+    def need(self, token: str, expected: str) -> None:
+        """Step over `token` or fail."""
+        if not self.take(token):
+            raise self.fail(expected)
+
+    def match(self, pattern: re.Pattern[str]) -> str | None:
+        """Step over what `pattern` matches here."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return None
+        self._step(len(found.group()))
+        return found.group()
+
+
+def parse_input(text: str) -> InputPattern:
+    """Read one `--input`.
+
+    Raises:
+        UsageError: the text is not of the language; the message names the character.
+    """
+    cursor = _Cursor(text)
+    name = cursor.match(_NAME)
+    if name is None:
+        raise cursor.fail("an input name")
+    dtype = _dtype(cursor) if cursor.take(":") else None
+    dims = _dims(cursor) if cursor.take("[") else None
+    values = _values(cursor, dtype) if cursor.take("{") else None
+    if cursor.at != len(cursor.text):
+        raise cursor.fail("':', '[', '{' or the end")
+    return InputPattern(name=name, dtype=dtype, dims=dims, values=values, text=text)
+
+
+def _dtype(cursor: _Cursor) -> str:
+    start = cursor.at
+    word = cursor.match(_WORD)
+    if word in DTYPES:
+        return word
+    near = difflib.get_close_matches(word or "", DTYPES, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"dtypes are {', '.join(DTYPES)}"
+    raise cursor.fail("a dtype", at=start, hint=hint)
+
+
+def _dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
+    if cursor.take("]"):
+        return ()
+    dims = [_dim(cursor)]
+    while cursor.take(","):
+        dims.append(_dim(cursor))
+    cursor.need("]", "',' or ']'")
+    return tuple(dims)
+
+
+def _dim(cursor: _Cursor) -> Dim | None:
+    start = cursor.at
+    size = cursor.match(_INT)
+    if size is not None:
+        if int(size) == 0:
+            raise cursor.fail("a size above 0", at=start)
+        return Dim.fixed(int(size))
+    name = cursor.match(_WORD)
+    if name is None:
+        raise cursor.fail("a size, a dim name or '_'")
+    if name == "_":
+        return None
+    if not cursor.take("="):
+        low, opt, high = UNBOUNDED
+        return Dim(name=name, low=low, opt=opt, high=high, bounded=False)
+    return _range(cursor, name)
+
+
+def _range(cursor: _Cursor, name: str) -> Dim:
+    start = cursor.at
+    sizes: list[int] = []
+    while True:
+        size = cursor.match(_INT)
+        if size is None:
+            raise cursor.fail("a size")
+        sizes.append(int(size))
+        if len(sizes) == _MOST_SIZES or not cursor.take(".."):
+            break
+    if len(sizes) == 1:
+        raise cursor.fail("'..' and the largest size")
+    if sizes != sorted(sizes) or sizes[0] < 1:
+        raise cursor.fail("sizes in rising order, from 1", at=start)
+    opt = sizes[1] if len(sizes) == _MOST_SIZES else default_opt(sizes[0], sizes[-1])
+    return Dim(name=name, low=sizes[0], opt=opt, high=sizes[-1])
+
+
+def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
+    start = cursor.at
+    low = cursor.match(_NUMBER)
+    if low is None:
+        raise cursor.fail("the smallest value")
+    cursor.need("..", "'..'")
+    high = cursor.match(_NUMBER)
+    if high is None:
+        raise cursor.fail("the largest value")
+    cursor.need("}", "'}'")
+    if not (math.isfinite(float(low)) and math.isfinite(float(high))):
+        raise cursor.fail("values that a float can hold", at=start)
+    if float(low) > float(high):
+        raise cursor.fail("values in rising order", at=start)
+    whole = dtype is not None and dtype not in FLOATS
+    if whole and (float(low) % 1 or float(high) % 1):
+        raise cursor.fail(f"whole numbers for {dtype}", at=start)
+    return ValueRange(low=float(low), high=float(high))

@@ -1,0 +1,78 @@
+"""The Manifest: the record of one output folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import RunnerError
+from .records import Artifact, Attempt, Checkpoint
+from .signature import Signature
+from .verdict import State, Verdict
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedPlan:
+    """How the validation feeds were drawn, so that they can be drawn again.
+
+    `samples` is the user's own sample file, relative to the manifest's folder.
+    """
+
+    count: int
+    seed: int
+    samples: str | None = None
+    samples_digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A step that gave no artifact to judge; `exit_code` is its error's."""
+
+    step: str
+    message: str
+    hint: str
+    exit_code: int
+    attempts: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Order, checkpoint, signature, artifacts with lineage, verdicts, versions."""
+
+    modelc: str
+    created: str
+    order: dict[str, str]
+    checkpoint: Checkpoint
+    signature: Signature
+    feeds: FeedPlan
+    environment: dict[str, str]
+    artifacts: tuple[Artifact, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    def verdict_of(self, artifact: str) -> Verdict | None:
+        """The verdict on the artifact of that name, if it was judged."""
+        return next((v for v in self.verdicts if v.artifact == artifact), None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every artifact was judged and passed, and no step failed."""
+        verdicts = [self.verdict_of(artifact.name) for artifact in self.artifacts]
+        judged = bool(verdicts) and all(v is not None and v.passed for v in verdicts)
+        return judged and not self.failures
+
+    @property
+    def exit_code(self) -> int:
+        """Of the last run: 0 proven; 1 judged and wrong; else the failed step's own code."""
+        mine = {*self.steps, *(f"rejected/{step}" for step in self.steps)}
+        states = [verdict.state for verdict in self.verdicts if verdict.artifact in mine]
+        if State.FAILED in states:
+            return 1
+        codes = [failure.exit_code for failure in self.failures if failure.step in mine]
+        if codes:
+            return codes[0]
+        return RunnerError.exit_code if State.ERROR in states or not states else 0

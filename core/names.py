@@ -1,0 +1,15 @@
+"""Errors for names that are not in a list."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from .errors import UsageError
+
+
+def unknown(noun: str, name: str, names: Sequence[str]) -> UsageError:
+    """An error for a name that is not one of `names`, with the nearest one as its hint."""
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
+    return UsageError(f"unknown {noun} {name!r}", hint=hint)

@@ -1,0 +1,93 @@
+"""What the validators found about one artifact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """`failed` was judged and is wrong; `error` could not be judged."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What one output may differ by.
+
+    Passing needs both `max_abs <= atol + rtol * peak`, where peak is the largest magnitude of
+    the eager output, and `sqnr >= min_sqnr` in dB. Both are taken at the output's usual scale
+    over all feeds where one feed lies far below it.
+    """
+
+    atol: float
+    rtol: float
+    min_sqnr: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputVerdict:
+    """One output on one feed, artifact beside eager.
+
+    Errors are over elements finite in both; None stands for "not defined here" (an empty or
+    non-numeric output) and, for `sqnr`, also for "no error at all" (`exact` is then True).
+    `relative_l2`, `cosine` and `sqnr` are over all of these; `sqnr` is in dB. `sqnr` and `peak`
+    are those that the verdict was decided on: at the larger of this feed's own scale and the
+    output's usual one over all feeds.
+    """
+
+    feed: str
+    output: str
+    passed: bool
+    reason: str
+    shape: tuple[int, ...]
+    dtype: str
+    exact: bool
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    max_rel: float | None = None
+    relative_l2: float | None = None
+    cosine: float | None = None
+    sqnr: float | None = None
+    argmax_agreement: float | None = None
+    nonfinite_eager: int = 0
+    nonfinite_artifact: int = 0
+    peak: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether one artifact is eager's equal, on which feeds, within what, and why not."""
+
+    artifact: str
+    state: State
+    reason: str
+    device: str
+    tolerance: Tolerance
+    feeds: tuple[str, ...]
+    outputs: tuple[OutputVerdict, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the artifact may be used."""
+        return self.state is State.PASSED
+
+    @property
+    def exit_code(self) -> int:
+        """0 proven, 1 judged and wrong, 6 could not be run."""
+        return {State.PASSED: 0, State.FAILED: 1, State.ERROR: 6}[self.state]
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute error over all feeds and outputs; None where none is defined."""
+        return max((o.max_abs for o in self.outputs if o.max_abs is not None), default=None)
+
+    @property
+    def sqnr(self) -> float | None:
+        """The smallest SQNR in dB over all feeds and outputs; None when everything is exact."""
+        return min((o.sqnr for o in self.outputs if o.sqnr is not None), default=None)

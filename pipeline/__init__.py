@@ -1,0 +1,1 @@
+"""Order -> Plan -> Manifest: the one place that knows the sequence."""

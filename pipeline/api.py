@@ -1,0 +1,187 @@
+"""The Python API: the same five jobs as the commands, typed. Errors are `ModelcError`s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..converters.registry import TARGETS, target_of
+from ..core.capture import Capture
+from ..core.contract import Inspection, Readiness, Target
+from ..core.events import Tell, silence
+from ..core.manifest import Manifest
+from ..core.verdict import Verdict
+from .building import build_order
+from .order import Judging, Order, Source, Wanted
+from .recorded import record_beside
+from .revalidate import validate_folder
+from .run import run
+from .single import validate_file
+
+PathLike = str | Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What `inspect` found: the artifact's own words, its bytes, and its manifest's words."""
+
+    inspection: Inspection
+    size: int
+    lineage: tuple[tuple[str, str], ...]
+
+
+def export(  # noqa: PLR0913 - the options of `modelc export`, all but three optional
+    checkpoint: PathLike,
+    *,
+    to: Sequence[str],
+    out: PathLike,
+    model: str | None = None,
+    model_args: Mapping[str, str] | None = None,
+    inputs: Sequence[str] = (),
+    samples: PathLike | None = None,
+    strict: bool = True,
+    allow_pickle: bool = False,
+    capture: str = "auto",
+    opset: int | None = None,
+    external_data: bool = False,
+    overwrite: bool = False,
+    judging: Judging | None = None,
+    tell: Tell = silence,
+) -> Manifest:
+    """Convert a checkpoint and prove every artifact against eager.
+
+    Args:
+        checkpoint: weights file or folder.
+        to: formats, as `"onnx"` or `"openvino:fp16"`.
+        out: output folder.
+        model: `"package.module:factory"`; not needed where the checkpoint holds its module.
+        model_args: arguments of the factory, as text.
+        inputs: input specs in the `--input` language.
+        samples: a file of real samples.
+        strict: refuse missing or unexpected weights.
+        allow_pickle: read full pickles.
+        capture: `auto`, `export`, `script` or `trace`.
+        opset: of ONNX.
+        external_data: keep ONNX weights in a file of their own.
+        overwrite: move another checkpoint's artifacts in `out` away.
+        judging: feeds, seed, tolerances, device.
+        tell: listens to progress.
+
+    Returns:
+        The manifest; `manifest.passed` says whether everything is proven.
+
+    Raises:
+        ModelcError: something stopped the work.
+    """
+    source = Source(
+        checkpoint=Path(checkpoint),
+        model=model,
+        model_args=dict(model_args or {}),
+        strict=strict,
+        allow_pickle=allow_pickle,
+        inputs=tuple(inputs),
+        samples=None if samples is None else Path(samples),
+    )
+    order = Order(
+        source=source,
+        wanted=tuple(Wanted.parse(text) for text in to),
+        out=Path(out),
+        judging=judging or Judging(),
+        capture=None if capture == "auto" else Capture(capture),
+        opset=opset,
+        external_data=external_data,
+        overwrite=overwrite,
+    )
+    return run(order, tell)
+
+
+def build(
+    path: PathLike,
+    *,
+    to: str,
+    out: PathLike,
+    against: Source | None = None,
+    judging: Judging | None = None,
+    tell: Tell = silence,
+) -> Manifest:
+    """Build one artifact from a converted model, or from a checkpoint.
+
+    Args:
+        path: a model that the target is made from.
+        to: the format, as `"openvino:fp16"`.
+        out: output folder.
+        against: the eager side; None takes the manifest beside `path`.
+        judging: feeds, seed, tolerances, device.
+        tell: listens to progress.
+
+    Raises:
+        ModelcError: something stopped the work.
+    """
+    given = against or Source(checkpoint=Path(path))
+    order = build_order(
+        Path(path), Wanted.parse(to), Path(out), given=given, judging=judging or Judging()
+    )
+    return run(order, tell)
+
+
+def validate(
+    path: PathLike,
+    *,
+    against: Source | None = None,
+    checkpoint: PathLike | None = None,
+    allow_pickle: bool = False,
+    judging: Judging | None = None,
+    tell: Tell = silence,
+) -> Manifest | Verdict:
+    """Judge again: a folder from its manifest (Manifest), or one model file (Verdict).
+
+    Args:
+        path: an output folder or a model file.
+        against: the eager side of a single file; None takes the manifest beside it.
+        checkpoint: where a folder's checkpoint is now, when it has moved.
+        allow_pickle: must be said again where the record says it was needed.
+        judging: tolerances and device; for a folder, feeds and seed are the recorded ones.
+        tell: listens to progress.
+
+    Raises:
+        ModelcError: the artifact or the checkpoint cannot be used.
+    """
+    place = Path(path)
+    if place.is_file() or against is not None:
+        return validate_file(place, against, tell, judging=judging, allow_pickle=allow_pickle)
+    return validate_folder(
+        place,
+        tell,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        allow_pickle=allow_pickle,
+        judging=judging,
+    )
+
+
+def inspect(path: PathLike) -> Looked:
+    """What a converted model says of itself, and what the manifest beside it says.
+
+    Raises:
+        ModelcError: the file is no artifact, or cannot be read.
+    """
+    place = Path(path)
+    target = target_of(place)
+    beside = record_beside(place)
+    size = place.stat().st_size
+    lineage: tuple[tuple[str, str], ...] = ()
+    if beside is not None:
+        manifest, artifact = beside
+        verdict = manifest.verdict_of(artifact.name)
+        size = artifact.size
+        lineage = (
+            ("made from", f"{artifact.made_from} sha256 {artifact.parent[:12]}…"),
+            ("checkpoint", manifest.checkpoint.path),
+            ("verdict", "not judged" if verdict is None else str(verdict.state)),
+        )
+    return Looked(inspection=target.inspect(place), size=size, lineage=lineage)
+
+
+def targets() -> tuple[tuple[Target, Readiness], ...]:
+    """Every format with its readiness here."""
+    return tuple((target, target.readiness()) for target in TARGETS)

@@ -1,0 +1,80 @@
+"""`manifest.json`: written whole or not at all, read with its schema checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import UsageError, first_line
+from ..core.manifest import SCHEMA_VERSION, Manifest
+
+FILE = "manifest.json"
+SCHEMA_ID = "urn:modelc:manifest:1"
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The folder's manifest; None when there is none.
+
+    Raises:
+        UsageError: it is not a manifest of this schema version.
+    """
+    import msgspec
+
+    path = folder / FILE
+    if not path.exists():
+        return None
+    hint = "move the folder away or give another -o"
+    try:
+        raw = path.read_bytes()
+        version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise UsageError(
+                f"{path} has schema version {version!r}; this modelc reads {SCHEMA_VERSION}",
+                hint=hint,
+            )
+        return msgspec.json.decode(raw, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> Path:
+    """Write atomically: to a temporary name in the same folder, then renamed."""
+    path = folder / FILE
+    draft = folder / f".{FILE}.{os.getpid()}"
+    try:
+        draft.write_bytes(as_json(manifest))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def as_json(value: object) -> bytes:
+    """Records as indented JSON with a newline at the end."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a manifest, from its records."""
+    import msgspec
+
+    schema = msgspec.json.schema(Manifest)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "modelc manifest",
+        **schema,
+    }
+
+
+def without(manifest: Manifest, names: set[str]) -> Manifest:
+    """The manifest less the artifacts of these names and their verdicts."""
+    return replace(
+        manifest,
+        artifacts=tuple(a for a in manifest.artifacts if a.name not in names),
+        verdicts=tuple(v for v in manifest.verdicts if v.artifact not in names),
+    )

@@ -1,0 +1,88 @@
+"""Runs a converted model on every reference feed and has it judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.contract import Branch, Target
+from ..core.errors import RunnerError
+from ..core.precision import Precision
+from ..core.verdict import Verdict
+from ..validators.judge import Reply, judge
+from ..validators.tolerance import tolerance_for
+from .order import Judging
+from .stage import Stage
+
+if TYPE_CHECKING:
+    from .subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model file to be judged, under the name its verdict will carry."""
+
+    name: str
+    target: Target
+    precision: Precision
+    path: Path
+
+
+def prove(candidate: Candidate, subject: Subject, judging: Judging, stage: Stage) -> Verdict:
+    """Open the candidate, run all feeds first, judge afterwards.
+
+    Raises:
+        RunnerError: the runtime would not open the model.
+        MissingError: the device is not here.
+    """
+    title = f"validate {candidate.name}"
+    with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+        replies: list[Reply] = []
+        target = candidate.target
+        with target.open_runner(candidate.path, judging.device, subject.signature) as runner:
+            taken = runner.inputs
+            for done, reference in enumerate(subject.references, start=1):
+                try:
+                    replies.append(Reply(outputs=runner.run(reference.feed.arrays)))
+                except RunnerError as error:
+                    replies.append(Reply(outputs=None, error=error.message))
+                stage.advance(title, done, len(subject.references))
+        verdict = judge(
+            artifact=candidate.name,
+            references=subject.references,
+            replies=replies,
+            tolerance=tolerance_for(
+                candidate.precision,
+                atol=judging.atol,
+                rtol=judging.rtol,
+                min_sqnr=judging.min_sqnr,
+            ),
+            device=judging.device,
+            artifact_inputs=taken,
+            signature=subject.signature,
+        )
+        clock.detail = str(verdict.state)
+    return replace(verdict, seconds=clock.seconds)
+
+
+def arms_taken(subject: Subject, branches: Sequence[Branch]) -> tuple[str, ...]:
+    """For each branch that a trace froze: which feeds took another arm than the traced one.
+
+    Measured, not guessed: eager runs again under a line tracer. One line a branch.
+    """
+    if not branches:
+        return ()
+    traced = subject.eager.arms(subject.example, branches)
+    others: list[list[str]] = [[] for _ in branches]
+    for reference in subject.references:
+        arms = subject.eager.arms(reference.feed.arrays, branches)
+        for index, arm in enumerate(arms):
+            if arm != traced[index]:
+                others[index].append(reference.feed.name)
+    return tuple(
+        f"the trace froze the branch at {branch}; "
+        + (f"feeds on its other arm: {', '.join(feeds)}" if feeds else "no feed took its other arm")
+        for branch, feeds in zip(branches, others, strict=True)
+    )

@@ -1,0 +1,126 @@
+"""Validates an output folder again from its manifest alone: digests first, then every verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..converters.registry import TARGETS, target_named
+from ..core.contract import Target
+from ..core.digest import sha256_of
+from ..core.errors import RunnerError
+from ..core.events import Tell, silence
+from ..core.manifest import Manifest
+from ..core.records import Artifact
+from ..core.verdict import State, Verdict
+from ..validators.tolerance import tolerance_for
+from .folder import REJECTED, OutputFolder, opened
+from .manifest_file import without, write_manifest
+from .order import Judging
+from .proof import Candidate, prove
+from .recorded import check_same, manifest_of, recorded_source
+from .stage import Stage
+from .subject import open_subject, read_checkpoint
+
+
+def validate_folder(
+    folder: Path,
+    tell: Tell = silence,
+    *,
+    checkpoint: Path | None = None,
+    allow_pickle: bool = False,
+    judging: Judging | None = None,
+) -> Manifest:
+    """Check digests and judge every artifact again; what fails now moves to `rejected/`.
+
+    Args:
+        folder: an output folder.
+        tell: listens to progress.
+        checkpoint: where the checkpoint is now, when it has moved.
+        allow_pickle: must be said again where the record says it was needed.
+        judging: tolerances and device; the number of feeds and the seed are the recorded ones.
+
+    Raises:
+        ModelcError: the folder or the checkpoint cannot be used.
+    """
+    manifest = manifest_of(folder)
+    source = recorded_source(manifest, folder, checkpoint=checkpoint, allow_pickle=allow_pickle)
+    judging = replace(judging or Judging(), feeds=manifest.feeds.count, seed=manifest.feeds.seed)
+    with opened(folder) as place:
+        stage = Stage(tell=tell, logs=place.path / "logs")
+        now = read_checkpoint(source, stage)
+        check_same(now, manifest, source)
+        subject = open_subject(source, now, judging, stage, manifest.signature)
+        done = replace(manifest, steps=tuple(a.name for a in manifest.artifacts), failures=())
+        for artifact in manifest.artifacts:
+            if not artifact.rejected:
+                verdict = judge_again(
+                    artifact, folder, judging, lambda c: prove(c, subject, judging, stage)
+                )
+                done = _with_verdict(done, artifact, verdict, place)
+        write_manifest(done, folder)
+    return done
+
+
+def judge_again(
+    artifact: Artifact,
+    folder: Path,
+    judging: Judging,
+    prove_it: Callable[[Candidate], Verdict],
+    targets: tuple[Target, ...] = TARGETS,
+) -> Verdict:
+    """Digest first; only an unchanged file is run."""
+    for file in artifact.files:
+        path = folder / file.name
+        if not path.exists():
+            return _refusal(artifact, judging, State.FAILED, f"{file.name} is missing")
+        if sha256_of(path) != file.sha256:
+            reason = f"{file.name} was changed after it was proven: its digest is another"
+            return _refusal(artifact, judging, State.FAILED, reason)
+    candidate = Candidate(
+        name=artifact.name,
+        target=target_named(artifact.target, targets),
+        precision=artifact.precision,
+        path=folder / artifact.files[0].name,
+    )
+    try:
+        return prove_it(candidate)
+    except RunnerError as error:
+        return _refusal(artifact, judging, State.ERROR, error.message)
+
+
+def _refusal(artifact: Artifact, judging: Judging, state: State, reason: str) -> Verdict:
+    """A verdict on a file that was not run."""
+    return Verdict(
+        artifact=artifact.name,
+        state=state,
+        reason=reason,
+        device=judging.device,
+        tolerance=tolerance_for(artifact.precision),
+        feeds=(),
+        outputs=(),
+    )
+
+
+def _with_verdict(
+    manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder
+) -> Manifest:
+    """The manifest with the new verdict; an artifact that fails now is moved away."""
+    if verdict.passed:
+        others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
+        return replace(manifest, verdicts=(*others, verdict))
+    there = [file for file in artifact.files if (place.path / file.name).exists()]
+    place.reject(there, place.path)
+    moved = replace(
+        artifact,
+        name=f"{REJECTED}/{artifact.name}",
+        files=tuple(replace(f, name=f"{REJECTED}/{f.name}") for f in artifact.files),
+        rejected=True,
+    )
+    slim = without(manifest, {artifact.name, moved.name})
+    return replace(
+        slim,
+        artifacts=(*slim.artifacts, moved),
+        verdicts=(*slim.verdicts, replace(verdict, artifact=moved.name)),
+    )

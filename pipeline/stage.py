@@ -1,0 +1,60 @@
+"""A step of a run as others see it: told when it starts and ends, its chatter in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.events import Advanced, Finished, Noted, Started, Tell
+from .noise import into
+
+
+class Clock:
+    """Wall time since it was made, and how the step that it times ended."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.passed = True
+        self.detail = ""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start, to the millisecond."""
+        return round(time.perf_counter() - self._start, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where a run tells its progress and where frameworks' chatter goes."""
+
+    tell: Tell
+    logs: Path
+
+    @contextmanager
+    def step(self, title: str, *, log: str) -> Iterator[Clock]:
+        """Run one step: `title` is told, what frameworks print goes to `<log>.log`."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        clock = Clock()
+        clock.passed = False
+        self.tell(Started(step=title))
+        try:
+            with into(self.logs / f"{log}.log"):
+                yield clock
+            clock.passed = True
+        finally:
+            self.tell(
+                Finished(
+                    step=title, passed=clock.passed, seconds=clock.seconds, detail=clock.detail
+                )
+            )
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Tell one line."""
+        self.tell(Noted(text=text, warning=warning))
+
+    def advance(self, step: str, done: int, total: int) -> None:
+        """Tell how far a step is."""
+        self.tell(Advanced(step=step, done=done, total=total))

@@ -1,0 +1,160 @@
+"""The eager side of a run: checkpoint, signature, feeds and the reference outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.contract import Array, Feed
+from ..core.digest import sha256_of
+from ..core.errors import UsageError
+from ..core.grammar import parse_input
+from ..core.manifest import FeedPlan
+from ..core.records import Checkpoint
+from ..core.signature import InputSpec, Signature, resolve
+from ..sources.identify import identify
+from ..sources.load import load
+from ..sources.samples import read_samples, specs_of
+from ..validators.feeds import draw_feeds, example_feed
+from ..validators.judge import Reference
+from .order import Judging, Source
+from .stage import Stage
+
+if TYPE_CHECKING:
+    from ..sources.eager import Eager
+    from ..sources.load import Loaded
+
+REFERENCE = "eager reference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """An opened checkpoint and what eager says on every feed, computed once."""
+
+    checkpoint: Checkpoint
+    signature: Signature
+    eager: Eager
+    example: Feed
+    references: tuple[Reference, ...]
+    feeds: FeedPlan
+    notes: tuple[str, ...]
+
+
+def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
+    """Identify and hash the checkpoint; no framework is loaded."""
+    with stage.step("read checkpoint", log="checkpoint"):
+        return identify(
+            source.checkpoint,
+            factory=source.model,
+            factory_args=source.model_args,
+            strict=source.strict,
+            allow_pickle=source.allow_pickle,
+        )
+
+
+def open_subject(
+    source: Source,
+    checkpoint: Checkpoint,
+    judging: Judging,
+    stage: Stage,
+    signature: Signature | None = None,
+) -> Subject:
+    """Load the model, settle the signature, draw the feeds and run eager on each.
+
+    Args:
+        source: where everything is.
+        checkpoint: what `read_checkpoint` said of it.
+        judging: how many feeds, from which seed.
+        stage: where progress is told.
+        signature: taken as it is (from a manifest) instead of being worked out.
+    """
+    with stage.step("load model", log="checkpoint") as clock:
+        loaded = load(checkpoint)
+        clock.detail = checkpoint.kind
+    samples = _samples(source, loaded)
+    settled = signature or _settle(source, loaded, samples)
+    if not source.inputs and signature is None:
+        stage.note(f"inputs as the {_teller(source)} says: {_shown(settled)}")
+    for note in loaded.notes:
+        stage.note(note)
+    return _refer(
+        Subject(
+            checkpoint=checkpoint,
+            signature=settled,
+            eager=_eager(loaded, settled),
+            example=example_feed(settled, seed=judging.seed, samples=samples),
+            references=(),
+            feeds=_feed_plan(source, judging),
+            notes=loaded.notes,
+        ),
+        samples,
+        stage,
+    )
+
+
+def _eager(loaded: Loaded, signature: Signature) -> Eager:
+    from ..sources.eager import open_eager
+
+    return open_eager(loaded, signature)
+
+
+def _teller(source: Source) -> str:
+    return "samples" if source.samples else "checkpoint"
+
+
+def _shown(signature: Signature) -> str:
+    return "  ".join(str(spec) for spec in signature.inputs)
+
+
+def _samples(source: Source, loaded: Loaded) -> Mapping[str, Array] | None:
+    if source.samples is None:
+        return None
+    return read_samples(source.samples, loaded.parameters)
+
+
+def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None) -> Signature:
+    known: Mapping[str, InputSpec] = loaded.known if samples is None else specs_of(samples)
+    if not source.inputs and not known:
+        raise UsageError(
+            f"nothing says what goes into {source.checkpoint}",
+            hint='give --input "x:float32[batch=1..8,3,224,224]" or --inputs SAMPLE',
+        )
+    return resolve([parse_input(text) for text in source.inputs], known)
+
+
+def _feed_plan(source: Source, judging: Judging) -> FeedPlan:
+    if source.samples is None:
+        return FeedPlan(count=judging.feeds, seed=judging.seed)
+    return FeedPlan(
+        count=judging.feeds,
+        seed=judging.seed,
+        samples=str(source.samples),
+        samples_digest=sha256_of(source.samples),
+    )
+
+
+def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) -> Subject:
+    """Run eager once on each feed, after seeing that it answers the same twice."""
+    from dataclasses import replace
+
+    feeds = draw_feeds(
+        subject.signature, count=subject.feeds.count, seed=subject.feeds.seed, samples=samples
+    )
+    smallest = min(feeds, key=lambda feed: sum(array.size for array in feed.arrays.values()))
+    references: list[Reference] = []
+    with stage.step(REFERENCE, log="eager") as clock:
+        subject.eager.check_stable(smallest.arrays)
+        signature = subject.signature.with_outputs(subject.eager.names(smallest.arrays))
+        for done, feed in enumerate(feeds, start=1):
+            references.append(Reference(feed=feed, outputs=subject.eager.run(feed.arrays)))
+            stage.advance(REFERENCE, done, len(feeds))
+        clock.detail = f"{len(feeds)} feeds"
+    for note in subject.eager.notes:
+        stage.note(note, warning=True)
+    return replace(
+        subject,
+        signature=signature,
+        references=tuple(references),
+        notes=(*subject.notes, *subject.eager.notes),
+    )

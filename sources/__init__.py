@@ -1,0 +1,1 @@
+"""A checkpoint on disk in, an eager module and its runner out."""

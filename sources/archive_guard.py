@@ -1,0 +1,108 @@
+"""Looks through a torch.export archive for what would run code when torch opens it.
+
+torch.export.load unpickles parts of the archive without `weights_only`, loads compiled libraries
+and hands size expressions to sympy, which evaluates them as Python. So the parts are looked at
+first, without opening the whole.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PICKLED = re.compile(
+    r"(?:^|/)(?:data/(?:sample_inputs|weights|constants)/[^/]*\.pt|serialized_\w+\.(?:pt|json))$"
+)
+_PROGRAM = re.compile(r"(?:^|/)(?:models/[^/]*\.json|serialized_exported_program\.json)$")
+_CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_HARMLESS = re.compile(r"[\w\s+\-*/%(),.<>=!&|~]*")
+_ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]")
+
+
+def refuse_code(path: Path) -> None:
+    """Refuse an archive with parts that run code when opened.
+
+    Raises:
+        CheckpointError: there is such a part; the message names it.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for name, what in _dangers(archive):
+            raise CheckpointError(
+                f"{path} would run code when opened: {name} is {what}",
+                hint="add --allow-pickle, only if you trust its maker",
+            )
+
+
+def _dangers(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    names = archive.namelist()
+    yield from ((name, "a compiled library") for name in names if "data/aotinductor/" in name)
+    for name in filter(_PROGRAM.search, names):
+        for text in _expressions(json.loads(archive.read(name))):
+            if not _is_arithmetic(text):
+                yield name, f"an expression that is no arithmetic: {text[:60]!r}"
+    for name in _pickled(archive):
+        reason = "a pickled object" if "/opaque" in name else _refused(archive.read(name))
+        if reason:
+            yield name, reason
+
+
+def _pickled(archive: zipfile.ZipFile) -> list[str]:
+    """The members that torch unpickles: some by their names, others because a config says so."""
+    names = archive.namelist()
+    found = [name for name in names if _PICKLED.search(name) and not _PROGRAM.search(name)]
+    for name in names:
+        if not name.endswith("_config.json"):
+            continue
+        for entry in json.loads(archive.read(name)).get("config", {}).values():
+            payload = str(entry["path_name"])
+            if entry.get("use_pickle") or payload.startswith("opaque"):
+                found.append(f"{name.rpartition('/')[0]}/{payload}")
+    return found
+
+
+def _expressions(value: object) -> Iterator[str]:
+    """Every `expr_str` in the program: torch gives it to sympy.sympify, which evaluates it."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if key == "expr_str" and isinstance(child, str):
+                yield child
+            else:
+                yield from _expressions(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _expressions(child)
+
+
+def _is_arithmetic(text: str) -> bool:
+    """Numbers, names, operators and the capitalised functions of sympy and torch; no attributes."""
+    calls = _CALLED.findall(text)
+    return (
+        _HARMLESS.fullmatch(text) is not None
+        and "__" not in text
+        and _ATTRIBUTE.search(text) is None
+        and all(call[0].isupper() or call in ("and", "or", "not") for call in calls)
+    )
+
+
+def _refused(data: bytes) -> str:
+    """Why torch would not load these bytes as weights; empty when it would."""
+    import pickle
+
+    import torch
+
+    if not data:
+        return ""
+    try:
+        torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        return f"more than tensors ({first_line(error, limit=80)})"
+    return ""

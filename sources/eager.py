@@ -1,0 +1,163 @@
+"""Eager: the user's module as the first runner, and as what every capture starts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.call import Binding, bind
+from ..core.errors import CheckpointError, first_line
+from .arms import Arm, arms_of
+from .flat import SCOPE, flat_module
+from .load import training_modules
+from .outputs import split_outputs, to_array
+from .stability import unstable_outputs, unstable_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    import torch
+
+    from ..core.contract import Array, Branch, Feed, Outputs
+    from ..core.signature import Signature
+    from .loaded import Loaded
+
+
+def open_eager(loaded: Loaded, signature: Signature) -> Eager:
+    """Bind the signature's inputs to the parameters of the module's forward.
+
+    Raises:
+        UsageError: an input has no parameter, or a required parameter no input.
+    """
+    inputs = tuple(spec.name for spec in signature.inputs)
+    return Eager(loaded.module, inputs, bind(inputs, loaded.takes))
+
+
+class Eager:
+    """The module in eval mode on the CPU: an EagerModel and a Runner."""
+
+    def __init__(self, module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding) -> None:
+        self.inputs = inputs
+        self._module = module
+        self._binding = binding
+        self._flat = flat_module(module, binding)
+        self._written: frozenset[int] = frozenset()
+        self._notes: dict[str, None] = {}  # in order, each once
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The module as the user wrote it."""
+        return self._module
+
+    @property
+    def flat(self) -> torch.nn.Module:
+        """The same as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
+        return self._flat
+
+    @property
+    def scope(self) -> str:
+        """The attribute under which `flat` holds `module`."""
+        return SCOPE
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the runs so far showed that the user should know."""
+        return tuple(self._notes)
+
+    def __enter__(self) -> Eager:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Hold nothing: the module lives as long as its user wants it."""
+
+    def names(self, feed: Feed) -> tuple[str, ...]:
+        """The output names, learnt by running one feed.
+
+        Raises:
+            CheckpointError: eager rejects the feed, or returns no tensor.
+        """
+        return tuple(self._tensors(feed))
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run one feed without gradients, on copies; arrays by output name.
+
+        Raises:
+            CheckpointError: eager rejects the feed, or returns no tensor.
+        """
+        return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
+
+    def check_stable(self, feed: Feed) -> tuple[str, ...]:
+        """Make sure that the same feed gives the same outputs twice; returns notes.
+
+        Notes name the modules that are in training mode, or switch themselves to it, the inputs
+        that the model writes into and the outputs that are no tensors.
+
+        Raises:
+            CheckpointError: outputs differ; the message says which, and what may be the cause.
+        """
+        first, second = self.run(feed), self.run(feed)
+        training = training_modules(self._module)
+        if training:
+            self._notes[f"in training mode during forward: {', '.join(training)}"] = None
+        unstable = unstable_outputs(first, second)
+        if unstable:
+            raise CheckpointError(
+                f"eager gives other values for the same feed: {', '.join(unstable)}"
+                f" ({unstable_reason(training)})",
+                hint="make forward deterministic in eval mode, with dropout only if self.training",
+            )
+        return self.notes
+
+    def arms(self, feed: Feed, branches: Sequence[Branch]) -> tuple[Arm, ...]:
+        """Which way each branch goes on this feed: equal values are equal ways."""
+        return arms_of(lambda: self._tensors(feed), branches)
+
+    def _tensors(self, feed: Feed) -> dict[str, torch.Tensor]:
+        import numpy as np
+        import torch
+
+        # copies, C-contiguous and writable: models may write into their inputs
+        given = [torch.from_numpy(np.array(feed[name], order="C")) for name in self.inputs]
+        versions = [tensor._version for tensor in given]
+        try:
+            with torch.no_grad():
+                value = self._binding.call(self._module, given)
+        except Exception as error:
+            raise CheckpointError(
+                f"eager rejects {_form(feed, self.inputs)}: {first_line(error)}",
+                hint="correct the dtype and dims with --input NAME:DTYPE[DIM,...]",
+            ) from error
+        self._note_writes(given, versions)
+        tensors, notes = split_outputs(value)
+        self._notes.update(dict.fromkeys(notes))
+        if not tensors:
+            raise CheckpointError(
+                f"the model returns no tensor but {type(value).__name__}",
+                hint="return a tensor, or a tuple, dict or dataclass of tensors",
+            )
+        return tensors
+
+    def _note_writes(self, given: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+        """Have the flat module clone inputs that the model changes in place."""
+        written = self._written | {
+            index
+            for index, (tensor, version) in enumerate(zip(given, versions, strict=True))
+            if tensor._version != version
+        }
+        if written == self._written:
+            return
+        self._written = written
+        self._flat = flat_module(self._module, self._binding, written=written)
+        names = ", ".join(self.inputs[index] for index in sorted(written))
+        self._notes[f"the model writes into its inputs: {names}; artifacts work on copies"] = None
+
+
+def _form(feed: Mapping[str, Array], names: Sequence[str]) -> str:
+    """`x:float32[2,3], mask:int64[2]`."""
+    forms = (f"{n}:{feed[n].dtype}[{','.join(map(str, feed[n].shape))}]" for n in names)
+    return ", ".join(forms)

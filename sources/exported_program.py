@@ -1,0 +1,186 @@
+"""Archives that torch.export.save wrote: a program with its inputs, sizes and ranges."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from typing import TYPE_CHECKING
+
+from ..core.call import Kind, Parameter
+from ..core.errors import CheckpointError, first_line
+from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
+from ..core.tree import leaves
+from .archive_guard import refuse_code
+from .identify import weight_files
+from .loaded import Loaded
+from .sniff import PT2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import sympy  # type: ignore[import-untyped] # it ships no types
+    import torch
+    from torch.export import ExportedProgram
+
+    from ..core.records import Checkpoint
+
+_ENDLESS = 2**31  # upper bounds from here on mean "no bound"
+
+
+def load(checkpoint: Checkpoint) -> Loaded:
+    """Open the program and read its inputs: names, dtypes, sizes and ranges."""
+    import torch
+
+    (path,) = weight_files(checkpoint)
+    try:
+        if not checkpoint.allow_pickle:
+            refuse_code(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of older archive versions, which still open
+            with path.open("rb") as file:  # a path would have to end in .pt2
+                program = torch.export.load(file)
+        module = program.module(check_guards=False)  # guards cannot be captured again
+    except (RuntimeError, ValueError, AssertionError, KeyError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"{path} cannot be opened as an exported program: {first_line(error)}",
+            hint="export it again with torch.export.save, on this version of torch",
+        ) from error
+    inputs = _inputs(program)
+    sizes = _Sizes(program, inputs)
+    known = {name: spec for name, value in inputs.items() if (spec := sizes.spec(name, value))}
+    return Loaded(
+        kind=PT2, module=module, takes=_takes(program), known=known, notes=tuple(sizes.notes)
+    )
+
+
+def _arguments(program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The args and kwargs of the export, with torch's argument records for the values."""
+    from torch.export.graph_signature import InputKind
+    from torch.utils._pytree import tree_unflatten
+
+    records = [
+        spec.arg
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    args, kwargs = tree_unflatten(records, program.call_spec.in_spec)
+    return args, kwargs
+
+
+def _names(program: ExportedProgram) -> list[str]:
+    """Forward's parameter names, the positional ones first."""
+    signature = program.module_call_graph[0].signature
+    args, kwargs = _arguments(program)
+    names = (signature.forward_arg_names if signature else None) or [
+        *(f"arg_{index}" for index in range(len(args))),
+        *kwargs,
+    ]
+    return list(names)
+
+
+def _takes(program: ExportedProgram) -> tuple[Parameter, ...]:
+    """Parameters as the program wants them: by position or by name as they were exported."""
+    args, kwargs = _arguments(program)
+    kinds = [Kind.POSITIONAL] * len(args) + [Kind.KEYWORD] * len(kwargs)
+    values = [*args, *kwargs.values()]
+    return tuple(
+        Parameter(name=name, kind=kind, listed=isinstance(value, list), constant=_constant(value))
+        for name, kind, value in zip(_names(program), kinds, values, strict=True)
+    )
+
+
+def _constant(value: object) -> tuple[object, ...]:
+    from torch.export.graph_signature import ConstantArgument
+
+    return (value.value,) if isinstance(value, ConstantArgument) else ()
+
+
+def _inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """The program's tensor inputs by dotted name, as fake tensors with symbolic sizes."""
+    from torch.export.graph_signature import TensorArgument
+
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    args, kwargs = _arguments(program)
+    tree = dict(zip(_names(program), [*args, *kwargs.values()], strict=True))
+    return {
+        ".".join(path): nodes[record.name].meta["val"]
+        for path, record in leaves(tree, lambda value: isinstance(value, TensorArgument))
+        if isinstance(record, TensorArgument)
+    }
+
+
+class _Sizes:
+    """Turns symbolic sizes into named dims; one symbol is one name wherever it stands."""
+
+    def __init__(self, program: ExportedProgram, inputs: dict[str, torch.Tensor]) -> None:
+        self.ranges = program.range_constraints
+        self.notes: list[str] = []
+        self.names: dict[object, str] = {}
+        self.largest = _largest_integers(program)
+        self.tied: set[object] = set()  # symbols inside expressions such as 2*s0
+        for value in inputs.values():
+            for expression in _expressions(value):
+                if not expression.is_symbol:
+                    self.tied.update(expression.free_symbols)
+                    self.notes.append(
+                        f"a size is {expression}: it and its parts are taken as fixed"
+                    )
+
+    def spec(self, name: str, value: torch.Tensor) -> InputSpec | None:
+        """One input; None, with a note, where its dtype is none of ours."""
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            self.notes.append(f"input {name} is {dtype}, which feeds cannot hold")
+            return None
+        dims = tuple(self._dim(size, name, axis) for axis, size in enumerate(value.shape))
+        top = self.largest.get(name)
+        values = None if top is None else ValueRange(low=0, high=max(top, 1))
+        return InputSpec(name=name, dtype=dtype, dims=dims, values=values)
+
+    def _dim(self, size: int | torch.SymInt, name: str, axis: int) -> Dim:
+        if isinstance(size, int):
+            return Dim.fixed(size)
+        symbol, hint = size.node.expr, size.node.hint
+        if not symbol.is_symbol or symbol in self.tied:
+            return Dim.fixed(int(hint))
+        if symbol not in self.names:
+            taken = "batch" in self.names.values()
+            plain = name.replace(".", "_")
+            self.names[symbol] = "batch" if axis == 0 and not taken else f"{plain}_{axis}"
+        low, high = self._range(symbol)
+        opt = max(low, int(hint) if hint is not None else UNBOUNDED[1])
+        if high is None:
+            top = max(opt, UNBOUNDED[2])
+            return Dim(name=self.names[symbol], low=low, opt=opt, high=top, bounded=False)
+        return Dim(name=self.names[symbol], low=low, opt=min(opt, high), high=high)
+
+    def _range(self, symbol: sympy.Symbol) -> tuple[int, int | None]:
+        """Smallest and largest size; None where the program sets no upper bound."""
+        found = self.ranges.get(symbol)
+        if found is None:
+            return UNBOUNDED[0], None
+        finite = found.upper.is_Integer and int(found.upper) < _ENDLESS
+        return max(int(found.lower), 1), int(found.upper) if finite else None
+
+
+def _expressions(value: torch.Tensor) -> Iterator[sympy.Expr]:
+    sizes: tuple[int | torch.SymInt, ...] = tuple(value.shape)
+    return (size.node.expr for size in sizes if not isinstance(size, int))
+
+
+def _largest_integers(program: ExportedProgram) -> dict[str, int]:
+    """The largest value of each whole-number sample that the program was exported with."""
+    import torch
+
+    if program.example_inputs is None:
+        return {}
+    args, kwargs = program.example_inputs
+    tree = dict(zip(_names(program), [*args, *kwargs.values()], strict=True))
+    return {
+        ".".join(path): int(sample.max())
+        for path, sample in leaves(tree, lambda value: isinstance(value, torch.Tensor))
+        if isinstance(sample, torch.Tensor)
+        and sample.numel()
+        and not sample.is_floating_point()
+        and not sample.is_complex()
+    }

@@ -1,0 +1,199 @@
+"""Imports and calls the user's factory, the function or class that builds the module."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+import re
+import sys
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import TYPE_CHECKING, Union, get_args, get_origin
+
+from ..core.errors import CheckpointError, UsageError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+
+_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def build(spec: str, arguments: Mapping[str, str]) -> torch.nn.Module:
+    """Call the factory `package.module:name` with `arguments`, converted by its annotations.
+
+    Raises:
+        UsageError: the factory or one of its arguments is not there.
+        CheckpointError: the user's code raised, or gave something else than a module.
+    """
+    from torch import nn
+
+    if not _SPEC.fullmatch(spec):
+        raise UsageError(f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec))
+    module_name, _, attribute = spec.partition(":")
+    with working_folder_importable():
+        found = _attribute(_import(module_name, spec), attribute, spec)
+        if isinstance(found, nn.Module):
+            return found
+        if not callable(found):
+            raise UsageError(
+                f"--model {spec} is a {type(found).__name__}, which cannot be called",
+                hint="name a function or class that builds the module",
+            )
+        built = _call(found, arguments, spec)
+    if not isinstance(built, nn.Module):
+        raise CheckpointError(
+            f"the factory {spec} returned {type(built).__name__}, not a torch.nn.Module",
+            hint="return the module from the factory",
+        )
+    return built
+
+
+@contextmanager
+def working_folder_importable() -> Iterator[None]:
+    """Put the working folder first on the import path; at the end of it afterwards.
+
+    First, so that the user's `nets.py` wins; then last, so that a user's `onnx.py` does not
+    shadow a library that is imported later.
+    """
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        if here not in sys.path:
+            sys.path.append(here)
+
+
+def _mend(spec: str) -> str:
+    path, _, name = spec.partition(":")
+    if path.endswith(".py"):
+        dotted = path.removesuffix(".py").strip("./").replace("/", ".")
+        return f"write --model {dotted}:{name or 'FACTORY'}"
+    return "for example --model nets.resnet:build"
+
+
+def _import(name: str, spec: str) -> ModuleType:
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(f"importing {name}", error) from error
+        near = difflib.get_close_matches(name, _importable(), n=1)
+        raise UsageError(
+            f"--model {spec}: there is no module {error.name!r} in {Path.cwd()} or installed",
+            hint=f"did you mean {near[0]}?" if near else "run modelc in the folder that holds it",
+        ) from error
+    except Exception as error:
+        raise _broken(f"importing {name}", error) from error
+
+
+def _importable() -> list[str]:
+    """Dotted names of the modules in the working folder, two folders deep."""
+    here = Path.cwd()
+    files = [*here.glob("*.py"), *here.glob("*/*.py"), *here.glob("*/*/*.py")]
+    names = [".".join(file.relative_to(here).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def _attribute(module: ModuleType, path: str, spec: str) -> object:
+    found: object = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, [n for n in dir(found) if n[0] != "_"], n=3)
+            raise UsageError(
+                f"--model {spec}: {module.__name__} has no {path!r}",
+                hint=f"did you mean {' or '.join(near)}?"
+                if near
+                else f"name a function or class of {module.__file__}",
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _call(factory: Callable[..., object], arguments: Mapping[str, str], spec: str) -> object:
+    signature = _signature(factory)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    values: dict[str, object] = {}
+    for name, text in arguments.items():
+        parameter = signature.parameters.get(name)
+        if parameter is None and not open_ended:
+            raise _no_parameter(name, signature, spec)
+        annotation = inspect.Parameter.empty if parameter is None else parameter.annotation
+        values[name] = _convert(name, text, annotation)
+    try:
+        signature.bind(**values)
+    except TypeError as error:
+        raise UsageError(
+            f"--model {spec}: {error} (it takes {signature})",
+            hint="add --model-arg KEY=VALUE for it",
+        ) from error
+    try:
+        return factory(**values)
+    except Exception as error:
+        raise _broken(f"the factory {spec}", error) from error
+
+
+def _signature(factory: Callable[..., object]) -> inspect.Signature:
+    try:
+        return inspect.signature(factory, eval_str=True)
+    except NameError:  # annotations that only type checkers can resolve
+        return inspect.signature(factory)
+    except (TypeError, ValueError):  # built in C: it tells nothing
+        return inspect.Signature([inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)])
+
+
+def _no_parameter(name: str, signature: inspect.Signature, spec: str) -> UsageError:
+    names = list(signature.parameters)
+    near = difflib.get_close_matches(name, names, n=1)
+    return UsageError(
+        f"--model-arg {name}: {spec} takes {', '.join(names) or 'no arguments'}",
+        hint=f"did you mean {near[0]}?" if near else "use one of these names",
+    )
+
+
+def _convert(name: str, text: str, annotation: object) -> object:
+    """Read the text as the annotation says; without one, as a Python literal or plain text."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    if NoneType in choices and text.lower() == "none":
+        return None
+    kinds = [choice for choice in choices or (annotation,) if choice is not NoneType]
+    for kind in (bool, int, float, str):
+        if kind not in kinds:
+            continue
+        try:
+            return _BOOLS[text.lower()] if kind is bool else kind(text)
+        except (KeyError, ValueError) as error:
+            if kinds == [kind]:
+                raise UsageError(
+                    f"--model-arg {name}={text}: {name} is {kind.__name__}",
+                    hint=f"give a value of type {kind.__name__}",
+                ) from error
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _broken(what: str, error: Exception) -> CheckpointError:
+    """An error of the user's own code, with the innermost line of it."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith("<frozen")
+        and frame.filename not in (__file__, importlib.__file__)
+    ]
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return CheckpointError(
+        f"{what} raised {type(error).__name__}{place}: {first_line(error)}",
+        hint="the error is in the model's code; run the factory in Python to see all of it",
+    )

@@ -1,0 +1,140 @@
+"""From a path to a Checkpoint: what it is, what belongs to it, its digest. Loads no framework."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from ..core.digest import joint_digest, record_of
+from ..core.errors import CheckpointError, UsageError
+from ..core.records import Checkpoint, FileRecord
+from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INDEX = ".safetensors.index.json"
+WEIGHTS = "weights"
+CONFIG = "config"
+
+
+def identify(
+    path: Path,
+    *,
+    factory: str | None,
+    factory_args: Mapping[str, str],
+    strict: bool = True,
+    allow_pickle: bool = False,
+) -> Checkpoint:
+    """Say what the checkpoint at `path` is, and hash its files.
+
+    Raises:
+        UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
+        CheckpointError: it is no checkpoint, or it is damaged.
+    """
+    if not path.exists():
+        raise _no_such_file(path)
+    kind, files = _contents(path, with_factory=factory is not None)
+    if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
+        raise _needs_factory(path, kind)
+    root = path if path.is_dir() else path.parent
+    records = tuple(_record(file, root) for file in files)
+    return Checkpoint(
+        path=str(path),
+        kind=kind,
+        digest=joint_digest(records),
+        files=records,
+        factory=factory,
+        factory_args=dict(factory_args),
+        strict=strict,
+        allow_pickle=allow_pickle,
+    )
+
+
+def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
+    """The files of a checkpoint that hold weights."""
+    path = Path(checkpoint.path)
+    root = path if path.is_dir() else path.parent
+    return tuple(root / file.name for file in checkpoint.files if file.role == WEIGHTS)
+
+
+def _contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
+    """The kind and the files; a user's own factory goes before a folder's config.json."""
+    if path.is_dir():
+        kind, files = _weights_in(path)
+        config = path / "config.json"
+        if config.is_file() and not with_factory:
+            return HUGGINGFACE, [config, *files]
+        return kind, files
+    if path.name.endswith(INDEX):
+        return SAFETENSORS, [path, *_shards(path)]
+    return sniff(path), [path]
+
+
+def _weights_in(folder: Path) -> tuple[str, list[Path]]:
+    """The weights of a folder: one index and its shards, or one file."""
+    indexes = sorted(folder.glob(f"*{INDEX}"))
+    if len(indexes) == 1:
+        return SAFETENSORS, [*indexes, *_shards(indexes[0])]
+    for pattern in ("model.safetensors", "*.safetensors", "pytorch_model.bin"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return sniff(found[0]), found
+    held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+    raise CheckpointError(
+        f"{folder} holds neither config.json with weights nor one *{INDEX} (it holds {held})",
+        hint="give the weights file itself",
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{index} is not a safetensors index: it has no weight_map",
+            hint="download the index again",
+        ) from error
+    shards = [index.parent / name for name in names]
+    for name, shard in zip(names, shards, strict=True):
+        inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+        if not inside or not shard.is_file():
+            raise CheckpointError(
+                f"{index} names the shard {name!r}, which is not beside it",
+                hint="download every shard into the index's folder",
+            )
+        sniff(shard)
+    return shards
+
+
+def _record(path: Path, root: Path) -> FileRecord:
+    role = CONFIG if path.suffix == ".json" else WEIGHTS
+    return record_of(path, name=path.relative_to(root).as_posix(), role=role)
+
+
+def _no_such_file(path: Path) -> UsageError:
+    folder = path.parent
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=3)
+    if near:
+        hint = f"did you mean {' or '.join(str(folder / name) for name in near)}?"
+    elif folder.is_dir():
+        hint = f"look into the folder with ls {folder}"
+    else:
+        hint = f"the folder {folder} does not exist either"
+    return UsageError(f"no such checkpoint: {path}", hint=hint)
+
+
+def _needs_factory(path: Path, kind: str) -> UsageError:
+    whole = pickled_class(path) if kind == STATE_DICT and path.is_file() else None
+    if whole is not None:
+        return UsageError(
+            f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",
+            hint="add --allow-pickle, only if you trust its maker",
+        )
+    return UsageError(
+        f"{path} holds weights alone ({kind}): --model PKG.MOD:FACTORY is needed",
+        hint="add --model with the function or class that builds the module",
+    )

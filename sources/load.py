@@ -1,0 +1,91 @@
+"""Opens a checkpoint: one file a kind does it, and what holds for every module is done here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError
+from . import (
+    exported_program,
+    huggingface_folder,
+    safetensors_files,
+    state_dict_file,
+    torchscript_archive,
+)
+from .loaded import Loaded
+from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from ..core.records import Checkpoint
+
+__all__ = ["Loaded", "load", "training_modules"]
+
+_OPENERS: dict[str, Callable[[Checkpoint], Loaded]] = {
+    STATE_DICT: state_dict_file.load,
+    SAFETENSORS: safetensors_files.load,
+    TORCHSCRIPT: torchscript_archive.load,
+    PT2: exported_program.load,
+    HUGGINGFACE: huggingface_folder.load,
+}
+
+
+def load(checkpoint: Checkpoint) -> Loaded:
+    """Open a checkpoint: its module in eval mode, in float32 where it was in half precision.
+
+    Raises:
+        CheckpointError: it cannot be read, is refused, or does not fit its module.
+        UsageError: the factory is not what was asked for.
+        MissingError: the kind needs a package that is not here.
+    """
+    if checkpoint.kind not in _OPENERS:
+        raise CheckpointError(
+            f"{checkpoint.path} is of the unknown kind {checkpoint.kind!r}",
+            hint=f"kinds are {', '.join(_OPENERS)}",
+        )
+    loaded = _OPENERS[checkpoint.kind](checkpoint)
+    notes = list(loaded.notes)
+    if checkpoint.factory and loaded.kind in (TORCHSCRIPT, PT2):
+        notes.append(f"--model {checkpoint.factory} is not used: the file brings its own code")
+    if loaded.kind != PT2:  # its graph has the precision written into it
+        notes.extend(_to_float32(loaded.module))
+    loaded.module.requires_grad_(False)
+    notes.extend(_to_eval(loaded.module))
+    return replace(loaded, notes=tuple(notes))
+
+
+def training_modules(module: torch.nn.Module) -> tuple[str, ...]:
+    """The names of the modules in training mode; the outermost is '(the model)'."""
+    return tuple(name or "(the model)" for name, part in module.named_modules() if part.training)
+
+
+def _to_eval(module: torch.nn.Module) -> list[str]:
+    try:
+        module.eval()
+    except NotImplementedError:  # an exported program's module has no modes to change
+        for part in module.modules():
+            part.training = False
+    still = training_modules(module)
+    return [f"still in training mode after eval(): {', '.join(still)}"] if still else []
+
+
+def _to_float32(module: torch.nn.Module) -> list[str]:
+    """Bring half-precision parameters and buffers to float32, one at a time."""
+    import torch
+
+    half = (torch.float16, torch.bfloat16)
+    found = {
+        id(tensor): tensor
+        for tensor in (*module.parameters(), *module.buffers())
+        if tensor.dtype in half
+    }
+    names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.values()})
+    for tensor in found.values():
+        tensor.data = tensor.data.to(torch.float32)
+    if not found:
+        return []
+    return [f"{len(found)} {' and '.join(names)} tensors of the module were brought to float32"]

@@ -1,0 +1,36 @@
+"""Loaded: the module of a checkpoint and what the checkpoint says of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.call import Parameter
+from ..core.signature import InputSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    Module: TypeAlias = torch.nn.Module
+else:
+    Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """An eager module in eval mode on the CPU.
+
+    `kind` is the checkpoint's, or `pickle` where a pickled object was allowed. `known` is what the
+    checkpoint itself says of its inputs, in order; `takes` are forward's parameters.
+    """
+
+    kind: str
+    module: Module
+    takes: tuple[Parameter, ...]
+    known: dict[str, InputSpec] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of forward's parameters, in order, without *args and **kwargs."""
+        return tuple(p.name for p in self.takes if not p.kind.value.startswith("*"))

@@ -1,0 +1,130 @@
+"""Files that torch.save wrote: a state dict, or a pickled module where that is allowed."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..core.call import parameters_of
+from ..core.errors import CheckpointError, UsageError, first_line
+from .factory import build, working_folder_importable
+from .identify import weight_files
+from .loaded import Loaded
+from .sniff import PICKLE, STATE_DICT
+from .weights import Filling, renaming
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from ..core.records import Checkpoint
+
+NESTED = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
+_BLOCKED = re.compile(
+    r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL (\S+)|Unsupported \w+ (\d+)"
+)
+
+
+def load(checkpoint: Checkpoint) -> Loaded:
+    """Read the weights and fill the module that the factory builds."""
+    from torch import nn
+
+    (path,) = weight_files(checkpoint)
+    found, kind = _read(path, allow_pickle=checkpoint.allow_pickle)
+    if isinstance(found, nn.Module) and checkpoint.factory is None:
+        return Loaded(kind=kind, module=found, takes=parameters_of(found.forward))
+    if isinstance(found, nn.Module):
+        found = found.state_dict()
+    if checkpoint.factory is None:
+        raise UsageError(
+            f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
+            hint="add --model with the function or class that builds the module",
+        )
+    tensors, notes = _tensors(found, path)
+    module = build(checkpoint.factory, checkpoint.factory_args)
+    filling = Filling(module=module, rename=renaming(tensors, module.state_dict()))
+    filling.add(tensors)
+    notes = (*notes, *filling.finish(str(path), strict=checkpoint.strict))
+    return Loaded(kind=kind, module=module, takes=parameters_of(module.forward), notes=notes)
+
+
+def read_safely(path: Path) -> object:
+    """What torch.save wrote, its tensors mapped from the file rather than read where possible.
+
+    Raises:
+        CheckpointError: it is damaged, or holds more than tensors and plain values.
+    """
+    import pickle
+
+    try:
+        return _torch_load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        match = _BLOCKED.search(str(error))
+        if match is None:
+            raise _unreadable(path, error) from error
+        what = match.group(1) or f"pickle opcode {match.group(2)}"
+        raise CheckpointError(
+            f"{path} holds more than weights and was refused: {what}",
+            hint="add --allow-pickle, only if you trust its maker: it runs code of theirs",
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
+    """What the file holds, and whether it had to be unpickled."""
+    try:
+        return read_safely(path), STATE_DICT
+    except CheckpointError as refusal:
+        if not allow_pickle or "refused" not in refusal.message:
+            raise
+    with working_folder_importable():
+        try:
+            return _torch_load(path, weights_only=False), PICKLE
+        except Exception as error:
+            raise _unreadable(path, error) from error
+
+
+def _torch_load(path: Path, *, weights_only: bool) -> object:
+    import torch
+
+    mapped = zipfile.is_zipfile(path)
+    with warnings.catch_warnings():
+        # torch warns of pickle protocols above 2, then reads or refuses them anyway
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        loaded: object = torch.load(
+            path, map_location="cpu", weights_only=weights_only, mmap=mapped or None
+        )
+    return loaded
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be read: {type(error).__name__}: {first_line(error)}",
+        hint="copy or download the file again, or save it again with torch.save",
+    )
+
+
+def _tensors(found: object, path: Path) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
+    """The state dict in what was read: at the top, or under a well-known key."""
+    import torch
+
+    notes: tuple[str, ...] = ()
+    if isinstance(found, Mapping):
+        for key in NESTED:
+            if isinstance(found.get(key), Mapping):
+                found, notes = found[key], (f"the weights were under the key {key!r}",)
+                break
+    if isinstance(found, Mapping):
+        tensors = {str(k): v for k, v in found.items() if isinstance(v, torch.Tensor)}
+        if tensors:
+            return tensors, notes
+    keys = ", ".join(map(repr, list(found)[:8])) if isinstance(found, Mapping) else "no keys"
+    raise CheckpointError(
+        f"{path} holds no state dict but a {type(found).__name__} with {keys}",
+        hint="save module.state_dict() instead",
+    )

@@ -1,0 +1,137 @@
+"""Puts tensors by name into a module and says exactly what did not fit."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+
+PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning and wrappers, compile
+_SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renaming:
+    """The prefixes to strip from a checkpoint's keys, in order."""
+
+    prefixes: tuple[str, ...]
+
+    def __call__(self, key: str) -> str:
+        """The module's name for a checkpoint's key."""
+        for prefix in self.prefixes:
+            key = key.removeprefix(prefix)
+        return key
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was stripped, for the user."""
+        return tuple(f"the prefix {prefix!r} was cut from the keys" for prefix in self.prefixes)
+
+
+def renaming(keys: Iterable[str], expected: Iterable[str]) -> Renaming:
+    """The fewest known prefixes that, cut off, make the most keys match the module."""
+    names, wanted = list(keys), set(expected)
+    orders = [
+        Renaming(prefixes=order)
+        for count in range(len(PREFIXES) + 1)
+        for order in permutations(PREFIXES, count)
+    ]
+
+    def matches(rename: Renaming) -> int:
+        cut = {rename(name) for name in names}
+        return len(cut & wanted) if len(cut) == len(names) else -1
+
+    return max(orders, key=matches)
+
+
+class Filling:
+    """A module being filled, in one go or in portions: what fits goes in at once."""
+
+    def __init__(self, module: torch.nn.Module, rename: Renaming) -> None:
+        self.module = module
+        self.rename = rename
+        self.mismatched: list[str] = []
+        self.unexpected: set[str] = set()
+        self.missing: set[str] | None = None
+        self.half: set[str] = set()
+
+    def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy tensors, under the checkpoint's own keys, into the module."""
+        import torch
+
+        own = self.module.state_dict()
+        fitting: dict[str, torch.Tensor] = {}
+        for key, tensor in tensors.items():
+            name = self.rename(key)
+            if tensor.dtype in (torch.float16, torch.bfloat16):
+                self.half.add(str(tensor.dtype).removeprefix("torch."))
+            if name in own and not _fits(own[name], tensor):
+                found, wanted = tuple(tensor.shape), tuple(own[name].shape)
+                self.mismatched.append(f"{name} is {found} where the module has {wanted}")
+                fitting[name] = own[name]
+            else:
+                fitting[name] = tensor
+        missing, unexpected = self.module.load_state_dict(fitting, strict=False)
+        self.unexpected.update(unexpected)
+        # each portion lacks what the others bring: missing is what all of them lack
+        lacking = set(missing)
+        self.missing = lacking if self.missing is None else self.missing & lacking
+
+    def finish(self, path: str, *, strict: bool) -> tuple[str, ...]:
+        """The notes of this filling.
+
+        Raises:
+            CheckpointError: `strict`, and checkpoint and module do not match.
+        """
+        own = self.module.state_dict(keep_vars=True)
+        missing = self.missing or set()
+        present = {_place(own[name]) for name in own if name not in missing}
+        lacking = [n for n in own if n in missing and _place(own[n]) not in present]
+        extra = sorted(self.unexpected)
+        parts = [
+            _part("missing", lacking, extra),
+            _part("unexpected", extra, lacking),
+            _part("of another shape", self.mismatched, ()),
+        ]
+        found = [part for part in parts if part]
+        if found and strict:
+            raise CheckpointError(
+                f"{path} does not fit the module: {'; '.join(found)}",
+                hint="check --model and --model-arg, or add --no-strict to go on without these",
+            )
+        kinds = " and ".join(sorted(self.half))
+        halves = [f"the checkpoint's weights are {kinds}"] if kinds else []
+        return (*self.rename.notes, *halves, *found)
+
+
+def _fits(own: torch.Tensor, tensor: torch.Tensor) -> bool:
+    from torch.nn.parameter import is_lazy
+
+    return is_lazy(own) or own.shape == tensor.shape
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where the elements lie: equal for tied weights."""
+    if tensor.numel() == 0:
+        return (id(tensor),)
+    return (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _part(word: str, names: Sequence[str], others: Sequence[str]) -> str:
+    """`2 missing: a.weight (close: a.weigth), b.bias`."""
+    if not names:
+        return ""
+    shown: list[str] = []
+    for name in names[:_SHOWN]:
+        near = difflib.get_close_matches(name, others[:1000], n=1)
+        shown.append(f"{name} (close: {near[0]})" if near else name)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} {word}: {', '.join(shown)}{more}"

@@ -1,0 +1,134 @@
+"""Signatures: what `--input` and the samples say, merged, and what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Dim, InputSpec, Signature, ValueRange, resolve
+
+
+def spec(name: str, *sizes: int, dtype: str = "float32") -> InputSpec:
+    return InputSpec(name=name, dtype=dtype, dims=tuple(Dim.fixed(size) for size in sizes))
+
+
+def merged(*texts: str, known: tuple[InputSpec, ...] = ()) -> Signature:
+    return resolve([parse_input(text) for text in texts], {one.name: one for one in known})
+
+
+def forms(signature: Signature) -> list[str]:
+    return [str(one) for one in signature.inputs]
+
+
+def test_inputs_keep_the_order_of_the_options() -> None:
+    assert forms(merged("b:int64[2]", "a:int64[3]")) == ["b:int64[2]", "a:int64[3]"]
+
+
+def test_samples_alone_make_a_signature() -> None:
+    assert forms(merged(known=(spec("x", 2, 3),))) == ["x:float32[2,3]"]
+
+
+def test_inputs_keep_the_order_of_the_samples() -> None:
+    known = (spec("x", 2), spec("y", 2))
+    assert forms(merged("y[n]", known=known)) == ["x:float32[2]", "y:float32[n]"]
+
+
+def test_a_dtype_left_out_is_the_samples() -> None:
+    assert forms(merged("x[_]", known=(spec("x", 2, dtype="int32"),))) == ["x:int32[2]"]
+
+
+def test_a_given_dtype_goes_before_the_samples() -> None:
+    assert forms(merged("x:float16", known=(spec("x", 2),))) == ["x:float16[2]"]
+
+
+def test_an_underscore_keeps_the_samples_size() -> None:
+    known = (spec("x", 8, 3, 32),)
+    assert forms(merged("x[batch=1..8,_,_]", known=known)) == ["x:float32[batch=1..8,3,32]"]
+
+
+def test_values_are_added_to_a_sample() -> None:
+    assert merged("x{0..16}", known=(spec("x", 2),)).inputs[0].values == ValueRange(low=0, high=16)
+
+
+def test_a_bare_dim_name_takes_the_samples_size_as_opt() -> None:
+    dim = merged("x[batch]", known=(spec("x", 32),)).inputs[0].dims[0]
+    assert (dim.low, dim.opt, dim.high, dim.bounded) == (1, 32, 32, False)
+
+
+def test_a_range_keeps_its_own_opt_beside_a_sample() -> None:
+    dim = merged("x[batch=1..2..64]", known=(spec("x", 32),)).inputs[0].dims[0]
+    assert (dim.low, dim.opt, dim.high) == (1, 2, 64)
+
+
+def test_a_range_given_once_holds_for_every_dim_of_that_name() -> None:
+    signature = merged("x:float32[n,3]", "y:float32[n=1..2..6]")
+    assert forms(signature) == ["x:float32[n=1..2..6,3]", "y:float32[n=1..2..6]"]
+
+
+def test_two_bare_names_share_the_larger_sample_size() -> None:
+    signature = merged("x[n]", "y[n]", known=(spec("x", 3), spec("y", 20)))
+    assert {dim.high for dim in signature.named_dims()} == {20}
+
+
+def test_two_ranges_for_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"dim 'n' has two ranges: n=1\.\.4 and n=1\.\.8"):
+        merged("x:float32[n=1..4]", "y:float32[n=1..8]")
+
+
+@pytest.mark.parametrize("known", [(), (spec("x", 2),)])
+def test_an_input_given_twice_is_refused(known: tuple[InputSpec, ...]) -> None:
+    with pytest.raises(UsageError, match="input 'x' is given twice"):
+        merged("x:float32[2]", "x:float32[2]", known=known)
+
+
+def test_two_specs_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="input 'x' is given twice"):
+        Signature(inputs=(spec("x", 2), spec("x", 2)))
+
+
+def test_a_missing_dtype_is_refused() -> None:
+    with pytest.raises(UsageError, match="has no dtype"):
+        merged("x[2]")
+
+
+def test_missing_dims_are_refused() -> None:
+    with pytest.raises(UsageError, match="has no dims"):
+        merged("x:float32")
+
+
+def test_an_underscore_without_a_sample_is_refused() -> None:
+    with pytest.raises(UsageError, match="keeps a dim with '_' but there is no sample"):
+        merged("x:float32[_]")
+
+
+def test_a_name_that_no_sample_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="names 'z', but the inputs are x"):
+        merged("z:float32[2]", known=(spec("x", 2),))
+
+
+def test_another_number_of_dims_than_the_sample_is_refused() -> None:
+    with pytest.raises(UsageError, match="has 1 dims, the sample has 2"):
+        merged("x[n]", known=(spec("x", 2, 3),))
+
+
+def test_a_size_that_contradicts_the_sample_is_refused() -> None:
+    with pytest.raises(UsageError, match="says 4 where the sample has 2"):
+        merged("x[4]", known=(spec("x", 2),))
+
+
+def test_dynamic_dims_leave_out_ranges_of_one_size() -> None:
+    signature = merged("x:float32[a,b=4..4,c=1..2,3]")
+    assert list(signature.dynamic_dims) == ["a", "c"]
+
+
+def test_axes_name_the_dynamic_places_of_each_input() -> None:
+    signature = merged("x:float32[n,3,w=1..9]", "k:int64[]")
+    assert signature.axes() == {"x": {0: "n", 2: "w"}}
+
+
+def test_outputs_are_added_without_touching_the_inputs() -> None:
+    signature = merged("x:float32[2]")
+    named = signature.with_outputs(["y", "z"])
+    assert named.outputs == ("y", "z")
+    assert named.inputs == signature.inputs

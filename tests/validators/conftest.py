@@ -1,0 +1,57 @@
+"""The judge's court: any function of a feed stands for eager, any other for the artifact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelc.core.errors import RunnerError, first_line
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+from modelc.validators.feeds import NamedFeed, draw_feeds
+from modelc.validators.judge import Reference, Reply, judge
+from modelc.validators.tolerance import tolerance_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from modelc.core.contract import Feed, Outputs
+    from modelc.core.verdict import Verdict
+
+    Model = Callable[[Feed], Outputs]
+
+
+@pytest.fixture
+def judged() -> Callable[..., Verdict]:
+    """`judged(eager, artifact, "x:float32[batch,6]", ...)` -> the Verdict at fp32's tolerance."""
+
+    def judged(
+        eager: Model,
+        artifact: Model,
+        *inputs: str,
+        taken: Sequence[str] | None = None,
+        precision: Precision = Precision.FP32,
+    ) -> Verdict:
+        bare = resolve([parse_input(text) for text in inputs], {})
+        feeds = draw_feeds(bare)
+        references = [Reference(feed=feed, outputs=eager(feed.arrays)) for feed in feeds]
+        return judge(
+            artifact="model.bin",
+            references=references,
+            replies=[_reply(artifact, feed) for feed in feeds],
+            tolerance=tolerance_for(precision),
+            device="cpu",
+            artifact_inputs=[spec.name for spec in bare.inputs] if taken is None else taken,
+            signature=bare.with_outputs(references[0].outputs),
+        )
+
+    return judged
+
+
+def _reply(artifact: Model, feed: NamedFeed) -> Reply:
+    try:
+        return Reply(outputs=artifact(feed.arrays))
+    except RunnerError as error:
+        return Reply(outputs=None, error=first_line(error))

@@ -1,0 +1,43 @@
+"""The tolerance table, and what a user may put in its place."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.precision import Precision
+from modelc.core.verdict import Tolerance
+from modelc.validators.tolerance import TOLERANCES, tolerance_for
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_every_precision_has_a_tolerance(precision: Precision) -> None:
+    assert tolerance_for(precision) == TOLERANCES[precision]
+
+
+def test_half_is_allowed_more_than_single() -> None:
+    half, single = TOLERANCES[Precision.FP16], TOLERANCES[Precision.FP32]
+    assert (half.atol, half.rtol) > (single.atol, single.rtol)
+    assert half.min_sqnr < single.min_sqnr
+
+
+def test_a_given_value_stands_in_for_the_table_alone() -> None:
+    assert tolerance_for(Precision.FP32, rtol=0.5) == Tolerance(atol=1e-6, rtol=0.5, min_sqnr=90)
+
+
+def test_zero_is_a_value_and_not_the_default() -> None:
+    zero = tolerance_for(Precision.FP32, atol=0, rtol=0, min_sqnr=0)
+    assert zero == Tolerance(atol=0, rtol=0, min_sqnr=0)
+
+
+@pytest.mark.parametrize("value", [-1e-3, math.nan, math.inf])
+def test_a_tolerance_that_is_no_tolerance_is_refused(value: float) -> None:
+    with pytest.raises(UsageError, match="atol is"):
+        tolerance_for(Precision.FP32, atol=value)
+
+
+def test_min_sqnr_must_be_finite() -> None:
+    with pytest.raises(UsageError, match="min_sqnr is nan"):
+        tolerance_for(Precision.FP32, min_sqnr=math.nan)

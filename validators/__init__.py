@@ -1,0 +1,1 @@
+"""Arrays in, verdicts out: knows numbers, never formats or frameworks."""

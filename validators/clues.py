@@ -1,0 +1,71 @@
+"""What a wrong output looks like: another output of eager's, or eager's own cast to half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .metrics import Measures, blocks, is_numeric, measure
+
+if TYPE_CHECKING:
+    from ..core.contract import Array
+    from ..core.verdict import Tolerance
+    from .evidence import Pair
+
+# Computing in half errs by less than this share of the signal; more than that is something else.
+_HALF_ERROR = 0.1
+
+
+def clue(name: str, pair: Pair, found: Measures | None, tolerance: Tolerance) -> str:
+    """What to add to the reason for a failed output: `; looks like ...`, or nothing."""
+    other = _twin(name, pair, tolerance)
+    if other is not None:
+        return f"; looks like eager's output {other!r}: outputs swapped?"
+    if found is not None and _halved(pair.eager[name], pair.artifact[name], found):
+        return "; its values are all representable in float16: cast to half?"
+    return ""
+
+
+def _twin(name: str, pair: Pair, tolerance: Tolerance) -> str | None:
+    """The other output of eager's that this array equals within tolerance."""
+    array = pair.artifact[name]
+    return next(
+        (
+            other
+            for other, eager in pair.eager.items()
+            if other != name and _equals(eager, array, tolerance)
+        ),
+        None,
+    )
+
+
+def _equals(eager: Array, array: Array, tolerance: Tolerance) -> bool:
+    if eager.shape != array.shape or eager.dtype != array.dtype or not eager.size:
+        return False
+    if not is_numeric(eager):
+        return bool((eager == array).all())
+    found = measure(eager, array)
+    if found.exact or eager.dtype.kind not in "fc":
+        return found.exact
+    if found.nonfinite_mismatch or found.max_abs is None or found.peak is None:
+        return False
+    close = found.max_abs <= tolerance.atol + tolerance.rtol * found.peak
+    return close and (found.sqnr is None or found.sqnr >= tolerance.min_sqnr)
+
+
+def _halved(eager: Array, artifact: Array, found: Measures) -> bool:
+    """Whether float32 values went through float16: all on its grid, where eager's are not."""
+    if not (str(artifact.dtype) == str(eager.dtype) == "float32"):
+        return False
+    if found.relative_l2 is None or not 0 < found.relative_l2 < _HALF_ERROR:
+        return False
+    return _on_half_grid(artifact) and not _on_half_grid(eager)
+
+
+def _on_half_grid(array: Array) -> bool:
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # beyond 65504 becomes Inf, and so is not on the grid
+        return all(
+            np.array_equal(block.astype(np.float16).astype(np.float32), block, equal_nan=True)
+            for block, _ in blocks(array, array)
+        )

@@ -1,0 +1,129 @@
+"""Values for drawn feeds: what an input's elements look like, and seeded arrays of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.errors import UsageError
+from ..core.signature import FLOATS, InputSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from ..core.contract import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """Where an input's values lie.
+
+    Drawn normal with `mean` and `std` where there is a `std`, uniform in `low..high` (both ends
+    included) otherwise. Normal values are clipped to `low..high` where these are given.
+    """
+
+    dtype: str
+    low: float | None = None
+    high: float | None = None
+    mean: float = 0.0
+    std: float | None = None
+
+    def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
+        """An array of `shape` and of the input's dtype."""
+        import numpy as np
+
+        low, high = self.low, self.high
+        if self.std is not None:
+            drawn = self.mean + self.std * generator.standard_normal(shape)
+        elif self.dtype in FLOATS:
+            drawn = generator.uniform(low or 0.0, high or 0.0, shape)
+        else:
+            whole = generator.integers(int(low or 0), int(high or 0), shape, endpoint=True)
+            return np.asarray(whole).astype(self.dtype)
+        if low is not None and high is not None:
+            drawn = np.clip(drawn, low, high)
+        return np.asarray(drawn).astype(self.dtype)
+
+    def mirror(self, array: Array) -> Array:
+        """The array with its sign flipped; inside `low..high`, about their middle, if given."""
+        import numpy as np
+
+        if self.low is None or self.high is None:
+            return np.asarray(np.negative(array.astype(np.float64))).astype(self.dtype)
+        flipped = self.low + self.high - array.astype(np.float64)
+        return np.asarray(np.clip(flipped, self.low, self.high)).astype(self.dtype)
+
+
+def values_of(spec: InputSpec, sample: Array | None) -> Values:
+    """How to draw an input: by its value range, else like its sample, else by its dtype.
+
+    By dtype: floats standard normal, integers 0 or 1, bools either way.
+
+    Raises:
+        UsageError: the value range does not fit the dtype.
+    """
+    if spec.values is not None:
+        return _ranged(spec)
+    if spec.dtype == "bool":
+        return Values(dtype="bool", low=0, high=1)
+    if sample is not None:
+        return _alike(spec.dtype, sample)
+    if spec.dtype in FLOATS:
+        return Values(dtype=spec.dtype, std=1.0)
+    return Values(dtype=spec.dtype, low=0, high=1)
+
+
+def generator_for(*key: object) -> np.random.Generator:
+    """A generator that depends on `key` alone: the same on every machine and in every order."""
+    import numpy as np
+
+    text = "\x1f".join(str(part) for part in key)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
+
+
+def _ranged(spec: InputSpec) -> Values:
+    low, high = (spec.values.low, spec.values.high) if spec.values else (0.0, 0.0)
+    least, most = _limits(spec.dtype)
+    if low < least or high > most:
+        raise UsageError(
+            f"input {spec.name!r} is {spec.dtype}, which cannot hold the values {spec.values}",
+            hint=f"keep the values within {least:g}..{most:g}, or give another dtype",
+        )
+    if spec.dtype not in FLOATS and (low % 1 or high % 1):
+        raise UsageError(
+            f"input {spec.name!r} is {spec.dtype}, its values {spec.values} are not whole numbers",
+            hint="write whole numbers for an integer input, as in {0..9}",
+        )
+    return Values(dtype=spec.dtype, low=low, high=high)
+
+
+def _limits(dtype: str) -> tuple[float, float]:
+    """The smallest and the largest finite value of a dtype, exact for integers."""
+    import numpy as np
+
+    if dtype == "bool":
+        return 0, 1
+    if dtype in FLOATS:
+        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
+
+
+def _alike(dtype: str, sample: Array) -> Values:
+    """Values like the sample's: integers in its range, floats with its mean and deviation."""
+    import numpy as np
+
+    if dtype not in FLOATS:
+        least, most = int(sample.min()), int(sample.max())
+        # A mask of ones alone says nothing of what 0 does: 0 is drawn too.
+        return Values(dtype=dtype, low=0 if least == most == 1 else least, high=most)
+    finite = sample[np.isfinite(sample)].astype(np.float64)
+    if not finite.size:
+        return Values(dtype=dtype, std=1.0)
+    low, high = float(finite.min()), float(finite.max())
+    return Values(
+        dtype=dtype, low=low, high=high, mean=float(finite.mean()), std=float(finite.std())
+    )

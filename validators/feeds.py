@@ -1,0 +1,191 @@
+"""The feeds that an artifact is judged on, drawn from the signature alone, and drawable again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.contract import Array, Feed
+from ..core.errors import UsageError
+from ..core.signature import FLOATS, Dim, InputSpec, Signature
+from .draw import Values, generator_for, values_of
+from .samples import check_samples
+
+LEAST_FEEDS = 5
+SAMPLE, OPT, NEGATED, VARY = "sample", "opt", "negated", "vary:"
+_REDRAWS = 16  # a small mask may come out the same; sixteen times running means it cannot vary
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedFeed:
+    """One feed: what it is called, its arrays by input, and the sizes of its dynamic dims."""
+
+    name: str
+    arrays: Feed
+    sizes: dict[str, int]
+
+
+def describe(feed: NamedFeed) -> str:
+    """The feed for a message: `max (batch=8, seq=128)`."""
+    sizes = ", ".join(f"{name}={size}" for name, size in feed.sizes.items())
+    return f"{feed.name} ({sizes})" if sizes else feed.name
+
+
+def draw_feeds(
+    signature: Signature, *, count: int = LEAST_FEEDS, seed: int = 0, samples: Feed | None = None
+) -> tuple[NamedFeed, ...]:
+    """Draw the feeds to judge on.
+
+    In order: `sample` (the user's own), `min`, `opt`, `max` (without dynamic dims only `opt`),
+    `negated` (`opt` with its floats flipped, where there are floats), `seed-1`, `seed-2`, ... at
+    random sizes until there are `count`; then `vary:<input>` (`opt` with one input redrawn), for
+    each of several inputs that can vary. An array depends on the seed, the feed's name, the
+    input's name, its shape and its values alone, not on the other feeds.
+
+    Raises:
+        UsageError: `count` is below 5, or the samples do not fit the signature.
+    """
+    if count < LEAST_FEEDS:
+        raise UsageError(
+            f"{count} feeds are too few to judge on, at least {LEAST_FEEDS} are drawn",
+            hint=f"ask for {LEAST_FEEDS} or more",
+        )
+    drawer = _Drawer.of(signature, seed, samples)
+    feeds = [] if samples is None else [_sample(signature, samples)]
+    corners = drawer.corners()
+    opt = corners[OPT]
+    feeds += corners.values()
+    if any(spec.dtype in FLOATS for spec in signature.inputs):
+        feeds.append(drawer.negated(opt))
+    for number in range(1, count - len(feeds) + 1):
+        feeds.append(drawer.seeded(f"seed-{number}"))
+    return (*feeds, *drawer.varied(opt))
+
+
+def example_feed(signature: Signature, seed: int = 0, samples: Feed | None = None) -> Feed:
+    """The feed to capture at: the opt sizes, moved where they would mislead a capture.
+
+    Each dynamic dim is at least 2 (a size of 1 broadcasts) and no two have the same size (equal
+    sizes may be taken for one dim), as far as their ranges allow it. The user's samples are taken
+    as they are where their sizes are so; else arrays like them are drawn.
+
+    Raises:
+        UsageError: the samples do not fit the signature.
+    """
+    dims = signature.dynamic_dims
+    if samples is not None:
+        sample = _sample(signature, samples)
+        if _telling(dims, sample.sizes):
+            return sample.arrays
+    sizes = dict(zip(dims, _distinct(list(dims.values())), strict=True))
+    return _Drawer.of(signature, seed, samples).feed("example", sizes).arrays
+
+
+def _sample(signature: Signature, samples: Feed) -> NamedFeed:
+    arrays, sizes = check_samples(signature, samples)
+    return NamedFeed(name=SAMPLE, arrays=arrays, sizes=sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawer:
+    """Draws feeds of one signature from one seed."""
+
+    signature: Signature
+    seed: int
+    values: Mapping[str, Values]
+
+    @classmethod
+    def of(cls, signature: Signature, seed: int, samples: Feed | None) -> _Drawer:
+        arrays = {} if samples is None else check_samples(signature, samples)[0]
+        values = {spec.name: values_of(spec, arrays.get(spec.name)) for spec in signature.inputs}
+        return cls(signature=signature, seed=seed, values=values)
+
+    def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
+        shape = [sizes.get(dim.name or "", dim.opt) for dim in spec.dims]
+        return self.values[spec.name].draw(shape, generator_for(self.seed, feed, spec.name))
+
+    def feed(self, name: str, sizes: dict[str, int]) -> NamedFeed:
+        arrays = {spec.name: self.array(name, spec, sizes) for spec in self.signature.inputs}
+        return NamedFeed(name=name, arrays=arrays, sizes=sizes)
+
+    def corners(self) -> dict[str, NamedFeed]:
+        dims = self.signature.dynamic_dims
+        pick: dict[str, Callable[[Dim], int]] = {
+            "min": lambda dim: dim.low,
+            OPT: lambda dim: dim.opt,
+            "max": lambda dim: dim.high,
+        }
+        return {
+            name: self.feed(name, {key: size(dim) for key, dim in dims.items()})
+            for name, size in pick.items()
+            if dims or name == OPT
+        }
+
+    def negated(self, opt: NamedFeed) -> NamedFeed:
+        arrays = dict(opt.arrays)
+        for spec in self.signature.inputs:
+            if spec.dtype in FLOATS:
+                arrays[spec.name] = self.values[spec.name].mirror(arrays[spec.name])
+        return NamedFeed(name=NEGATED, arrays=arrays, sizes=opt.sizes)
+
+    def seeded(self, name: str) -> NamedFeed:
+        sizes: dict[str, int] = {}
+        for key, dim in self.signature.dynamic_dims.items():
+            generator = generator_for(self.seed, name, "size of", key)
+            sizes[key] = int(generator.integers(dim.low, dim.high, endpoint=True))
+        return self.feed(name, sizes)
+
+    def varied(self, opt: NamedFeed) -> Iterator[NamedFeed]:
+        import numpy as np
+
+        for spec in self.signature.inputs if len(self.signature.inputs) > 1 else ():
+            name = f"{VARY}{spec.name}"
+            for attempt in range(_REDRAWS):
+                again = self.array(f"{name}#{attempt}", spec, opt.sizes)
+                if not np.array_equal(again, opt.arrays[spec.name]):
+                    arrays = {**opt.arrays, spec.name: again}
+                    yield NamedFeed(name=name, arrays=arrays, sizes=opt.sizes)
+                    break
+
+
+def _telling(dims: Mapping[str, Dim], sizes: Mapping[str, int]) -> bool:
+    """Whether a capture at these sizes takes no dim for a constant or for another dim."""
+    wide = all(sizes[name] >= 2 for name, dim in dims.items() if _most(dim) >= 2)  # noqa: PLR2004 - 1 broadcasts
+    best = len(set(_distinct(list(dims.values()))))
+    return wide and len(set(sizes.values())) >= best
+
+
+def _most(dim: Dim) -> int:
+    """The largest size to capture at; a dim without bounds may take any."""
+    return dim.high if dim.bounded else max(dim.high, 1 << 10)
+
+
+def _distinct(dims: Sequence[Dim]) -> tuple[int, ...]:
+    """A size for each dim, near its opt: all different if the ranges allow it."""
+    options = [_nearest(dim, len(dims)) for dim in dims]
+    found = _assign(options, ())
+    if found is not None:
+        return found
+    sizes: list[int] = []
+    for choice in options:
+        sizes.append(next((size for size in choice if size not in sizes), choice[0]))
+    return tuple(sizes)
+
+
+def _nearest(dim: Dim, count: int) -> list[int]:
+    """The `count` sizes nearest to the opt, from 2 on where the range has any; larger first."""
+    low, high = min(max(dim.low, 2), _most(dim)), _most(dim)
+    around = range(max(low, dim.opt - count), min(high, max(low, dim.opt) + count) + 1)
+    return sorted(around, key=lambda size: (abs(size - dim.opt), -size))[:count]
+
+
+def _assign(options: Sequence[Sequence[int]], used: tuple[int, ...]) -> tuple[int, ...] | None:
+    """One of each options, no two the same; None if there is no such choice."""
+    if not options:
+        return ()
+    for size in options[0]:
+        if size not in used:
+            rest = _assign(options[1:], (*used, size))
+            if rest is not None:
+                return (size, *rest)
+    return None

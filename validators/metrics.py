@@ -1,0 +1,230 @@
+"""The numbers on one array beside another: errors, SQNR, cosine, argmax agreement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..core.contract import Array
+
+# Elements taken at once, above `CLASSES`: 1 MB as float64, so that the temporaries stay in cache.
+BLOCK = 1 << 17
+# Last dims for which "which one is largest" is a question that a user asks.
+CLASSES = range(2, 100_001)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """What was measured; with e = eager, a = artifact, over the elements finite in both.
+
+    Attributes:
+        size: elements of the array.
+        compared: elements finite in both (and not left out as fill), over which the errors are.
+        differing: elements that are not equal; NaN equals NaN.
+        max_abs: max |a - e|.
+        mean_abs: mean |a - e|.
+        max_rel: max |a - e| / |e|, over elements with e != 0.
+        relative_l2: sqrt(sum (a - e)^2 / sum e^2); None when e is all zero.
+        cosine: sum a*e / (sqrt(sum a^2) * sqrt(sum e^2)); None when a side is all zero.
+        sqnr: 10 log10(sum e^2 / sum (a - e)^2) in dB; None when there is no error, or no signal.
+        argmax_agreement: share of rows (last axis) whose largest element is at the same place.
+        nonfinite_eager: NaN and Inf in e.
+        nonfinite_artifact: NaN and Inf in a.
+        nonfinite_mismatch: places where one side is NaN or Inf and the other is not the same.
+        peak: max |e|, over the compared elements.
+        signal: mean e^2.
+        noise: mean (a - e)^2.
+    """
+
+    size: int
+    compared: int
+    differing: int
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    max_rel: float | None = None
+    relative_l2: float | None = None
+    cosine: float | None = None
+    sqnr: float | None = None
+    argmax_agreement: float | None = None
+    nonfinite_eager: int = 0
+    nonfinite_artifact: int = 0
+    nonfinite_mismatch: int = 0
+    peak: float | None = None
+    signal: float = 0.0
+    noise: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether every element is equal; -0 equals 0, NaN equals NaN."""
+        return self.differing == 0
+
+
+def measure(eager: Array, artifact: Array, *, fill: float | None = None) -> Measures:
+    """Measure `artifact` against `eager`, in float64 and block by block.
+
+    Memory: some ten blocks of 1 MB beside the two arrays, whatever their size and strides.
+
+    Args:
+        eager: the reference, of any shape and numeric dtype; empty and 0-d included.
+        artifact: what is judged, of the same shape; complex numbers count as two real ones.
+        fill: elements of this magnitude that are equal on both sides are left out of the errors.
+
+    Raises:
+        ValueError: the shapes differ, or an array is not numeric.
+    """
+    if eager.shape != artifact.shape:
+        raise ValueError(f"shapes {eager.shape} and {artifact.shape} cannot be measured")
+    if not (is_numeric(eager) and is_numeric(artifact)):
+        raise ValueError(f"dtypes {eager.dtype} and {artifact.dtype} cannot be measured")
+    if "c" in eager.dtype.kind + artifact.dtype.kind:
+        return measure(_parts(eager), _parts(artifact), fill=fill)
+    sums = _Sums(fill=fill, ranked=_ranked(eager))
+    for left, right in blocks(eager, artifact):
+        sums.add(left, right)
+    return sums.measures()
+
+
+def decibel(signal: float, noise: float) -> float | None:
+    """10 log10(signal / noise) in dB; None where it is not a finite number."""
+    ratio = _quotient(signal, noise)
+    return 10 * math.log10(ratio) if ratio else None
+
+
+def is_numeric(array: Array) -> bool:
+    """Whether errors can be measured: floats, complex, integers, bools."""
+    return array.dtype.kind in "fciub"
+
+
+def blocks(first: Array, second: Array) -> Iterator[tuple[Array, Array]]:
+    """Both arrays in pieces of at most `BLOCK` elements: views, whatever the strides.
+
+    Axes are cut from the front, so that a last axis below `BLOCK` stays whole.
+    """
+    if first.size <= BLOCK:
+        yield first, second
+    elif len(first) == 1:
+        yield from blocks(first[0], second[0])
+    else:
+        half = len(first) // 2
+        yield from blocks(first[:half], second[:half])
+        yield from blocks(first[half:], second[half:])
+
+
+def _ranked(eager: Array) -> bool:
+    floating = eager.dtype.kind == "f"
+    return floating and eager.ndim > 1 and eager.size > 0 and eager.shape[-1] in CLASSES
+
+
+def _parts(array: Array) -> Array:
+    """Real and imaginary parts, beside each other in a last axis."""
+    import numpy as np
+
+    return np.stack([array.real, array.imag], axis=-1)
+
+
+def _quotient(above: float, below: float) -> float | None:
+    if below == 0:
+        return None
+    ratio = above / below
+    return ratio if math.isfinite(ratio) else None
+
+
+@dataclass(kw_only=True)
+class _Sums:
+    """What is added up over the blocks of one pair of arrays."""
+
+    fill: float | None
+    ranked: bool
+    size: int = 0
+    compared: int = 0
+    differing: int = 0
+    rows: int = 0
+    agreeing: int = 0
+    related: int = 0
+    nonfinite_eager: int = 0
+    nonfinite_artifact: int = 0
+    nonfinite_mismatch: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    peak: float = 0.0
+    absolute: float = 0.0
+    signal: float = 0.0
+    answer: float = 0.0
+    noise: float = 0.0
+    product: float = 0.0
+
+    def add(self, eager: Array, artifact: Array) -> None:
+        """Count one block, then sum over its elements finite in both."""
+        import numpy as np
+
+        truth = eager.astype(np.float64, order="C")
+        answer = artifact.astype(np.float64, order="C")
+        finite, finite_answer = np.isfinite(truth), np.isfinite(answer)
+        same = (eager == artifact) | (np.isnan(truth) & np.isnan(answer))
+        self.size += eager.size
+        self.differing += eager.size - int(np.count_nonzero(same))
+        self.nonfinite_eager += eager.size - int(np.count_nonzero(finite))
+        self.nonfinite_artifact += eager.size - int(np.count_nonzero(finite_answer))
+        kept = finite & finite_answer
+        self.nonfinite_mismatch += int(np.count_nonzero(~kept & ~same))
+        if self.fill is not None:
+            kept &= ~(same & (np.abs(truth) == self.fill))
+        if self.ranked:
+            hits = eager.argmax(axis=-1) == artifact.argmax(axis=-1)
+            self.rows += int(np.size(hits))
+            self.agreeing += int(np.count_nonzero(hits))
+        if kept.all() and eager.size:
+            self._sum(truth.reshape(-1), answer.reshape(-1))
+        elif kept.any():
+            self._sum(truth[kept], answer[kept])
+
+    def _sum(self, truth: NDArray[np.float64], answer: NDArray[np.float64]) -> None:
+        """Add the sums over 1-d float64 pieces without NaN or Inf."""
+        import numpy as np
+
+        with np.errstate(over="ignore"):  # float64 near its end: Inf, and None in the measures
+            error = np.abs(answer - truth)
+            size = np.abs(truth)
+            self.compared += truth.size
+            self.max_abs = max(self.max_abs, float(error.max()))
+            self.peak = max(self.peak, float(size.max()))
+            self.absolute += float(error.sum())
+            self.signal += float(np.dot(truth, truth))
+            self.answer += float(np.dot(answer, answer))
+            self.noise += float(np.dot(error, error))
+            self.product += float(np.dot(truth, answer))
+            nonzero = size > 0
+            self.related += int(np.count_nonzero(nonzero))
+            relative = np.divide(error, size, out=np.zeros_like(error), where=nonzero)
+            self.max_rel = max(self.max_rel, float(relative.max()))
+
+    def measures(self) -> Measures:
+        """The measures that these sums make."""
+        n = self.compared
+        square = _quotient(self.noise, self.signal)
+        cosine = _quotient(self.product, math.sqrt(self.signal) * math.sqrt(self.answer))
+        return Measures(
+            size=self.size,
+            compared=n,
+            differing=self.differing,
+            max_abs=self.max_abs if n else None,
+            mean_abs=self.absolute / n if n else None,
+            max_rel=self.max_rel if self.related else None,
+            relative_l2=None if square is None else math.sqrt(square),
+            cosine=None if cosine is None else max(-1.0, min(1.0, cosine)),
+            sqnr=decibel(self.signal, self.noise),
+            argmax_agreement=self.agreeing / self.rows if self.rows else None,
+            nonfinite_eager=self.nonfinite_eager,
+            nonfinite_artifact=self.nonfinite_artifact,
+            nonfinite_mismatch=self.nonfinite_mismatch,
+            peak=self.peak if n else None,
+            signal=self.signal / n if n else 0.0,
+            noise=self.noise / n if n else 0.0,
+        )

@@ -1,0 +1,149 @@
+"""Whether an artifact's outputs move with its inputs, as eager's do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .feeds import OPT, VARY
+from .metrics import is_numeric, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ..core.contract import Array
+    from ..core.signature import Signature
+    from ..core.verdict import Tolerance
+    from .evidence import Pair
+
+# Eager must move by more than this share of the tolerance before an artifact that does not move
+# is called wrong: below it, an artifact of that precision may round the move away.
+_RESOLUTION = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What is wrong with how an artifact follows its inputs, and what could not be told."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def reach(
+    pairs: Sequence[Pair],
+    signature: Signature,
+    artifact_inputs: Sequence[str],
+    tolerance: Tolerance,
+) -> Reach:
+    """Find ignored inputs and constant outputs.
+
+    An input is ignored when eager's outputs moved with it and the artifact's are the same bit for
+    bit, between `opt` and the input's `vary:` feed, or, for an only input, between feeds of the
+    same shapes. An output is constant when the same holds of it over all feeds.
+    """
+    faults: list[str] = []
+    notes: list[str] = []
+    for spec in signature.inputs:
+        moves = [
+            _move(base, other, signature, tolerance)
+            for base, other in _trials(pairs, spec.name, signature)
+        ]
+        fault, note = _finding(spec.name, moves, taken=spec.name in artifact_inputs)
+        faults += fault
+        notes += note
+    for name in signature.outputs:
+        if _constant(name, pairs, tolerance):
+            faults.append(
+                f"output {name!r} is constant: the same on every feed, while eager's varies"
+            )
+    return Reach(faults=tuple(faults), notes=tuple(notes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Move:
+    """What changing one input did: to eager at all, to eager beyond rounding, to the artifact."""
+
+    eager: bool
+    clearly: bool
+    artifact: bool
+
+
+def _finding(name: str, moves: Sequence[_Move], *, taken: bool) -> tuple[list[str], list[str]]:
+    """The fault and the note about one input, at most one of each."""
+    still = [move for move in moves if move.eager and not move.artifact]
+    if not taken:
+        if any(move.eager for move in moves):
+            why = "the artifact does not take it, eager's outputs move with it"
+            return [f"input {name!r} is ignored: {why}"], []
+        seen = "eager's outputs do not move with it" if moves else "no feed varies it alone"
+        return [], [f"input {name!r} is not taken by the artifact; {seen}"]
+    if any(move.artifact for move in moves):
+        return [], []
+    if any(move.clearly for move in still):
+        why = "eager's outputs move with it, the artifact's stay the same bit for bit"
+        return [f"input {name!r} is ignored: {why}"], []
+    if still:
+        why = "eager's outputs move less with it than this precision resolves, the artifact's not"
+        return [], [f"input {name!r} may be ignored: {why}"]
+    return [], []
+
+
+def _trials(pairs: Sequence[Pair], name: str, signature: Signature) -> Iterator[tuple[Pair, Pair]]:
+    """Pairs of feeds that differ in one input alone."""
+    if len(signature.inputs) == 1:
+        yield from _twins(pairs)
+        return
+    by_name = {pair.feed.name: pair for pair in pairs}
+    base, other = by_name.get(OPT), by_name.get(f"{VARY}{name}")
+    if base is not None and other is not None:
+        yield base, other
+
+
+def _twins(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Pair]]:
+    """Each feed with the first one of its shapes."""
+    first: dict[tuple[tuple[int, ...], ...], Pair] = {}
+    for pair in pairs:
+        base = first.setdefault(tuple(array.shape for array in pair.feed.arrays.values()), pair)
+        if base is not pair:
+            yield base, pair
+
+
+def _move(base: Pair, other: Pair, signature: Signature, tolerance: Tolerance) -> _Move:
+    names = [n for n in signature.outputs if n in base.artifact and n in other.artifact]
+    return _Move(
+        eager=any(not _same(base.eager[n], other.eager[n]) for n in names),
+        clearly=any(_clearly(base.eager[n], other.eager[n], tolerance) for n in names),
+        artifact=any(not _same(base.artifact[n], other.artifact[n]) for n in names),
+    )
+
+
+def _constant(name: str, pairs: Sequence[Pair], tolerance: Tolerance) -> bool:
+    """Whether an output never changes between feeds of one shape, while eager's does."""
+    trials = [pair for pair in _twins(pairs) if all(name in p.artifact for p in pair)]
+    return _all_same((a.artifact[name], b.artifact[name]) for a, b in trials) and any(
+        _clearly(base.eager[name], other.eager[name], tolerance) for base, other in trials
+    )
+
+
+def _all_same(arrays: Iterable[tuple[Array, Array]]) -> bool:
+    return all(_same(first, second) for first, second in arrays)
+
+
+def _same(first: Array, second: Array) -> bool:
+    """Whether two arrays are equal in every element; NaN equals NaN."""
+    import numpy as np
+
+    if first.dtype != second.dtype:
+        return False
+    return bool(np.array_equal(first, second, equal_nan=first.dtype.kind in "fc"))
+
+
+def _clearly(first: Array, second: Array, tolerance: Tolerance) -> bool:
+    """Whether two arrays differ by more than rounding at this tolerance's precision."""
+    comparable = first.shape == second.shape and first.dtype == second.dtype
+    if not comparable or first.dtype.kind not in "fc" or not is_numeric(first):
+        return not _same(first, second)
+    found = measure(first, second)
+    if found.nonfinite_mismatch or found.max_abs is None or found.peak is None:
+        return found.nonfinite_mismatch > 0
+    return found.max_abs > _RESOLUTION * (tolerance.atol + tolerance.rtol * found.peak)
