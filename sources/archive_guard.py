@@ -25,6 +25,7 @@ _PICKLED = re.compile(
 _PROGRAM = re.compile(r"(?:^|/)(?:models/[^/]*\.json|serialized_exported_program\.json)$")
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _HARMLESS = re.compile(r"[\w\s+\-*/%(),.<>=!&|~]*")
+_SYMBOL = re.compile(r"\bSymbol\('(\w+)'")  # sympy's srepr quotes the names of symbols
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]")
 
 
@@ -84,6 +85,7 @@ def _expressions(value: object) -> Iterator[str]:
 
 def _is_arithmetic(text: str) -> bool:
     """Numbers, names, operators and the capitalised functions of sympy and torch; no attributes."""
+    text = _SYMBOL.sub(r"Symbol(\1", text)
     calls = _CALLED.findall(text)
     return (
         _HARMLESS.fullmatch(text) is not None

@@ -35,7 +35,7 @@ def load(checkpoint: Checkpoint) -> Loaded:
     keys = [key for file in files for key in _keys(file)]
     filling = Filling(module=module, rename=renaming(keys, module.state_dict()))
     for file in files:
-        for portion in _portions(file):
+        for portion in portions(file):
             filling.add(portion)
     notes = filling.finish(checkpoint.path, strict=checkpoint.strict)
     return Loaded(kind=SAFETENSORS, module=module, takes=parameters_of(module.forward), notes=notes)
@@ -53,8 +53,8 @@ def _keys(path: Path) -> list[str]:
         ) from error
 
 
-def _portions(path: Path) -> Iterator[dict[str, torch.Tensor]]:
-    """The tensors of one file, about PORTION bytes at a time; each lot has a mapping of its own."""
+def portions(path: Path, *, size: int = PORTION) -> Iterator[dict[str, torch.Tensor]]:
+    """The tensors of one file, about `size` bytes at a time; each lot has a mapping of its own."""
     from safetensors import safe_open
 
     keys = _keys(path)
@@ -62,7 +62,7 @@ def _portions(path: Path) -> Iterator[dict[str, torch.Tensor]]:
         portion: dict[str, torch.Tensor] = {}
         held = 0
         with safe_open(path, framework="pt") as file:
-            while keys and held < PORTION:
+            while keys and held < size:
                 key = keys.pop(0)
                 portion[key] = file.get_tensor(key)
                 held += portion[key].nbytes

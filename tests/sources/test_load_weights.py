@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from modelc.core.errors import CheckpointError, UsageError
+from modelc.sources.identify import identify
+from modelc.sources.load import load
+from modelc.sources.loaded import Loaded
+from modelc.sources.safetensors_files import portions
+from safetensors.torch import save_file
+from torch import nn
+
+Write = Callable[[str], str]
+LINEAR = {"in_features": "3", "out_features": "2"}
+
+NETS = """
+    import torch
+    from torch import nn
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Linear(2, 2)
+            self.norm = nn.BatchNorm1d(2)
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(4, 2), nn.Linear(2, 4, bias=False)
+            self.head.weight = self.embed.weight
+    class Stubborn(nn.Linear):
+        def train(self, mode=True):
+            return super().train(True)
+    def half():
+        return nn.Linear(3, 2).half()
+    def mixed():
+        return nn.Sequential(nn.Linear(3, 2).bfloat16(), nn.Linear(2, 2).double())
+    class Big(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
+"""
+
+
+def opened(
+    path: Path,
+    factory: str | None = "torch.nn:Linear",
+    arguments: Mapping[str, str] | None = None,
+    *,
+    strict: bool = True,
+    allow_pickle: bool = False,
+) -> Loaded:
+    given = LINEAR if arguments is None and factory == "torch.nn:Linear" else arguments or {}
+    return load(
+        identify(
+            path,
+            factory=factory,
+            factory_args=given,
+            strict=strict,
+            allow_pickle=allow_pickle,
+        )
+    )
+
+
+def saved(tmp_path: Path, value: object, name: str = "a.pt") -> Path:
+    torch.save(value, tmp_path / name)
+    return tmp_path / name
+
+
+def test_a_state_dict_fills_the_module(tmp_path: Path) -> None:
+    linear = nn.Linear(3, 2)
+    loaded = opened(saved(tmp_path, linear.state_dict()))
+    assert torch.equal(loaded.module.weight, linear.weight)
+    assert not loaded.module.training
+    assert not any(p.requires_grad for p in loaded.module.parameters())
+    assert loaded.parameters == ("input",)
+    assert (loaded.kind, loaded.known, loaded.notes) == ("state_dict", {}, ())
+
+
+def test_a_legacy_state_dict_fills_the_module(tmp_path: Path) -> None:
+    linear = nn.Linear(3, 2)
+    torch.save(linear.state_dict(), tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    assert torch.equal(opened(tmp_path / "a.pt").module.weight, linear.weight)
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
+def test_a_nested_state_dict_is_found_and_noted(tmp_path: Path, key: str) -> None:
+    linear = nn.Linear(3, 2)
+    loaded = opened(saved(tmp_path, {"epoch": 3, key: linear.state_dict()}))
+    assert torch.equal(loaded.module.weight, linear.weight)
+    assert loaded.notes == (f"the weights were under the key '{key}'",)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "model._orig_mod."])
+def test_a_wrappers_prefix_is_cut_and_noted(tmp_path: Path, prefix: str) -> None:
+    weights = {f"{prefix}{key}": value for key, value in nn.Linear(3, 2).state_dict().items()}
+    loaded = opened(saved(tmp_path, weights))
+    assert torch.equal(loaded.module.weight, weights[f"{prefix}weight"])
+    assert "was cut from the keys" in loaded.notes[0]
+
+
+def test_a_prefix_that_the_module_has_itself_stays(tmp_path: Path, write_module: Write) -> None:
+    weights = {"model.weight": torch.ones(2, 2), "model.bias": torch.ones(2)}
+    norm = {f"norm.{key}": value for key, value in nn.BatchNorm1d(2).state_dict().items()}
+    path = saved(tmp_path, weights | norm)
+    assert opened(path, f"{write_module(NETS)}:Two").notes == ()
+
+
+def test_a_state_dict_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no state dict but a dict with 'epoch'"):
+        opened(saved(tmp_path, {"epoch": 1}))
+
+
+def test_missing_and_unexpected_keys_are_listed_with_the_closest(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"weigth": torch.ones(2, 3), "bias": torch.ones(2)})
+    with pytest.raises(CheckpointError) as caught:
+        opened(path)
+    assert "1 missing: weight (close: weigth)" in caught.value.message
+    assert "1 unexpected: weigth (close: weight)" in caught.value.message
+
+
+def test_a_shape_mismatch_is_told_with_both_shapes(tmp_path: Path) -> None:
+    path = saved(tmp_path, nn.Linear(5, 2).state_dict())
+    with pytest.raises(CheckpointError, match=r"weight is \(2, 5\) where the module has \(2, 3\)"):
+        opened(path)
+
+
+def test_only_the_first_ten_keys_are_listed(tmp_path: Path, write_module: Write) -> None:
+    path = saved(tmp_path, {"other": torch.ones(1)})
+    with pytest.raises(CheckpointError, match="24 missing: .* and 14 more"):
+        opened(path, f"{write_module(NETS)}:Big")
+
+
+def test_not_strict_skips_what_does_not_fit_and_notes_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"weight": torch.ones(4, 4), "bias": torch.ones(2), "x": torch.ones(1)})
+    loaded = opened(path, strict=False)
+    assert torch.equal(loaded.module.bias, torch.ones(2))
+    assert loaded.module.weight.shape == (2, 3)
+    assert loaded.notes == (
+        "1 unexpected: x",
+        "1 of another shape: weight is (4, 4) where the module has (2, 3)",
+    )
+
+
+def test_a_tied_weight_may_be_missing(tmp_path: Path, write_module: Write) -> None:
+    save_file({"embed.weight": torch.ones(4, 2)}, tmp_path / "a.safetensors")
+    loaded = opened(tmp_path / "a.safetensors", f"{write_module(NETS)}:Tied")
+    assert torch.equal(loaded.module.head.weight, torch.ones(4, 2))
+    assert loaded.notes == ()
+
+
+def test_safetensors_fill_the_module(tmp_path: Path) -> None:
+    linear = nn.Linear(3, 2)
+    save_file(linear.state_dict(), tmp_path / "a.safetensors")
+    loaded = opened(tmp_path / "a.safetensors")
+    assert torch.equal(loaded.module.weight, linear.weight)
+    assert loaded.kind == "safetensors"
+
+
+def test_shards_fill_the_module_together(tmp_path: Path) -> None:
+    save_file({"weight": torch.full((2, 3), 4.0)}, tmp_path / "1.safetensors")
+    save_file({"bias": torch.ones(2)}, tmp_path / "2.safetensors")
+    table = {"weight": "1.safetensors", "bias": "2.safetensors"}
+    (tmp_path / "m.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    module = opened(tmp_path).module
+    assert torch.equal(module(torch.ones(1, 3)), torch.full((1, 2), 13.0))
+
+
+def test_a_large_file_is_read_in_portions(tmp_path: Path) -> None:
+    save_file({name: torch.ones(4) for name in "abc"}, tmp_path / "a.safetensors")
+    found = portions(tmp_path / "a.safetensors", size=20)
+    assert [list(portion) for portion in found] == [["a", "b"], ["c"]]
+
+
+def test_a_half_precision_checkpoint_is_noted(tmp_path: Path) -> None:
+    loaded = opened(saved(tmp_path, nn.Linear(3, 2).half().state_dict()))
+    assert loaded.module.weight.dtype == torch.float32
+    assert loaded.notes == ("the checkpoint's weights are float16",)
+
+
+def test_a_half_precision_module_is_brought_to_float32(
+    tmp_path: Path, write_module: Write
+) -> None:
+    loaded = opened(
+        saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{write_module(NETS)}:half"
+    )
+    assert loaded.module.weight.dtype == torch.float32
+    assert loaded.notes == ("2 float16 tensors of the module were brought to float32",)
+
+
+def test_float64_weights_stay_float64(tmp_path: Path, write_module: Write) -> None:
+    name = write_module(NETS)
+    weights = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).state_dict()
+    module = opened(saved(tmp_path, weights), f"{name}:mixed").module
+    assert [p.dtype for p in module.parameters()] == [torch.float32] * 2 + [torch.float64] * 2
+
+
+def test_a_module_that_stays_in_training_mode_is_noted(
+    tmp_path: Path, write_module: Write
+) -> None:
+    spec = f"{write_module(NETS)}:Stubborn"
+    loaded = opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), spec, LINEAR)
+    assert loaded.notes == ("still in training mode after eval(): (the model)",)
+
+
+def test_a_pickled_module_is_refused_and_the_global_named(tmp_path: Path) -> None:
+    path = saved(tmp_path, nn.Linear(3, 2))
+    with pytest.raises(CheckpointError, match=r"refused: torch\.nn\.modules\.linear\.Linear") as e:
+        opened(path)
+    assert "--allow-pickle, only if you trust its maker" in e.value.hint
+
+
+def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"weight": _Payload(tmp_path / "proof")})
+    with pytest.raises(CheckpointError, match="refused: "):
+        opened(path)
+    assert not (tmp_path / "proof").exists()
+
+
+class _Payload:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_an_allowed_pickled_module_needs_no_factory(tmp_path: Path) -> None:
+    linear = nn.Linear(3, 2)
+    loaded = opened(saved(tmp_path, linear), None, allow_pickle=True)
+    assert torch.equal(loaded.module.weight, linear.weight)
+    assert (loaded.kind, loaded.module.training) == ("pickle", False)
+
+
+def test_an_allowed_pickle_of_weights_needs_a_factory(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"weight": torch.ones(1), "maker": Path("me")})
+    with pytest.raises(UsageError, match="--model PKG.MOD:FACTORY is needed"):
+        opened(path, None, allow_pickle=True)
+
+
+def test_allowing_pickles_keeps_the_safe_way_where_it_works(tmp_path: Path) -> None:
+    path = saved(tmp_path, nn.Linear(3, 2).state_dict())
+    assert opened(path, allow_pickle=True).kind == "state_dict"
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_a_plain_pickle_is_an_error_of_the_checkpoint(tmp_path: Path, allow_pickle: bool) -> None:
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"weight": Path("x")}, protocol=4))
+    with pytest.raises(CheckpointError, match=r"a\.pkl"):
+        opened(tmp_path / "a.pkl", allow_pickle=allow_pickle)
+
+
+def test_a_truncated_legacy_file_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(nn.Linear(3, 2).state_dict(), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        opened(path)
