@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import traceback
@@ -48,8 +49,15 @@ def _root(
 
 
 def main() -> None:
-    """The `modelc` command."""
-    sys.exit(door(sys.argv[1:]))
+    """The `modelc` command.
+
+    It leaves without tearing the interpreter down: that takes a second with torch loaded, and
+    native libraries that crash on their way out would change the exit code.
+    """
+    code = door(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def door(arguments: list[str]) -> int:

@@ -66,8 +66,10 @@ def show_manifest(manifest: Manifest, out: str) -> None:
 
 
 def _shown(manifest: Manifest) -> list[Artifact]:
-    mine = {*manifest.steps, *(f"rejected/{step}" for step in manifest.steps)}
-    return [artifact for artifact in manifest.artifacts if artifact.name in mine]
+    """The last run's artifacts; a rejected one stands for its step, whatever was there before."""
+    by_name = {artifact.name: artifact for artifact in manifest.artifacts}
+    found = (by_name.get(f"rejected/{step}") or by_name.get(step) for step in manifest.steps)
+    return [artifact for artifact in found if artifact is not None]
 
 
 def _row(artifact: Artifact, verdict: Verdict | None) -> Sequence[str]:
@@ -94,7 +96,7 @@ def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> N
     for note in verdict.notes:
         console.print(f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
     if artifact.rejected:
-        console.print(f"  [dim]moved to {escape(artifact.files[0].name)}[/]")
+        console.print(f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
 
 
 def show_verdict(verdict: Verdict) -> None:

@@ -6,11 +6,12 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core.contract import Branch, EagerModel, Job
 from ..core.errors import ConversionError, first_line
-from ..core.signature import Dim
+from ..core.signature import Dim, Signature
 
 if TYPE_CHECKING:
     import torch
@@ -32,23 +33,44 @@ def example_tensors(job: Job) -> tuple[torch.Tensor, ...]:
     return tuple(torch.tensor(job.example[spec.name]) for spec in job.signature.inputs)
 
 
-def guarded(what: str, make: Callable[[], Made]) -> Made:
-    """Run one framework call; whatever it raises becomes one ConversionError."""
+def guarded(what: str, make: Callable[[], Made], signature: Signature | None = None) -> Made:
+    """Run one framework call; whatever it raises becomes one ConversionError.
+
+    Args:
+        what: the caller, as the message names it.
+        make: the call.
+        signature: whose names replace torch's own for dims, where there is one.
+    """
     try:
         return make()
-    except Exception as error:
+    except Exception as error:  # the converter's edge: frameworks raise anything
+        reason = reason_of(error)
+        if signature is not None:
+            reason = _in_users_names(reason, signature)
         raise ConversionError(
-            f"{what} refused the model: {reason_of(error)}",
-            hint="the whole text is in the log",
+            f"{what} refused the model: {reason}", hint="the whole text is in the log"
         ) from error
 
 
 def reason_of(error: BaseException) -> str:
     """The telling line of a torch exception, with the user's source line where it names one."""
     inner = error.__cause__ if error.__cause__ is not None else error
-    line = first_line(inner)
+    points = re.findall(r"^\s+- (.+?)(?:\. If you\'re using|$)", str(inner), flags=re.MULTILINE)
+    violated = "Constraints violated" in str(inner)
+    line = points[0] if violated and points else first_line(inner)
     source = _source_line(str(inner))
     return f"{line} (at {source})" if source else line
+
+
+def _in_users_names(text: str, signature: Signature) -> str:
+    """`L['tensors'][0].size()[1]` as `seq` of `ids`."""
+
+    def name(match: re.Match[str]) -> str:
+        spec = signature.inputs[int(match.group(1))]
+        dim = spec.dims[int(match.group(2))]
+        return f"dim {dim.name or match.group(2)!r} of {spec.name}"
+
+    return re.sub(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", name, text)
 
 
 def _source_line(text: str) -> str:
@@ -75,6 +97,7 @@ def exported(job: Job) -> torch.export.ExportedProgram:
             lambda: torch.export.export(
                 model.flat, tensors, dynamic_shapes=(shapes,), strict=False
             ),
+            job.signature,
         )
 
 
@@ -116,7 +139,9 @@ def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
         warnings.simplefilter("always")
         made = guarded(
             "torch.jit.trace",
-            lambda: torch.jit.trace(model.flat, tensors, check_trace=False, strict=False),
+            lambda: torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's own
+                model.flat, tensors, check_trace=False, strict=False
+            ),
         )
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
@@ -124,14 +149,20 @@ def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
 
 
 def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
-    """The places that TracerWarnings name: each is a branch or a constant taken from data."""
+    """The user's lines where a tensor became a Python bool: branches, which the trace froze.
+
+    Torch's own lines are left out: they check shapes, which the verdict does better.
+    """
     import torch
 
+    library = str(Path(torch.__file__).parent)
     return tuple(
         dict.fromkeys(
             Branch(file=warning.filename, line=warning.lineno)
             for warning in caught
-            if issubclass(warning.category, torch.jit.TracerWarning)
+            if issubclass(warning.category, torch.jit._trace.TracerWarning)
+            and "Python boolean" in str(warning.message)
+            and not warning.filename.startswith(library)
         )
     )
 

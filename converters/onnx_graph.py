@@ -268,7 +268,7 @@ def _operators(graph: onnx.GraphProto) -> Counter[str]:
 def _dtype(code: int) -> str:
     import onnx
 
-    return onnx.TensorProto.DataType.Name(code).lower()  # type: ignore[arg-type]  # an enum in the stubs
+    return str(onnx.TensorProto.DataType.Name(code)).lower()
 
 
 def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:

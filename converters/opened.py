@@ -32,6 +32,4 @@ class OpenedModel:
 
 def refused(runtime: str, error: BaseException) -> RunnerError:
     """The error for a runtime that would not run a feed or open a file."""
-    return RunnerError(
-        f"{runtime}: {first_line(error)}", hint="the whole text is in the log"
-    )
+    return RunnerError(f"{runtime}: {first_line(error)}", hint="the whole text is in the log")

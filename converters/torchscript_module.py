@@ -13,6 +13,7 @@ from ..core.call import bind, parameters_of_schema
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
+    Branch,
     Converted,
     Inspection,
     Job,
@@ -58,7 +59,8 @@ def convert(job: Job) -> Converted:
     import torch
 
     if job.capture is Capture.SCRIPT:
-        module, frozen, form = scripted(job), (), "native"
+        module, form = scripted(job), "native"
+        frozen: tuple[Branch, ...] = ()
     else:
         module, frozen = traced(job)
         form = "flat"
@@ -84,7 +86,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
         return TorchRunner(
             lambda tensors: call(*tensors), inputs, outputs=record["outputs"], device=device
         )
-    binding = bind(inputs, parameters_of_schema(module.forward.schema))
+    binding = bind(inputs, parameters_of_schema(_schema(module)))
     return TorchRunner(
         lambda tensors: binding.call(call, tensors), inputs, outputs=None, device=device
     )
@@ -95,11 +97,19 @@ def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, An
 
     extra: dict[str, Any] = {RECORD: ""}
     try:
-        module = torch.jit.load(str(path), map_location=device, _extra_files=extra)
+        module: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]  # torch's own
+            str(path), map_location=device, _extra_files=extra
+        )
     except (RuntimeError, ValueError) as error:
         raise refused("torch.jit.load", error) from error
     module.eval()
     return module, json.loads(extra[RECORD]) if extra[RECORD] else {}
+
+
+def _schema(module: torch.jit.ScriptModule) -> Any:
+    """What forward takes and gives; the stubs do not know that a script's forward has one."""
+    forward: Any = module.forward
+    return forward.schema
 
 
 def inspect(path: Path) -> Inspection:
@@ -109,7 +119,7 @@ def inspect(path: Path) -> Inspection:
     for tensor in [*module.parameters(), *module.buffers()]:
         weights[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     operators = _operators(module.inlined_graph)
-    arguments = module.forward.schema.arguments[1:]
+    arguments = _schema(module).arguments[1:]
     names = list(record.get("outputs") or ())
     facts = {"call": str(record.get("call", "native"))}
     known = ("call", "inputs", "outputs")

@@ -96,7 +96,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     return run(order, tell)
 
 
-def build(
+def build(  # noqa: PLR0913 - the options of the build commands, all but three optional
     path: PathLike,
     *,
     to: str,
@@ -125,7 +125,7 @@ def build(
     return run(order, tell)
 
 
-def validate(
+def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one optional
     path: PathLike,
     *,
     against: Source | None = None,

@@ -11,7 +11,7 @@ from .order import Judging, Order, Source, Wanted
 from .recorded import record_beside, recorded_source
 
 
-def build_order(
+def build_order(  # noqa: PLR0913 - what the build commands have in common
     path: Path,
     wanted: Wanted,
     out: Path,

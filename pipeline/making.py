@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.capture import Capture
@@ -15,7 +15,7 @@ from ..core.verdict import Verdict
 from .folder import REJECTED, OutputFolder
 from .order import Order
 from .plan import Step
-from .proof import Candidate, arms_taken, prove
+from .proof import Candidate, Frozen, frozen_arms, prove
 from .stage import Clock, Stage
 from .subject import Subject
 
@@ -49,12 +49,17 @@ class Trial:
     converted: Converted
     files: tuple[FileRecord, ...]
     verdict: Verdict
-    arms: tuple[str, ...]
+    frozen: tuple[Frozen, ...]
 
     @property
     def doubtful(self) -> bool:
         """Whether a trace froze a branch whose other arm no feed took."""
-        return any(line.endswith("no feed took its other arm") for line in self.arms)
+        return any(not frozen.others for frozen in self.frozen)
+
+    @property
+    def told(self) -> str:
+        """The frozen branches in words."""
+        return "; ".join(map(str, self.frozen))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +97,9 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
         _passed_over(step, attempts[-1], bench)
     if not trials:
         return Made(failure=_failure(step, errors[0], attempts))
-    return _settle(step, _best(trials), parent, bench, tuple(attempts), clock)
+    artifact, verdict = _settle(step, _best(trials), parent, bench)
+    artifact = replace(artifact, attempts=tuple(attempts), seconds=clock.seconds)
+    return Made(artifact=artifact, verdict=verdict)
 
 
 def _attempt(capture: Capture | None, outcome: str, reason: str, clock: Clock) -> Attempt:
@@ -104,9 +111,7 @@ def _attempt(capture: Capture | None, outcome: str, reason: str, clock: Clock) -
 def _outcome(trial: Trial) -> tuple[str, str]:
     if not trial.verdict.passed:
         return str(trial.verdict.state), trial.verdict.reason
-    if trial.doubtful:
-        return "doubtful", "; ".join(trial.arms)
-    return "passed", ""
+    return ("doubtful", trial.told) if trial.doubtful else ("passed", "")
 
 
 def _passed_over(step: Step, attempt: Attempt, bench: Bench) -> None:
@@ -127,7 +132,7 @@ def _try(step: Step, capture: Capture | None, parent: Parent, bench: Bench) -> T
     workplace = bench.folder.workplace(step.name)
     how = f" ({capture})" if capture else ""
     with bench.stage.step(f"convert {step.name}{how}", log=step.name):
-        converted = step.target.convert(_job(step, capture, parent, bench, workplace))
+        converted = step.target.convert(_job(step, capture, parent.path, bench, workplace))
         files = tuple(record_of(workplace / name, role=role) for name, role in converted.files)
     candidate = Candidate(
         name=step.name,
@@ -136,21 +141,25 @@ def _try(step: Step, capture: Capture | None, parent: Parent, bench: Bench) -> T
         path=workplace / files[0].name,
     )
     verdict = prove(candidate, bench.subject, bench.order.judging, bench.stage)
+    frozen = _frozen(converted.frozen, bench)
+    if not verdict.passed and frozen:
+        told = "; ".join(map(str, frozen))
+        verdict = replace(verdict, reason=f"{verdict.reason}; {told}")
     return Trial(
         capture=capture,
         workplace=workplace,
         converted=converted,
         files=files,
         verdict=verdict,
-        arms=_arms(converted.frozen, bench),
+        frozen=frozen,
     )
 
 
-def _arms(frozen: tuple[Branch, ...], bench: Bench) -> tuple[str, ...]:
-    if not frozen:
+def _frozen(branches: tuple[Branch, ...], bench: Bench) -> tuple[Frozen, ...]:
+    if not branches:
         return ()
     with bench.stage.step("look at frozen branches", log="eager"):
-        return arms_taken(bench.subject, frozen)
+        return frozen_arms(bench.subject, branches)
 
 
 def _job(step: Step, capture: Capture | None, parent: Parent, bench: Bench, workplace: Path) -> Job:
@@ -163,8 +172,8 @@ def _job(step: Step, capture: Capture | None, parent: Parent, bench: Bench, work
         folder=workplace,
         stem=step.stem,
         example=bench.subject.example,
-        model=bench.subject.eager if parent.path is None else None,
-        parent=parent.path,
+        model=bench.subject.eager if parent is None else None,
+        parent=parent,
         capture=capture,
         opset=bench.order.opset,
         external_data=bench.order.external_data,
@@ -182,17 +191,8 @@ def _failure(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure
     )
 
 
-def _settle(
-    step: Step,
-    trial: Trial,
-    parent: Parent,
-    bench: Bench,
-    attempts: tuple[Attempt, ...],
-    clock: Clock,
-) -> Made:
+def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Artifact, Verdict]:
     """Move the chosen trial's files to where they belong and write its record."""
-    from dataclasses import replace
-
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED}/{step.name}"
     files = trial.files
@@ -200,7 +200,6 @@ def _settle(
         bench.folder.accept(files, trial.workplace)
     else:
         files = bench.folder.reject(files, trial.workplace)
-    notes = (*trial.converted.notes, *trial.arms)
     artifact = Artifact(
         name=name,
         target=step.target.NAME,
@@ -211,10 +210,8 @@ def _settle(
         capture=None if trial.capture is None else str(trial.capture),
         options=dict(trial.converted.options),
         versions=dict(trial.converted.versions),
-        attempts=attempts,
-        notes=notes,
-        seconds=clock.seconds,
+        notes=(*trial.converted.notes, *map(str, trial.frozen)),
         rejected=not passed,
     )
-    verdict = replace(trial.verdict, artifact=name, notes=(*trial.verdict.notes, *trial.arms))
-    return Made(artifact=artifact, verdict=verdict)
+    notes = (*trial.verdict.notes, *(map(str, trial.frozen) if passed else ()))
+    return artifact, replace(trial.verdict, artifact=name, notes=notes)

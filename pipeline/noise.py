@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def into(log: Path) -> Iterator[None]:
-    """Send file descriptors 1 and 2, and every warning, to the end of `log`.
+    """Send file descriptors 1 and 2, warnings and the traceback of an error to the end of `log`.
 
     File descriptors, because native libraries write there directly. Python's own streams follow
     as long as they write to those descriptors; an event listener that draws holds a copy.
@@ -24,7 +25,11 @@ def into(log: Path) -> Iterator[None]:
             warnings.simplefilter("always")
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
-            yield
+            try:
+                yield
+            except Exception:
+                stream.write(traceback.format_exc().encode())
+                raise
     finally:
         _flush()
         for number, copy in zip((1, 2), saved, strict=True):

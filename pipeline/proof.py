@@ -67,22 +67,42 @@ def prove(candidate: Candidate, subject: Subject, judging: Judging, stage: Stage
     return replace(verdict, seconds=clock.seconds)
 
 
-def arms_taken(subject: Subject, branches: Sequence[Branch]) -> tuple[str, ...]:
-    """For each branch that a trace froze: which feeds took another arm than the traced one.
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """A branch that a trace froze, and the feeds that take another arm than the traced one."""
 
-    Measured, not guessed: eager runs again under a line tracer. One line a branch.
+    branch: Branch
+    others: tuple[str, ...]
+
+    def __str__(self) -> str:
+        place = f"the trace froze the branch at {_short(self.branch)}"
+        if not self.others:
+            return f"{place}; no feed took its other arm"
+        return f"{place}; on its other arm: {', '.join(self.others)}"
+
+
+def frozen_arms(subject: Subject, branches: Sequence[Branch]) -> tuple[Frozen, ...]:
+    """Which feeds take another arm of a frozen branch than the feed that was traced.
+
+    Measured, not guessed: eager runs again under a line tracer.
     """
     if not branches:
         return ()
     traced = subject.eager.arms(subject.example, branches)
-    others: list[list[str]] = [[] for _ in branches]
-    for reference in subject.references:
-        arms = subject.eager.arms(reference.feed.arrays, branches)
-        for index, arm in enumerate(arms):
-            if arm != traced[index]:
-                others[index].append(reference.feed.name)
+    ways = [
+        (reference.feed.name, subject.eager.arms(reference.feed.arrays, branches))
+        for reference in subject.references
+    ]
     return tuple(
-        f"the trace froze the branch at {branch}; "
-        + (f"feeds on its other arm: {', '.join(feeds)}" if feeds else "no feed took its other arm")
-        for branch, feeds in zip(branches, others, strict=True)
+        Frozen(
+            branch=branch, others=tuple(name for name, way in ways if way[index] != traced[index])
+        )
+        for index, branch in enumerate(branches)
     )
+
+
+def _short(branch: Branch) -> str:
+    """The place relative to the current folder where it lies in it."""
+    path = Path(branch.file)
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{branch.line}"

@@ -21,6 +21,7 @@ from .folder import REJECTED, OutputFolder, opened
 from .making import Bench, Made, Parent, make
 from .manifest_file import read_manifest, without, write_manifest
 from .order import Order
+from .pace import unhurried_gc
 from .plan import Step, make_plan
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
@@ -35,7 +36,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         ModelcError: something stopped the work; artifacts already proven stay, with their record.
     """
     plan = make_plan(order, targets)
-    with opened(order.out) as folder:
+    with unhurried_gc(), opened(order.out) as folder:
         stage = Stage(tell=tell, logs=folder.path / "logs")
         checkpoint = read_checkpoint(order.source, stage)
         known = _known(order, folder, checkpoint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed
 from ..core.digest import sha256_of
@@ -13,17 +12,15 @@ from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
 from ..core.records import Checkpoint
 from ..core.signature import InputSpec, Signature, resolve
+from ..sources.eager import Eager, open_eager
 from ..sources.identify import identify
 from ..sources.load import load
+from ..sources.loaded import Loaded
 from ..sources.samples import read_samples, specs_of
-from ..validators.feeds import draw_feeds, example_feed
+from ..validators.feeds import NamedFeed, draw_feeds, example_feed
 from ..validators.judge import Reference
 from .order import Judging, Source
 from .stage import Stage
-
-if TYPE_CHECKING:
-    from ..sources.eager import Eager
-    from ..sources.load import Loaded
 
 REFERENCE = "eager reference"
 
@@ -82,7 +79,7 @@ def open_subject(
         Subject(
             checkpoint=checkpoint,
             signature=settled,
-            eager=_eager(loaded, settled),
+            eager=open_eager(loaded, settled),
             example=example_feed(settled, seed=judging.seed, samples=samples),
             references=(),
             feeds=_feed_plan(source, judging),
@@ -91,12 +88,6 @@ def open_subject(
         samples,
         stage,
     )
-
-
-def _eager(loaded: Loaded, signature: Signature) -> Eager:
-    from ..sources.eager import open_eager
-
-    return open_eager(loaded, signature)
 
 
 def _teller(source: Source) -> str:
@@ -134,6 +125,10 @@ def _feed_plan(source: Source, judging: Judging) -> FeedPlan:
     )
 
 
+def _size(feed: NamedFeed) -> int:
+    return sum(array.size for array in feed.arrays.values())
+
+
 def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) -> Subject:
     """Run eager once on each feed, after seeing that it answers the same twice."""
     from dataclasses import replace
@@ -141,7 +136,7 @@ def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) 
     feeds = draw_feeds(
         subject.signature, count=subject.feeds.count, seed=subject.feeds.seed, samples=samples
     )
-    smallest = min(feeds, key=lambda feed: sum(array.size for array in feed.arrays.values()))
+    smallest = min(feeds, key=_size)
     references: list[Reference] = []
     with stage.step(REFERENCE, log="eager") as clock:
         subject.eager.check_stable(smallest.arrays)

@@ -53,7 +53,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
         notes.append(f"--model {checkpoint.factory} is not used: the file brings its own code")
     if loaded.kind != PT2:  # its graph has the precision written into it
         notes.extend(_to_float32(loaded.module))
-    loaded.module.requires_grad_(False)
+    for parameter in loaded.module.parameters():  # not at once: ScriptModules refuse that
+        parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))
     return replace(loaded, notes=tuple(notes))
 

@@ -77,11 +77,11 @@ def _from_npz(path: Path) -> dict[str, Array]:
 
     found: dict[str, Array] = {}
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for name in archive.files:
                 array = archive[name]
                 found[name] = array.astype(np.float32) if array.dtype == np.float16 else array
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise UsageError(
             f"{path} cannot be read as .npz: {first_line(error)}",
             hint="write it with numpy.savez(path, name=array), no objects in it",

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from modelc.core.call import Kind, Parameter, bind, parameters_of
 from modelc.core.errors import UsageError
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
+
 from modelc.core.errors import UsageError
-from modelc.core.tree import leaves, name_leaves, nest
+from modelc.core.tree import Path, leaves, name_leaves, nest
 
 
 class Pair(NamedTuple):
@@ -66,7 +67,9 @@ def test_nest_undoes_leaves(value: object) -> None:
 
 
 def test_positions_are_put_in_order_of_number() -> None:
-    parts = {(str(index),): index for index in (10, 2, 1, 0, 3, 4, 5, 6, 7, 8, 9)}
+    parts: dict[Path, object] = {
+        (str(index),): index for index in (10, 2, 1, 0, 3, 4, 5, 6, 7, 8, 9)
+    }
     assert nest(parts) == tuple(range(11))
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch import nn
+
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.sources.factory import build
-from torch import nn
 
 Write = Callable[[str], str]
 
@@ -68,7 +69,7 @@ def test_a_class_of_a_library_is_a_factory() -> None:
 
 @pytest.mark.parametrize("spec", ["nets", "nets:", ":build", "nets/a:build", "a:b:c"])
 def test_a_wrong_form_is_refused(spec: str) -> None:
-    with pytest.raises(UsageError, match="PKG.MOD:FACTORY"):
+    with pytest.raises(UsageError, match=r"PKG\.MOD:FACTORY"):
         build(spec, {})
 
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from modelc.core.errors import CheckpointError
 from modelc.core.signature import Signature
 from modelc.sources.eager import open_eager
@@ -13,7 +15,6 @@ from modelc.sources.huggingface_inputs import known_inputs
 from modelc.sources.identify import identify
 from modelc.sources.load import load
 from modelc.sources.loaded import Loaded
-from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers")
 
@@ -32,9 +33,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         intermediate_size=16,
         max_position_embeddings=32,
     )
-    logging.disable_progress_bar()
-    BertForSequenceClassification(config).half().save_pretrained(folder)
-    logging.enable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call] # transformers leaves it so
+    model = BertForSequenceClassification(config)
+    torch.nn.Module.half(model)
+    model.save_pretrained(folder)
+    logging.enable_progress_bar()  # type: ignore[no-untyped-call] # as above
     return folder
 
 
@@ -54,9 +57,7 @@ def reconfigure(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_folder_brings_module_and_inputs(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_brings_module_and_inputs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     loaded = opened(folder)
     assert type(loaded.module).__name__ == "BertForSequenceClassification"
     assert [str(spec) for spec in loaded.known.values()] == [

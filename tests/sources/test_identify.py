@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import nn
+
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.records import Checkpoint
 from modelc.sources.identify import identify, weight_files
-from safetensors.torch import save_file
-from torch import nn
 
 FACTORY = "torch.nn:Linear"
 
@@ -123,7 +124,7 @@ def test_a_missing_file_is_told_with_close_names(tmp_path: Path) -> None:
 
 
 def test_weights_without_a_factory_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--model PKG.MOD:FACTORY is needed"):
+    with pytest.raises(UsageError, match=r"--model PKG\.MOD:FACTORY is needed"):
         seen(weights(tmp_path / "a.pt"), factory=None)
 
 

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.contract import Feed, Runner
+from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+from modelc.sources.eager import Eager, open_eager
+from modelc.sources.loaded import Loaded
+
+X: Feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+
+
+class Does(nn.Module):
+    """A module whose forward is the function given."""
+
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(x)
+
+
+class Meta(nn.Module):
+    def forward(
+        self, meta: dict[str, Tensor], pair: tuple[Tensor, Tensor], scale: Tensor | None = None
+    ) -> Tensor:
+        total = meta["a"] + pair[0] - pair[1]
+        return total if scale is None else total * scale
+
+
+class Waking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner.train()
+        y: Tensor = self.inner(x)
+        return y
+
+
+class Record(NamedTuple):
+    first: Tensor
+    second: list[Tensor]
+
+
+@dataclass
+class Result:
+    scores: Tensor
+    label: str
+    hidden: tuple[Tensor, ...] | None = None
+
+
+def opened(module: nn.Module, *inputs: str) -> Eager:
+    takes = parameters_of(module.forward)
+    signature = resolve([parse_input(text) for text in inputs or ("x:float32[2,3]",)], {})
+    return open_eager(Loaded(kind="state_dict", module=module.eval(), takes=takes), signature)
+
+
+def does(function: Callable[[Tensor], object]) -> Eager:
+    return opened(Does(function))
+
+
+def test_eager_is_a_runner() -> None:
+    runner: Runner = does(lambda x: x * 2)
+    with runner:
+        assert runner.inputs == ("x",)
+        assert np.array_equal(runner.run(X)["output"], X["x"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (lambda x: x + 1, ("output",)),
+        (lambda x: (x + 1, [x, None]), ("output.0", "output.1.0")),
+        (lambda x: {"logits": x, "hidden_states": (x, x)},
+         ("logits", "hidden_states.0", "hidden_states.1")),
+        (lambda x: Record(x, [x]), ("first", "second.0")),
+        (lambda x: Result(x, "cat"), ("scores",)),
+    ],
+)  # fmt: skip
+def test_outputs_of_any_shape_have_stable_names(
+    function: Callable[[Tensor], object], names: tuple[str, ...]
+) -> None:
+    assert does(function).names(X) == names
+
+
+def test_an_output_that_is_no_tensor_is_left_out_and_noted() -> None:
+    eager = does(lambda x: Result(x, "cat"))
+    eager.run(X)
+    assert eager.notes == ("output label is a str and left out",)
+
+
+def test_a_model_that_returns_no_tensor_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="returns no tensor but int"):
+        does(lambda x: x.shape[0]).run(X)
+
+
+def test_bfloat16_outputs_become_float32_and_float16_stays() -> None:
+    outputs = does(lambda x: (x.bfloat16(), x.half())).run(X)
+    assert [str(array.dtype) for array in outputs.values()] == ["float32", "float16"]
+
+
+def test_a_feed_is_never_written_to() -> None:
+    feed = {"x": X["x"].copy()}
+    eager = does(lambda x: x.add_(1))
+    assert np.array_equal(eager.run(feed)["output"], X["x"] + 1)
+    assert np.array_equal(feed["x"], X["x"])
+
+
+def test_outputs_do_not_share_memory_with_the_model() -> None:
+    linear = nn.Linear(3, 2)
+    outputs = does(lambda x: (x, linear.bias)).run(X)
+    outputs["output.1"][:] = 9
+    assert not (linear.bias == 9).any()
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3)])
+def test_feeds_may_be_scalar_or_empty(shape: tuple[int, ...]) -> None:
+    outputs = opened(Does(lambda x: x + 1), "x:float32[]").run({"x": np.ones(shape, np.float32)})
+    assert outputs["output"].shape == shape
+
+
+def test_read_only_and_reversed_feeds_are_taken() -> None:
+    array = X["x"][::-1]
+    array.flags.writeable = False
+    assert np.array_equal(does(lambda x: x * 1).run({"x": array})["output"], array)
+
+
+def test_a_rejected_feed_is_told_with_its_form() -> None:
+    with pytest.raises(CheckpointError, match=r"eager rejects x:float32\[2,3\]: mat1") as caught:
+        opened(nn.Linear(4, 2), "x:float32[2,3]").run(X)
+    assert "--input" in caught.value.hint
+
+
+def test_nested_inputs_are_put_together() -> None:
+    eager = opened(Meta(), "pair.1:float32[1]", "meta.a:float32[1]", "pair.0:float32[1]")
+    feed = {"pair.0": 1, "pair.1": 10, "meta.a": 100}
+    arrays = {name: np.array([value], np.float32) for name, value in feed.items()}
+    assert eager.run(arrays)["output"].tolist() == [91.0]
+
+
+def test_a_missing_input_is_told_when_opening() -> None:
+    with pytest.raises(UsageError, match="forward requires pair"):
+        opened(Meta(), "meta.a:float32[1]")
+
+
+def test_a_stable_model_is_stable_even_with_nan() -> None:
+    assert does(lambda x: x / 0 * 0).check_stable(X) == ()
+
+
+def test_functional_dropout_is_unstable() -> None:
+    eager = does(lambda x: {"a": x, "b": nn.functional.dropout(x, 0.5)})
+    with pytest.raises(CheckpointError, match=r"same feed: b \(functional dropout"):
+        eager.check_stable({"x": np.ones((64, 3), np.float32)})
+
+
+def test_an_unstable_module_in_training_mode_is_named() -> None:
+    module = Waking()
+    module.inner.p = 0.5
+    with pytest.raises(CheckpointError, match="in training mode: inner"):
+        opened(module).check_stable({"x": np.ones((64, 3), np.float32)})
+
+
+def test_a_module_that_turns_training_on_is_noted() -> None:
+    assert opened(Waking()).check_stable(X) == ("in training mode during forward: inner",)
+
+
+def test_outputs_that_come_and_go_are_unstable() -> None:
+    calls: list[int] = []
+
+    def forward(x: Tensor) -> object:
+        calls.append(1)
+        return (x,) * len(calls)
+
+    with pytest.raises(CheckpointError, match=r"output\.1"):
+        does(forward).check_stable(X)
+
+
+@pytest.fixture(params=["trace", "export", "onnx"])
+def captured(request: pytest.FixtureRequest) -> Callable[[Eager, Tensor], Callable[..., object]]:
+    def capture(eager: Eager, x: Tensor) -> Callable[..., object]:
+        shapes = {"tensors": ({0: torch.export.Dim("batch", min=1, max=8)},)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own deprecations; not what is tested
+            if request.param == "trace":
+                traced: nn.Module = torch.jit.trace(eager.flat, (x,))  # type: ignore[no-untyped-call] # torch leaves it so
+                return traced
+            if request.param == "onnx":
+                torch.onnx.export(eager.flat, (x,), dynamo=True, dynamic_shapes=shapes)
+                return eager.flat
+            return torch.export.export(eager.flat, (x,), dynamic_shapes=shapes).module()
+
+    return capture
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2,
+        lambda x: {"same": x, "twice": (y := x * 2), "again": y},
+        lambda x: (x.add_(1), 5, None),
+    ],
+    ids=["tensor", "shared", "in place"],
+)
+def test_flat_can_be_captured(
+    captured: Callable[[Eager, Tensor], Callable[..., object]],
+    function: Callable[[Tensor], object],
+) -> None:
+    eager = does(function)
+    expected = eager.run(X)
+    found = captured(eager, torch.ones(4, 3))(torch.from_numpy(X["x"].copy()))
+    assert isinstance(found, tuple)
+    for array, tensor in zip(expected.values(), found, strict=True):
+        assert np.array_equal(array, tensor.numpy())
+
+
+def test_flat_is_in_eval_mode_and_holds_the_module_under_its_scope() -> None:
+    eager = opened(nn.Linear(3, 2))
+    assert not eager.flat.training
+    assert getattr(eager.flat, eager.scope) is eager.module
+
+
+def test_flat_gives_shared_outputs_and_inputs_as_copies() -> None:
+    x = torch.ones(2, 3)
+    first, second, third = does(lambda x: (x, y := x * 2, y)).flat(x)
+    assert len({tensor.data_ptr() for tensor in (x, first, second, third)}) == 4
+
+
+def test_flat_leaves_inputs_alone_once_a_write_was_seen() -> None:
+    eager = does(lambda x: x.mul_(2))
+    assert eager.check_stable(X) == (
+        "the model writes into its inputs: x; artifacts work on copies",
+    )
+    x = torch.ones(2, 3)
+    eager.flat(x)
+    assert torch.equal(x, torch.ones(2, 3))
