@@ -66,9 +66,11 @@ def show_manifest(manifest: Manifest, out: str) -> None:
 
 
 def _shown(manifest: Manifest) -> list[Artifact]:
-    """The last run's artifacts; a rejected one stands for its step, whatever was there before."""
+    """The last run's artifacts; what was there before is not what a failed step gave."""
     by_name = {artifact.name: artifact for artifact in manifest.artifacts}
-    found = (by_name.get(f"rejected/{step}") or by_name.get(step) for step in manifest.steps)
+    broken = {failure.step for failure in manifest.failures}
+    steps = [step for step in manifest.steps if step not in broken]
+    found = (by_name.get(f"rejected/{step}") or by_name.get(step) for step in steps)
     return [artifact for artifact in found if artifact is not None]
 
 

@@ -162,7 +162,9 @@ def _frozen(branches: tuple[Branch, ...], bench: Bench) -> tuple[Frozen, ...]:
         return frozen_arms(bench.subject, branches)
 
 
-def _job(step: Step, capture: Capture | None, parent: Parent, bench: Bench, workplace: Path) -> Job:
+def _job(
+    step: Step, capture: Capture | None, parent: Path | None, bench: Bench, workplace: Path
+) -> Job:
     metadata = {**bench.metadata, "precision": str(step.wanted.precision)}
     if capture is not None:
         metadata["capture"] = str(capture)
