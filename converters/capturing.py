@@ -188,6 +188,7 @@ def call_record(job: Job, form: str) -> str:
             "call": form,
             "inputs": [spec.name for spec in job.signature.inputs],
             "outputs": list(job.signature.outputs),
+            "signature": [str(spec) for spec in job.signature.inputs],
         }
     )
 

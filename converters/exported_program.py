@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.archive_guard import refuse_code
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
@@ -72,6 +73,7 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
 
     import torch
 
+    refuse_code(path)
     extra: dict[str, Any] = {RECORD: ""}
     try:
         program = torch.export.load(str(path), extra_files=extra)
@@ -112,7 +114,7 @@ def inspect(path: Path) -> Inspection:
         metadata={
             key: str(value)
             for key, value in record.items()
-            if key not in ("call", "inputs", "outputs")
+            if key not in ("call", "inputs", "outputs", "signature")
         },
     )
 

@@ -122,7 +122,7 @@ def inspect(path: Path) -> Inspection:
     arguments = _schema(module).arguments[1:]
     names = list(record.get("outputs") or ())
     facts = {"call": str(record.get("call", "native"))}
-    known = ("call", "inputs", "outputs")
+    known = ("call", "inputs", "outputs", "signature")
     return Inspection(
         target=NAME,
         inputs=tuple(TensorInfo(name=a.name, dtype=str(a.type), dims=()) for a in arguments),

@@ -15,7 +15,7 @@ from ..core.verdict import Verdict
 from .folder import REJECTED, OutputFolder
 from .order import Order
 from .plan import Step
-from .proof import Candidate, Frozen, frozen_arms, prove
+from .proof import Candidate, Frozen, frozen_arms, prove, tell_frozen
 from .stage import Clock, Stage
 from .subject import Subject
 
@@ -59,7 +59,7 @@ class Trial:
     @property
     def told(self) -> str:
         """The frozen branches in words."""
-        return "; ".join(map(str, self.frozen))
+        return "; ".join(tell_frozen(self.frozen))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def _try(step: Step, capture: Capture | None, parent: Parent, bench: Bench) -> T
     verdict = prove(candidate, bench.subject, bench.order.judging, bench.stage)
     frozen = _frozen(converted.frozen, bench)
     if not verdict.passed and frozen:
-        told = "; ".join(map(str, frozen))
+        told = "; ".join(tell_frozen(frozen))
         verdict = replace(verdict, reason=f"{verdict.reason}; {told}")
     return Trial(
         capture=capture,
@@ -212,8 +212,9 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
         capture=None if trial.capture is None else str(trial.capture),
         options=dict(trial.converted.options),
         versions=dict(trial.converted.versions),
-        notes=(*trial.converted.notes, *map(str, trial.frozen)),
+        notes=(*trial.converted.notes, *tell_frozen(trial.frozen)),
         rejected=not passed,
     )
-    notes = (*trial.verdict.notes, *(map(str, trial.frozen) if passed else ()))
+    untested = tell_frozen([one for one in trial.frozen if passed and not one.others])
+    notes = (*trial.verdict.notes, *untested)
     return artifact, replace(trial.verdict, artifact=name, notes=notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,11 +75,10 @@ class Frozen:
     branch: Branch
     others: tuple[str, ...]
 
-    def __str__(self) -> str:
-        place = f"the trace froze the branch at {_short(self.branch)}"
-        if not self.others:
-            return f"{place}; no feed took its other arm"
-        return f"{place}; on its other arm: {', '.join(self.others)}"
+    @property
+    def place(self) -> str:
+        """The branch's file and line, as short as it can be told."""
+        return _short(self.branch)
 
 
 def frozen_arms(subject: Subject, branches: Sequence[Branch]) -> tuple[Frozen, ...]:
@@ -101,8 +101,24 @@ def frozen_arms(subject: Subject, branches: Sequence[Branch]) -> tuple[Frozen, .
     )
 
 
+def tell_frozen(frozen: Sequence[Frozen]) -> tuple[str, ...]:
+    """The frozen branches in words: those whose other arm a feed took, then the untested."""
+    lines = [
+        f"the trace froze the branch at {one.place}; on its other arm: {', '.join(one.others)}"
+        for one in frozen
+        if one.others
+    ]
+    untested = [one.place for one in frozen if not one.others]
+    if untested:
+        many = "branches" if len(untested) > 1 else "the branch"
+        lines.append(f"the trace froze {many} at {', '.join(untested)}; no feed took another arm")
+    return tuple(lines)
+
+
 def _short(branch: Branch) -> str:
-    """The place relative to the current folder where it lies in it."""
+    """The place relative to the current folder or to the installed packages, if it lies there."""
     path = Path(branch.file)
-    here = Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{branch.line}"
+    for root in (Path.cwd(), *map(Path, sys.path)):
+        if root.is_absolute() and path.is_relative_to(root):
+            return f"{path.relative_to(root).as_posix()}:{branch.line}"
+    return f"{path}:{branch.line}"

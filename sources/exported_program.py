@@ -6,13 +6,14 @@ import warnings
 import zipfile
 from typing import TYPE_CHECKING
 
+from ..core.archive_guard import refuse_code
 from ..core.call import Kind, Parameter
 from ..core.errors import CheckpointError, first_line
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
 from ..core.tree import leaves
-from .archive_guard import refuse_code
 from .identify import weight_files
 from .loaded import Loaded
+from .recorded_inputs import recorded_inputs
 from .sniff import PT2
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
         ) from error
     inputs = _inputs(program)
     sizes = _Sizes(program, inputs)
-    known = {name: spec for name, value in inputs.items() if (spec := sizes.spec(name, value))}
+    told = {name: spec for name, value in inputs.items() if (spec := sizes.spec(name, value))}
+    known = recorded_inputs(path) or told
     return Loaded(
         kind=PT2, module=module, takes=_takes(program), known=known, notes=tuple(sizes.notes)
     )

@@ -10,6 +10,7 @@ from ..core.errors import CheckpointError, first_line
 from ..core.signature import DTYPES, Dim, InputSpec
 from .identify import weight_files
 from .loaded import Loaded
+from .recorded_inputs import recorded_inputs
 from .sniff import TORCHSCRIPT
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
         )
     method = module._c._get_method("forward")
     takes = parameters_of_schema(method.schema)
-    return Loaded(kind=TORCHSCRIPT, module=module, takes=takes, known=_known(method, takes))
+    known = recorded_inputs(path) or _known(method, takes)
+    return Loaded(kind=TORCHSCRIPT, module=module, takes=takes, known=known)
 
 
 def _open(path: Path) -> torch.jit.ScriptModule:

@@ -47,6 +47,31 @@ class Values:
             drawn = np.clip(drawn, low, high)
         return np.asarray(drawn).astype(self.dtype)
 
+    @property
+    def binary(self) -> bool:
+        """Whether the input holds 0 and 1 alone, as masks do."""
+        return self.dtype not in FLOATS and (self.low, self.high) == (0, 1)
+
+    def draw_mask(self, shape: Sequence[int], generator: np.random.Generator, feed: str) -> Array:
+        """A mask that every model can use: each row along the last axis has a 1 in front.
+
+        A row of zeros is left out because most attentions do not define it. `max` is all ones, as
+        unpadded batches are; `min`, `opt` and `example` are padded on the right by random
+        lengths; the others are random bits.
+        """
+        import numpy as np
+
+        if feed == "max":
+            return np.ones(shape, dtype=self.dtype)
+        length = shape[-1]
+        if feed in ("min", "opt", "example"):
+            ends = generator.integers(1, length, shape[:-1], endpoint=True)
+            bits = np.arange(length) < np.asarray(ends)[..., None]
+        else:
+            bits = generator.integers(0, 1, shape, endpoint=True).astype(bool)
+            bits[..., 0] = True
+        return np.asarray(bits).astype(self.dtype)
+
     def mirror(self, array: Array) -> Array:
         """The array with its sign flipped; inside `low..high`, about their middle, if given."""
         import numpy as np

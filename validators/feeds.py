@@ -102,7 +102,10 @@ class _Drawer:
 
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
         shape = [sizes.get(dim.name or "", dim.opt) for dim in spec.dims]
-        return self.values[spec.name].draw(shape, generator_for(self.seed, feed, spec.name))
+        values, generator = self.values[spec.name], generator_for(self.seed, feed, spec.name)
+        if values.binary and shape:
+            return values.draw_mask(shape, generator, feed)
+        return values.draw(shape, generator)
 
     def feed(self, name: str, sizes: dict[str, int]) -> NamedFeed:
         arrays = {spec.name: self.array(name, spec, sizes) for spec in self.signature.inputs}

@@ -93,9 +93,27 @@ def test_floats_are_standard_normal_in_their_dtype(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8", "bool"])
 def test_integers_and_bools_are_zero_or_one(dtype: str) -> None:
-    x = draw_feeds(signature_of(f"x:{dtype}[64]"))[0].arrays["x"]
+    x = by_name(draw_feeds(signature_of(f"x:{dtype}[64]")))["seed-1"].arrays["x"]
     assert x.dtype == dtype
     assert set(x.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_row_of_a_mask_is_all_zero(seed: int) -> None:
+    feeds = draw_feeds(signature_of("mask:int64[batch=1..8,seq=1..16]{0..1}"), count=9, seed=seed)
+    assert all(feed.arrays["mask"].any(axis=-1).all() for feed in feeds)
+
+
+def test_the_mask_of_max_is_all_ones_as_in_unpadded_batches() -> None:
+    feeds = by_name(draw_feeds(signature_of("mask:int64[batch=1..8,seq=1..16]{0..1}")))
+    assert feeds["max"].arrays["mask"].all()
+
+
+def test_the_mask_of_opt_is_padded_on_the_right() -> None:
+    feeds = by_name(draw_feeds(signature_of("mask:int64[batch=1..32,seq=1..16]{0..1}")))
+    mask = feeds["opt"].arrays["mask"]
+    assert (np.diff(mask, axis=-1) <= 0).all()
+    assert len(set(mask.sum(axis=-1).tolist())) > 3
 
 
 def test_integers_take_both_ends_of_their_range() -> None:

@@ -13,7 +13,7 @@ import re
 import zipfile
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, first_line
+from .errors import CheckpointError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
