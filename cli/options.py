@@ -61,8 +61,8 @@ Input = Annotated[
     typer.Option(
         "--input",
         metavar="SPEC",
-        help=r'An input, as "x:float32\[batch=1..8,3,224,224]"; "ids:int64\[batch,seq=1..128]'
-        '{0..30521}". Repeatable.',
+        help=r'An input, as "x:float32\[batch=1..8,3,224,224]"; "ids:int64\[batch,seq]{0..99}". '
+        "Repeatable.",
         rich_help_panel=_MODEL,
     ),
 ]

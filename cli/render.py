@@ -46,14 +46,14 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     """The verdict table of the last run, the reasons of what did not pass, where the record is."""
     console = _console()
     table = _table(
-        "artifact", "capture", "size", "max abs", "SQNR dB", "verdict", "seconds",
+        "format", "precision", "capture", "size", "max abs", "SQNR dB", "verdict", "seconds",
         right=("size", "max abs", "SQNR dB", "seconds"),
     )  # fmt: skip
     shown = _shown(manifest)
     for artifact in shown:
         table.add_row(*_row(artifact, manifest.verdict_of(artifact.name)))
     for failure in manifest.failures:
-        table.add_row(escape(failure.step), "", "", "", "", "[red]error[/]", "")
+        table.add_row(escape(failure.step), "", "", "", "", "", "[red]error[/]", "")
     console.print(table)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
@@ -75,16 +75,14 @@ def _shown(manifest: Manifest) -> list[Artifact]:
 
 
 def _row(artifact: Artifact, verdict: Verdict | None) -> Sequence[str]:
-    how = artifact.capture or ""
-    if verdict is None:
-        return (escape(artifact.name), how, size_text(artifact.size), "", "", "not judged", "")
     return (
-        escape(artifact.name),
-        how,
+        escape(artifact.target),
+        str(artifact.precision),
+        artifact.capture or "",
         size_text(artifact.size),
-        number_text(verdict.max_abs),
-        sqnr_text(verdict),
-        _STATES[verdict.state],
+        number_text(verdict.max_abs) if verdict else "",
+        sqnr_text(verdict) if verdict else "",
+        _STATES[verdict.state] if verdict else "not judged",
         f"{artifact.seconds:.1f}",
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import UsageError, first_line
@@ -15,6 +15,7 @@ from ..core.records import FileRecord
 
 REJECTED = "rejected"
 REPLACED = "replaced"
+LOGS = "logs"
 _WORK = ".work-"
 
 
@@ -29,6 +30,7 @@ def opened(path: Path) -> Iterator[OutputFolder]:
     try:
         path.mkdir(parents=True, exist_ok=True)
         _sweep(path)
+        shutil.rmtree(path / LOGS, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f"{_WORK}{os.getpid()}-", dir=path))
     except OSError as error:
         reason = error.strerror or first_line(error)
@@ -47,17 +49,28 @@ def opened(path: Path) -> Iterator[OutputFolder]:
 def _sweep(path: Path) -> None:
     """Remove work folders of runs that are no more."""
     for left in path.glob(f"{_WORK}*"):
-        match = re.match(rf"{re.escape(_WORK)}(\d+)-", left.name)
-        if match and not Path(f"/proc/{match.group(1)}").exists() and Path("/proc").exists():
+        owner = left.name.removeprefix(_WORK).partition("-")[0]
+        if owner.isdigit() and not _runs(int(owner)):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    """Whether the process is there; where that cannot be asked harmlessly, it counts as there."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _remove_empty(path: Path) -> None:
     """Take back a folder that this run made and left without a result."""
-    logs = path / "logs"
-    if {entry.name for entry in path.iterdir()} <= {"logs"}:
-        shutil.rmtree(logs, ignore_errors=True)
-        path.rmdir()
+    if {entry.name for entry in path.iterdir()} <= {LOGS}:
+        shutil.rmtree(path)
 
 
 class OutputFolder:
@@ -67,11 +80,10 @@ class OutputFolder:
         self.path = path
         self._work = work
 
-    def log(self, step: str) -> Path:
-        """The log file of a step."""
-        logs = self.path / "logs"
-        logs.mkdir(exist_ok=True)
-        return logs / f"{step}.log"
+    @property
+    def logs(self) -> Path:
+        """Where the last run's logs are."""
+        return self.path / LOGS
 
     def workplace(self, name: str) -> Path:
         """A new empty folder beside the results, on the same file system."""
@@ -86,8 +98,6 @@ class OutputFolder:
 
     def reject(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
         """Move refused files to `rejected/`, so that nothing wrong stands under a target name."""
-        from dataclasses import replace
-
         (self.path / REJECTED).mkdir(exist_ok=True)
         moved: list[FileRecord] = []
         for file in files:

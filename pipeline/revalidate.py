@@ -48,26 +48,40 @@ def validate_folder(
     source = recorded_source(manifest, folder, checkpoint=checkpoint, allow_pickle=allow_pickle)
     judging = replace(judging or Judging(), feeds=manifest.feeds.count, seed=manifest.feeds.seed)
     with opened(folder) as place:
-        stage = Stage(tell=tell, logs=place.path / "logs")
+        stage = Stage(tell=tell, logs=place.logs)
         now = read_checkpoint(source, stage)
         check_same(now, manifest, source)
         subject = open_subject(source, now, judging, stage, manifest.signature)
         done = replace(manifest, steps=tuple(a.name for a in manifest.artifacts), failures=())
         for artifact in manifest.artifacts:
             if not artifact.rejected:
+                asked = _as_before(judging, manifest.verdict_of(artifact.name))
                 verdict = judge_again(
-                    artifact, folder, judging, lambda c: prove(c, subject, judging, stage)
+                    artifact, folder, asked, lambda c, j: prove(c, subject, j, stage)
                 )
                 done = _with_verdict(done, artifact, verdict, place)
         write_manifest(done, folder)
     return done
 
 
+def _as_before(judging: Judging, verdict: Verdict | None) -> Judging:
+    """The tolerances of the verdict before, where none are asked for now."""
+    if verdict is None:
+        return judging
+    then = verdict.tolerance
+    return replace(
+        judging,
+        atol=then.atol if judging.atol is None else judging.atol,
+        rtol=then.rtol if judging.rtol is None else judging.rtol,
+        min_sqnr=then.min_sqnr if judging.min_sqnr is None else judging.min_sqnr,
+    )
+
+
 def judge_again(
     artifact: Artifact,
     folder: Path,
     judging: Judging,
-    prove_it: Callable[[Candidate], Verdict],
+    prove_it: Callable[[Candidate, Judging], Verdict],
     targets: tuple[Target, ...] = TARGETS,
 ) -> Verdict:
     """Digest first; only an unchanged file is run."""
@@ -85,7 +99,7 @@ def judge_again(
         path=folder / artifact.files[0].name,
     )
     try:
-        return prove_it(candidate)
+        return prove_it(candidate, judging)
     except RunnerError as error:
         return _refusal(artifact, judging, State.ERROR, error.message)
 

@@ -37,7 +37,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
     """
     plan = make_plan(order, targets)
     with unhurried_gc(), opened(order.out) as folder:
-        stage = Stage(tell=tell, logs=folder.path / "logs")
+        stage = Stage(tell=tell, logs=folder.logs)
         checkpoint = read_checkpoint(order.source, stage)
         known = _known(order, folder, checkpoint)
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
