@@ -7,9 +7,28 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .pipeline.api import build, export, inspect, targets, validate
+    from .pipeline.api import (
+        Judging,
+        ModelcError,
+        Source,
+        build,
+        export,
+        inspect,
+        targets,
+        validate,
+    )
 
-__all__ = ["__version__", "build", "export", "inspect", "targets", "validate"]
+__all__ = [
+    "Judging",
+    "ModelcError",
+    "Source",
+    "__version__",
+    "build",
+    "export",
+    "inspect",
+    "targets",
+    "validate",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -57,7 +57,11 @@ class RunnerError(ModelcError):
 
 
 def first_line(error: BaseException, *, limit: int = 240) -> str:
-    """The first telling line of a framework's exception, for a one-line message."""
+    """The first telling line of a framework's exception, for a one-line message.
+
+    A line that ends with a colon only announces the next one.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
+    telling = [line for line in lines if not line.endswith(":")]
+    text = (telling or lines or [type(error).__name__])[0]
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -9,8 +9,10 @@ from pathlib import Path
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
 from ..core.contract import Inspection, Readiness, Target
+from ..core.errors import ModelcError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
+from ..core.names import unknown
 from ..core.verdict import Verdict
 from .building import build_order
 from .order import Judging, Order, Source, Wanted
@@ -20,6 +22,17 @@ from .run import run
 from .single import validate_file
 
 PathLike = str | Path
+
+__all__ = [
+    "Judging",
+    "ModelcError",
+    "Source",
+    "build",
+    "export",
+    "inspect",
+    "targets",
+    "validate",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +101,20 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         wanted=tuple(Wanted.parse(text) for text in to),
         out=Path(out),
         judging=judging or Judging(),
-        capture=None if capture == "auto" else Capture(capture),
+        capture=_capture(capture),
         opset=opset,
         external_data=external_data,
         overwrite=overwrite,
     )
     return run(order, tell)
+
+
+def _capture(text: str) -> Capture | None:
+    """The capture of that name; None for auto."""
+    known = [capture.value for capture in Capture]
+    if text != "auto" and text not in known:
+        raise unknown("capture", text, ["auto", *known])
+    return None if text == "auto" else Capture(text)
 
 
 def build(  # noqa: PLR0913 - the options of the build commands, all but three optional

@@ -87,6 +87,8 @@ def judge_again(
     """Digest first; only an unchanged file is run."""
     for file in artifact.files:
         path = folder / file.name
+        if file.role == "debug" and not path.exists():
+            continue  # the sidecar need not travel with the model
         if not path.exists():
             return _refusal(artifact, judging, State.FAILED, f"{file.name} is missing")
         if sha256_of(path) != file.sha256:
