@@ -68,11 +68,13 @@ def door(arguments: list[str]) -> int:
         return _tell(error, error.message, error.hint, error.exit_code)
     except TyperException as error:
         return _tell(error, error.format_message(), "modelc --help", error.exit_code)
-    except (KeyboardInterrupt, typer.Abort) as error:
-        hint = "what was proven before is in the output folder; run again to go on"
-        return _tell(error, "interrupted", hint, INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED  # typer itself makes an exit of most interrupts
     except Exception as error:  # noqa: BLE001 - the door: whatever comes here is our bug
         return _tell(error, f"a bug of modelc: {error!r}", f"please report {_bug_log()}", BUG)
+    if code == INTERRUPTED:
+        hint = "what was proven before is in the output folder; run again to go on"
+        return _tell(KeyboardInterrupt(), "interrupted", hint, INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

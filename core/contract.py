@@ -13,11 +13,10 @@ from .precision import Precision
 from .signature import Signature
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
-    Array: TypeAlias = NDArray[np.generic[Any]]
+    Array: TypeAlias = NDArray[Any]
 else:
     Array: TypeAlias = Any  # the array type is numpy's; core stays free of it at run time
 
