@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import rmtree
 
 from ..core.capture import Capture
 from ..core.contract import Branch, Converted, Job
@@ -98,6 +99,8 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     if not trials:
         return Made(failure=_failure(step, errors[0], attempts))
     artifact, verdict = _settle(step, _best(trials), parent, bench)
+    for trial in trials:
+        rmtree(trial.workplace)  # what was not chosen may be gigabytes
     artifact = replace(artifact, attempts=tuple(attempts), seconds=clock.seconds)
     return Made(artifact=artifact, verdict=verdict)
 

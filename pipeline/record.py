@@ -1,0 +1,111 @@
+"""The manifest of a run: started afresh or continued from the one in the folder, step by step."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from .. import __version__
+from ..core.errors import UsageError
+from ..core.manifest import Manifest
+from ..core.records import Checkpoint
+from .folder import REJECTED, OutputFolder
+from .making import Made
+from .manifest_file import read_manifest, without, write_manifest
+from .order import Order
+from .plan import Step
+from .subject import Subject
+
+_PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "numpy")
+_HINT = "give another -o, or --overwrite to move them to replaced/"
+
+
+def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> Manifest | None:
+    """The manifest already in the folder; asked before the first slow step.
+
+    Raises:
+        UsageError: it is another checkpoint's record and the order does not overwrite.
+    """
+    known = read_manifest(folder.path)
+    if known is None or order.overwrite or _same_model(known.checkpoint, checkpoint):
+        return known
+    raise UsageError(
+        f"{order.out} holds artifacts of another checkpoint ({known.checkpoint.path})", hint=_HINT
+    )
+
+
+def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
+    first = (one.digest, one.factory, one.factory_args)
+    return first == (other.digest, other.factory, other.factory_args)
+
+
+def begin_record(
+    order: Order, folder: OutputFolder, subject: Subject, known: Manifest | None
+) -> Manifest:
+    """The manifest to go on with: what is there is kept where it is of the same model and inputs.
+
+    Raises:
+        UsageError: it is of other inputs and the order does not overwrite.
+    """
+    fresh = Manifest(
+        modelc=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        order=order.summary(),
+        checkpoint=replace(subject.checkpoint, path=_relative(subject.checkpoint.path, folder)),
+        signature=subject.signature,
+        feeds=replace(
+            subject.feeds,
+            samples=subject.feeds.samples and _relative(subject.feeds.samples, folder),
+        ),
+        environment=environment(),
+        notes=subject.notes,
+    )
+    if known is None:
+        return fresh
+    same = _same_model(known.checkpoint, subject.checkpoint)
+    if same and known.signature == subject.signature:
+        return replace(fresh, artifacts=known.artifacts, verdicts=known.verdicts)
+    if not order.overwrite:
+        inputs = "  ".join(map(str, known.signature.inputs))
+        raise UsageError(f"{order.out} holds artifacts with other inputs: {inputs}", hint=_HINT)
+    for artifact in known.artifacts:
+        folder.set_aside(artifact.files)
+    write_manifest(fresh, folder.path)
+    return fresh
+
+
+def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
+    """The manifest with what the step gave in place of what it gave before.
+
+    An earlier artifact of that name stays, with its verdict, until a proven one replaces it.
+    """
+    passed = made.verdict is not None and made.verdict.passed
+    manifest = without(manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])})
+    if made.failure is not None:
+        return replace(manifest, failures=(*manifest.failures, made.failure))
+    if made.artifact is None or made.verdict is None:
+        raise RuntimeError(f"step {step.name} ended with nothing")
+    return replace(
+        manifest,
+        artifacts=(*manifest.artifacts, made.artifact),
+        verdicts=(*manifest.verdicts, made.verdict),
+    )
+
+
+def _relative(path: str, folder: OutputFolder) -> str:
+    return Path(os.path.relpath(path, folder.path)).as_posix()
+
+
+def environment() -> dict[str, str]:
+    """Python, platform and the versions of what took part."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
