@@ -1,0 +1,124 @@
+"""Writes the pages that come from code: docs/commands/, docs/targets.md, the manifest's schema.
+
+`make docs` writes them; `python docs/generate.py --check` exits 1 where one is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from modelc.cli.app import app
+from modelc.converters.registry import TARGETS
+from modelc.pipeline.manifest_file import json_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = "sample_models/digits.safetensors --model sample_models.digits:build"
+INPUT = '--input "x:float32[batch=1..8,1,8,8]"'
+EXAMPLES = {
+    "export": f"modelc export {DIGITS} {INPUT} --to onnx --to openvino:fp16 -o out",
+    "build-ov": "modelc build-ov out/model.onnx --fp16 -o out",
+    "validate": "modelc validate out",
+    "inspect": "modelc inspect out/model.onnx",
+    "targets": "modelc targets",
+}
+MAKING = "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
+CODES = {
+    "export": MAKING,
+    "build-ov": MAKING,
+    "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
+    "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
+    "targets": "0",
+}
+
+
+def main() -> int:
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    check = parser.parse_args().check
+    stale = [path for path, text in pages() if not path.exists() or path.read_text() != text]
+    for path, text in pages():
+        if path in stale and not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{'out of date' if check else 'wrote'}: {path.relative_to(ROOT)}")
+    return 1 if check and stale else 0
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every page with its text."""
+    yield ROOT / "core" / "manifest.schema.json", json.dumps(json_schema(), indent=1) + "\n"
+    yield ROOT / "docs" / "targets.md", targets_page()
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        yield ROOT / "docs" / "commands" / f"{name}.md", command_page(name, command)
+
+
+def command_page(name: str, command: Any) -> str:
+    """What one command does, its arguments and options, its exit codes, an example."""
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    usage = " ".join(["modelc", name, *(p.name.upper() for p in arguments), "[OPTIONS]"])
+    lines = [f"# modelc {name}", "", command.help, "", f"    {usage}", ""]
+    if arguments:
+        lines += ["| argument | |", "| --- | --- |"]
+        lines += [f"| `{p.name.upper()}` | {_plain(p.help)} |" for p in arguments]
+        lines.append("")
+    lines += ["| option | | default |", "| --- | --- | --- |"]
+    lines += [_row(option) for option in options if option.name != "help"]
+    lines += ["", f"Exit codes: {CODES[name]}.", "", "```", EXAMPLES[name], "```", ""]
+    return "\n".join(lines)
+
+
+def _row(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+    value = f" `{option.metavar}`" if option.metavar else ""
+    default = "required" if option.required else _default(option.default)
+    return f"| {names}{value} | {_plain(option.help)} | {default} |"
+
+
+def _default(value: object) -> str:
+    if value is None or value is False or value == []:
+        return ""
+    return f"`{getattr(value, 'value', value)}`"
+
+
+def _plain(text: str | None) -> str:
+    """Help without rich's escapes, fit for a table."""
+    return (text or "").replace("\\[", "[").replace("|", "\\|")
+
+
+def targets_page() -> str:
+    """The table of targets."""
+    lines = [
+        "# Targets",
+        "",
+        "`modelc targets` says which of them are ready on your machine, and what is missing.",
+        "",
+        "| target | what it is | file | made from | captures, in order | precisions | devices |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for target in TARGETS:
+        cells = (
+            f"`{target.NAME}`",
+            target.SUMMARY,
+            f"`model{target.SUFFIX}`",
+            target.MADE_FROM,
+            ", ".join(target.CAPTURES),
+            ", ".join(target.PRECISIONS),
+            ", ".join(target.DEVICES),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
