@@ -62,35 +62,49 @@ def main() -> None:
 
 def door(arguments: list[str]) -> int:
     """Run one command; return its exit code. No traceback passes without --debug."""
+    debug = "--debug" in arguments
     try:
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except ModelcError as error:
-        return _tell(error, error.message, error.hint, error.exit_code)
+        _tell(error.message, error.hint, error if debug else None)
+        return error.exit_code
     except TyperException as error:
-        return _tell(error, error.format_message(), "modelc --help", error.exit_code)
+        return _misused(error, debug=debug)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer itself makes an exit of most interrupts
     except Exception as error:  # noqa: BLE001 - the door: whatever comes here is our bug
-        return _tell(error, f"a bug of modelc: {error!r}", f"please report {_bug_log()}", BUG)
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            hint = f"please report {_bug_log()}"
+            _tell(f"a bug of modelc: {error!r}", hint, error if debug else None)
+            return BUG
+        code = INTERRUPTED  # a library that was being loaded makes an ImportError of it
     if code == INTERRUPTED:
-        hint = "what was proven before is in the output folder; run again to go on"
-        return _tell(KeyboardInterrupt(), "interrupted", hint, INTERRUPTED)
+        _tell("interrupted", "what was proven before is in the output folder; run again to go on")
     return code if isinstance(code, int) else 0
 
 
-def _tell(error: BaseException, message: str, hint: str, code: int) -> int:
-    """One line of error, one line of hint; the traceback only where it was asked for."""
+def _misused(error: TyperException, *, debug: bool) -> int:
+    """An error that typer found in the arguments; without a message it has shown the help."""
+    message = error.format_message().replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
+    command = "modelc" if context is None else context.command_path
+    if message:
+        _tell(message, f"{command} --help", error if debug else None)
+    return error.exit_code
+
+
+def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
+    """One line of error, one line of hint; before them the traceback of `error`, if given."""
     from rich.markup import escape
 
     from .screen import error_console
 
-    console = error_console()
-    if "--debug" in sys.argv:
-        console.print(escape("".join(traceback.format_exception(error))), soft_wrap=True)
-    line = " ".join(message.split())
-    console.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
-    console.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
-    return code
+    with error_console() as console:
+        if error is not None:
+            console.print(escape("".join(traceback.format_exception(error))), soft_wrap=True)
+        line = " ".join(message.split())
+        console.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
+        console.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
 
 
 def _bug_log() -> Path:

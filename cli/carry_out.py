@@ -8,7 +8,7 @@ from ..pipeline.manifest_file import as_json
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
 from ..pipeline.run import run
-from .render import show_json, show_manifest, show_plan
+from .render import plan_rows, show_json, show_manifest, show_plan
 from .screen import Screen
 
 
@@ -19,7 +19,11 @@ def carry_out(order: Order, *, dry_run: bool, json: bool, quiet: bool) -> None:
         typer.Exit: with the manifest's exit code.
     """
     if dry_run:
-        show_plan(make_plan(order), str(order.out))
+        rows = plan_rows(make_plan(order), order)
+        if json:
+            show_json(as_json(rows))
+        else:
+            show_plan(rows)
         return
     with Screen(quiet=quiet) as screen:
         manifest = run(order, screen)

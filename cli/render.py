@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..core.contract import Inspection, Readiness, Target, TensorInfo
+from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import State, Verdict
+from ..pipeline.order import Order
 from ..pipeline.plan import Step
 
 _STATES = {
@@ -30,10 +32,15 @@ def _console() -> Console:
 
 
 def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def _say(console: Console, text: str) -> None:
+    """One line of prose: what is piped stays one line."""
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def show_json(document: bytes) -> None:
@@ -58,11 +65,11 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
     for failure in manifest.failures:
-        console.print(f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        console.print(f"  [dim]hint: {escape(failure.hint)}[/]")
+        _say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
+        _say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
     passed = sum(1 for a in shown if (v := manifest.verdict_of(a.name)) and v.passed)
     refused = len(shown) - passed + len(manifest.failures)
-    console.print(f"{passed} proven, {refused} refused · {escape(out)}/manifest.json")
+    _say(console, f"{passed} proven, {refused} refused · {escape(out)}/manifest.json")
 
 
 def _shown(manifest: Manifest) -> list[Artifact]:
@@ -92,11 +99,11 @@ def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> N
     if verdict is None:
         return
     if not verdict.passed:
-        console.print(f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
+        _say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
     for note in verdict.notes:
-        console.print(f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
+        _say(console, f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
     if artifact.rejected:
-        console.print(f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
+        _say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
 
 
 def show_verdict(verdict: Verdict) -> None:
@@ -128,27 +135,52 @@ def show_verdict(verdict: Verdict) -> None:
     console.print(table)
     state = _STATES[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
-    console.print(f"{escape(verdict.artifact)} {state} on {len(verdict.feeds)} feeds{reason}")
+    _say(console, f"{escape(verdict.artifact)} {state} on {len(verdict.feeds)} feeds{reason}")
     for note in verdict.notes:
-        console.print(f"  [yellow]{escape(note)}[/]")
+        _say(console, f"  [yellow]{escape(note)}[/]")
 
 
-def show_plan(steps: Sequence[Step], out: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One step of a plan, as it is shown."""
+
+    artifact: str
+    asked: bool
+    made_from: str
+    captures: tuple[str, ...]
+    file: str
+
+
+def plan_rows(steps: Sequence[Step], order: Order) -> tuple[PlanRow, ...]:
     """What would be done, in order."""
+    origin = EAGER if order.parent is None else str(order.parent)
+    return tuple(
+        PlanRow(
+            artifact=step.name,
+            asked=step.asked,
+            made_from=step.parent or origin,
+            captures=tuple(map(str, step.captures)),
+            file=str(order.out / step.file),
+        )
+        for step in steps
+    )
+
+
+def show_plan(rows: Sequence[PlanRow]) -> None:
+    """The steps as a table."""
     console = _console()
     table = _table("step", "artifact", "from", "capture", "file")
-    for number, step in enumerate(steps, start=1):
-        needed = "" if step.asked else " [dim](needed by others)[/]"
-        captures = ", then ".join(map(str, step.captures)) or "-"
+    for number, row in enumerate(rows, start=1):
+        needed = "" if row.asked else " [dim](needed by others)[/]"
         table.add_row(
             str(number),
-            escape(step.name) + needed,
-            step.parent or "checkpoint",
-            captures,
-            escape(f"{out}/{step.file}"),
+            escape(row.artifact) + needed,
+            escape(row.made_from),
+            ", then ".join(row.captures) or "-",
+            escape(row.file),
         )
     console.print(table)
-    console.print("each is validated against eager; what is wrong goes to rejected/")
+    _say(console, "each is validated against eager; what is wrong goes to rejected/")
 
 
 def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import assert_never
 
@@ -13,10 +15,11 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from ..core.events import Advanced, Event, Finished, Noted, Started
 
 
-def error_console() -> Console:
+@contextmanager
+def error_console() -> Iterator[Console]:
     """A console on a copy of stderr, which stays on the terminal while chatter goes to logs."""
-    stream = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
-    return Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1) as stream:
+        yield Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
 
 class Screen:
@@ -24,7 +27,8 @@ class Screen:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._console = error_console()
+        self._open = ExitStack()
+        self._console = self._open.enter_context(error_console())
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
             SpinnerColumn(),
@@ -49,6 +53,7 @@ class Screen:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
+        self._open.close()
 
     def __call__(self, event: Event) -> None:
         """Draw one event."""

@@ -20,6 +20,7 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
+from ..core.errors import ModelcError
 from ..core.precision import Precision
 from ..core.signature import Signature
 from .capturing import RECORD, call_record, exported, guarded, versions
@@ -70,13 +71,14 @@ def convert(job: Job) -> Converted:
 
 
 def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
-
     import torch
 
-    refuse_code(path)
     extra: dict[str, Any] = {RECORD: ""}
     try:
+        refuse_code(path)
         program = torch.export.load(str(path), extra_files=extra)
+    except ModelcError:
+        raise
     except Exception as error:
         raise refused("torch.export.load", error) from error
     return program, json.loads(extra[RECORD]) if extra[RECORD] else {}

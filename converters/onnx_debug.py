@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 _ROOT = Path(__file__).parent.parent
 _OURS = (str(_ROOT / "sources"), str(_ROOT / "core"))  # the wrapper around the user's module
+_NOBODY = "_empty_nn_module_stack_from_metadata_hook"  # torch's scope for what is of no module
 _NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
 
 
@@ -44,7 +45,7 @@ def _origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
     scopes = _list(node.metadata_props.get("pkg.torch.onnx.name_scopes"))
     classes = _list(node.metadata_props.get("pkg.torch.onnx.class_hierarchy"))
     origin: dict[str, str] = {}
-    if len(scopes) > 1 and len(scopes) == len(classes):
+    if len(scopes) > 1 and len(scopes) == len(classes) and classes[-2] != _NOBODY:
         origin = {"module": _without(scope, scopes[-2]), "class": classes[-2]}
     elif "/" in (node.name or ""):
         parts = [part for part in str(node.name).split("/") if part]

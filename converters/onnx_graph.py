@@ -6,6 +6,7 @@ The exporter embeds stack traces and file paths; they go to `*.debug.json` besid
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +48,8 @@ DEFAULT_OPSET = 20  # torch 2.13's own default; INT8 tools need 19 or more
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
 LEGACY_MAX_OPSET = 20  # the TorchScript exporter's last
 PROTOBUF_LIMIT = 2**31 - 2**24  # weights beyond this, less room for the graph, go to a .data file
+_FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of the fields
+_DRAFT = "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
@@ -64,11 +67,11 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """An .onnx file that is not a zip."""
+    """An .onnx file that starts as a ModelProto does: with the key of its `ir_version`."""
     if path.suffix != SUFFIX or not path.is_file():
         return False
     with path.open("rb") as stream:
-        return stream.read(2) != b"PK"
+        return stream.read(1) == _FIRST_KEY
 
 
 def convert(job: Job) -> Converted:
@@ -79,6 +82,7 @@ def convert(job: Job) -> Converted:
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     model.metadata_props.update({f"modelc.{key}": value for key, value in job.metadata.items()})
     files = (*_save(model, job), (debug.name, "debug"))
+    shutil.rmtree(job.folder / _DRAFT, ignore_errors=True)
     _check(job.folder / files[0][0])
     used = versions("torch", "onnx", "onnxscript", "onnx-ir")
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
@@ -144,7 +148,8 @@ def _from_torchscript(job: Job, opset: int, module: object) -> onnx_ir.Model:
     import onnx_ir
     import torch
 
-    path = job.folder / f"{job.stem}.torchscript{SUFFIX}"
+    path = job.folder / _DRAFT / f"{job.stem}{SUFFIX}"
+    path.parent.mkdir()
     guarded(
         "torch.onnx.export (TorchScript)",
         lambda: torch.onnx.export(

@@ -30,6 +30,20 @@ class OpenedModel:
         """Give back what the runtime holds."""
 
 
+_PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
+
+
 def refused(runtime: str, error: BaseException) -> RunnerError:
     """The error for a runtime that would not run a feed or open a file."""
-    return RunnerError(f"{runtime}: {first_line(error)}", hint="the whole text is in the log")
+    return RunnerError(f"{runtime}: {_telling(error)}", hint="the whole text is in the log")
+
+
+def _telling(error: BaseException) -> str:
+    """What says why: TorchScript and OpenVINO put a trace before it, ONNX Runtime uses lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(line.startswith("Traceback of TorchScript") for line in lines):
+        lines = lines[-1:]
+    elif lines and lines[0].startswith("[ONNXRuntimeError]"):
+        lines = [" ".join(lines)]
+    told = [line for line in lines if not line.startswith(_PREAMBLE)]
+    return first_line(RuntimeError("\n".join(told)) if told else error)

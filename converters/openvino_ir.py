@@ -21,7 +21,7 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import MissingError
+from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Dim, Signature
 from .capturing import guarded, versions
@@ -51,11 +51,11 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """An .xml whose root is `<net`."""
+    """An .xml whose root is `<net ...>`."""
     if path.suffix != SUFFIX or not path.is_file():
         return False
     with path.open("rb") as stream:
-        return b"<net" in stream.read(512)
+        return b"<net " in stream.read(512)
 
 
 def convert(job: Job) -> Converted:
@@ -114,6 +114,7 @@ class OpenVinoRunner(OpenedModel):
 
     def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
         self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
+        self._dtypes = [_dtype(port) for port in compiled.inputs]
         self._outputs = [_known_name(port, signature.outputs) for port in compiled.outputs]
         self._compiled: openvino.CompiledModel | None = compiled
 
@@ -121,6 +122,9 @@ class OpenVinoRunner(OpenedModel):
         """Run the feed; outputs are copies, because OpenVINO reuses its own memory."""
         if self._compiled is None:
             raise RuntimeError("the model is closed")
+        for name, dtype in zip(self.inputs, self._dtypes, strict=True):
+            if str(feed[name].dtype) != dtype:  # OpenVINO would cast it and say nothing
+                raise _miscast(name, str(feed[name].dtype), dtype)
         try:
             results = self._compiled([feed[name] for name in self.inputs])
         except RuntimeError as error:
@@ -130,6 +134,18 @@ class OpenVinoRunner(OpenedModel):
     def close(self) -> None:
         """Drop the compiled model."""
         self._compiled = None
+
+
+def _dtype(port: Any) -> str:
+    """The port's element type as numpy calls it."""
+    return str(port.get_element_type().to_dtype())
+
+
+def _miscast(name: str, given: str, wanted: str) -> RunnerError:
+    return RunnerError(
+        f"OpenVINO: input {name!r} is {given}, the model takes {wanted}",
+        hint=f"feed it as {wanted}",
+    )
 
 
 def _known_name(port: Any, known: tuple[str, ...]) -> str:
@@ -173,7 +189,7 @@ def _elements(node: Any) -> int:
 
 def _tensor_info(port: Any) -> TensorInfo:
     dims = tuple(str(dim) for dim in port.get_partial_shape())
-    return TensorInfo(name=port.get_any_name(), dtype=str(port.get_element_type()), dims=dims)
+    return TensorInfo(name=port.get_any_name(), dtype=_dtype(port), dims=dims)
 
 
 def _metadata(model: openvino.Model) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,8 @@ MADE_FROM: str = EAGER
 CAPTURES: tuple[Capture, ...] = (Capture.TRACE, Capture.SCRIPT)
 PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
+_DEBUG = ".debug_pkl"
+_BLOCK = 1 << 20
 
 
 def readiness() -> Readiness:
@@ -71,9 +74,24 @@ def convert(job: Job) -> Converted:
             module, str(job.folder / name), _extra_files={RECORD: call_record(job, form)}
         ),
     )
+    _strip(job.folder / name)
     return Converted(
         files=((name, "model"),), versions=versions("torch"), options={"call": form}, frozen=frozen
     )
+
+
+def _strip(path: Path) -> None:
+    """Leave out what only tracebacks use: it holds paths, and lines of the user's source."""
+    draft = path.with_name(f"{path.name}.draft")
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(draft, "w") as slim:
+        for entry in whole.infolist():
+            if entry.filename.endswith(_DEBUG):
+                continue
+            kept = zipfile.ZipInfo(entry.filename)
+            kept.compress_type, kept.file_size = entry.compress_type, entry.file_size
+            with whole.open(entry) as source, slim.open(kept, "w") as target:
+                shutil.copyfileobj(source, target, _BLOCK)
+    draft.replace(path)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
@@ -102,7 +120,6 @@ def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, An
         )
     except (RuntimeError, ValueError) as error:
         raise refused("torch.jit.load", error) from error
-    module.eval()
     return module, json.loads(extra[RECORD]) if extra[RECORD] else {}
 
 

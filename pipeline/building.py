@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..converters.registry import target_named, target_of
+from ..core.contract import EAGER
 from ..core.errors import UsageError
 from .order import Judging, Order, Source, Wanted
 from .recorded import record_beside, recorded_source
@@ -52,6 +53,8 @@ def build_order(  # noqa: PLR0913 - what the build commands have in common
 
 def _is_parent(path: Path, wanted: Wanted) -> bool:
     target = target_named(wanted.target)
+    if target.MADE_FROM == EAGER:
+        return False
     if not path.is_file() or path.suffix != target_named(target.MADE_FROM).SUFFIX:
         return False
     return target_of(path).NAME == target.MADE_FROM

@@ -115,6 +115,12 @@ class OutputFolder:
                 there.parent.mkdir(parents=True, exist_ok=True)
                 here.replace(there)
 
+    def drop(self, files: Iterable[FileRecord]) -> None:
+        """Remove files that the record no longer names."""
+        for file in files:
+            (self.path / file.name).unlink(missing_ok=True)
+        _drop_if_empty(self.path / REJECTED)
+
 
 def _drop_if_empty(folder: Path) -> None:
     if folder.is_dir() and not any(folder.iterdir()):

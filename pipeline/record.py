@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import __version__
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..core.records import Checkpoint
+from ..core.records import Checkpoint, FileRecord
 from .folder import REJECTED, OutputFolder
 from .making import Made
 from .manifest_file import read_manifest, without, write_manifest
@@ -94,6 +94,13 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
         artifacts=(*manifest.artifacts, made.artifact),
         verdicts=(*manifest.verdicts, made.verdict),
     )
+
+
+def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
+    """Files of the record before that are none of the record now: a `.data` of an older export."""
+    kept = {file.name for artifact in now.artifacts for file in artifact.files}
+    files = (file for artifact in before.artifacts for file in artifact.files)
+    return tuple(file for file in files if file.name not in kept)
 
 
 def _relative(path: str, folder: OutputFolder) -> str:

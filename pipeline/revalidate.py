@@ -60,7 +60,7 @@ def validate_folder(
                     artifact, folder, asked, lambda c, j: prove(c, subject, j, stage)
                 )
                 done = _with_verdict(done, artifact, verdict, place)
-        write_manifest(done, folder)
+                write_manifest(done, folder)  # each time: a file may just have been moved
     return done
 
 

@@ -17,7 +17,7 @@ from .manifest_file import write_manifest
 from .order import Order
 from .pace import unhurried_gc
 from .plan import Step, make_plan
-from .record import begin_record, known_record, recorded
+from .record import begin_record, known_record, no_longer_named, recorded
 from .stage import Stage
 from .subject import open_subject, read_checkpoint
 
@@ -49,8 +49,10 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
             },
         )
         for step in plan:
+            before = manifest
             manifest = recorded(manifest, step, _make(step, manifest, bench))
             write_manifest(manifest, folder.path)
+            folder.drop(no_longer_named(before, manifest))
         return manifest
 
 

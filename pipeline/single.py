@@ -10,11 +10,11 @@ from ..converters.registry import target_of
 from ..core.digest import sha256_of
 from ..core.errors import UsageError
 from ..core.events import Tell, silence
-from ..core.signature import Signature
+from ..core.manifest import Manifest
 from ..core.verdict import Verdict
 from .order import Judging, Source
 from .proof import Candidate, prove
-from .recorded import record_beside, recorded_source
+from .recorded import check_same, record_beside, recorded_source
 from .stage import Stage
 from .subject import open_subject, read_checkpoint
 
@@ -56,7 +56,7 @@ def validate_file(
     source = recorded_source(manifest, path.parent, allow_pickle=allow_pickle)
     candidate = replace(candidate, precision=artifact.precision)
     judging = replace(judging, feeds=manifest.feeds.count, seed=manifest.feeds.seed)
-    return _judge(candidate, source, judging, tell, manifest.signature)
+    return _judge(candidate, source, judging, tell, manifest)
 
 
 def _judge(
@@ -64,9 +64,9 @@ def _judge(
     source: Source,
     judging: Judging,
     tell: Tell,
-    signature: Signature | None = None,
+    manifest: Manifest | None = None,
 ) -> Verdict:
-    """Open the eager side and prove; a file is never compared with itself."""
+    """Open the eager side, as `manifest` records it if given, and prove; no file beside itself."""
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
         stage = Stage(tell=tell, logs=Path(logs))
         checkpoint = read_checkpoint(source, stage)
@@ -76,5 +76,8 @@ def _judge(
                 "it would be compared with itself",
                 hint="give the checkpoint it was made from with --against",
             )
+        if manifest is not None:
+            check_same(checkpoint, manifest, source)
+        signature = None if manifest is None else manifest.signature
         subject = open_subject(source, checkpoint, judging, stage, signature)
         return prove(candidate, subject, judging, stage)

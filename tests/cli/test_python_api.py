@@ -1,0 +1,79 @@
+"""The Python API: what `import modelc` offers, and that it says what the commands say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import modelc
+from modelc.core.events import Event, Finished
+
+
+def test_everything_that_is_offered_is_there() -> None:
+    assert {name: hasattr(modelc, name) for name in modelc.__all__} == dict.fromkeys(
+        modelc.__all__, True
+    )
+
+
+def test_what_is_not_offered_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'convert'"):
+        _ = modelc.convert
+
+
+def test_an_export_gives_the_manifest_that_is_in_the_folder(
+    digits: tuple[str, ...], tmp_path: Path
+) -> None:
+    told: list[Event] = []
+    manifest = modelc.export(
+        digits[0],
+        to=["torchscript"],
+        out=tmp_path / "out",
+        model=digits[2],
+        inputs=[digits[4]],
+        tell=told.append,
+    )
+    assert manifest.passed
+    assert modelc.validate(tmp_path / "out").exit_code == 0
+    assert [e.step for e in told if isinstance(e, Finished)][-1] == "validate torchscript"
+
+
+def test_a_build_starts_from_a_converted_model(exported_digits: Path, tmp_path: Path) -> None:
+    manifest = modelc.build(
+        exported_digits / "model.onnx", to="openvino:fp16", out=tmp_path / "out"
+    )
+    assert manifest.passed
+    assert (tmp_path / "out" / "model.fp16.xml").is_file()
+
+
+def test_a_model_file_gives_a_verdict_on_it(exported_digits: Path) -> None:
+    assert modelc.validate(exported_digits / "model.onnx").passed
+
+
+def test_inspect_gives_what_the_artifact_says(exported_digits: Path) -> None:
+    looked = modelc.inspect(exported_digits / "model.onnx")
+    assert [info.name for info in looked.inspection.inputs] == ["x"]
+
+
+def test_every_target_is_listed_with_its_readiness() -> None:
+    assert all(readiness.ready or readiness.mend for _, readiness in modelc.targets())
+
+
+def test_errors_are_modelc_errors_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(modelc.ModelcError, match="no such checkpoint") as caught:
+        modelc.export("nofile.pt", to=["onnx"], out=tmp_path / "out")
+    assert caught.value.hint
+
+
+def test_judging_says_how_to_judge(digits: tuple[str, ...], tmp_path: Path) -> None:
+    judging = modelc.Judging(feeds=7, seed=3, atol=0.5)
+    manifest = modelc.export(
+        digits[0],
+        to=["torchscript"],
+        out=tmp_path / "out",
+        model=digits[2],
+        inputs=[digits[4]],
+        judging=judging,
+    )
+    assert (manifest.feeds.count, manifest.feeds.seed) == (7, 3)
+    assert manifest.verdicts[0].tolerance.atol == 0.5

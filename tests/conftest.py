@@ -1,0 +1,184 @@
+"""Shared by all rooms: sources of the sample models, one export of digits, and `needs(target)`."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelc.converters.registry import TARGETS, target_named
+from modelc.core.capture import Capture
+from modelc.core.contract import EAGER, Target
+from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.run import run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a target that is not ready here, in the target's own words."""
+    for mark in item.iter_markers("needs"):
+        reason = why_not(target_named(mark.args[0]))
+        if reason:
+            pytest.skip(reason)
+
+
+def why_not(target: Target) -> str:
+    """Why the target cannot be made here, exactly as a user is told it; empty where it can."""
+    readiness = target.readiness()
+    return "" if readiness.ready else readiness.reason
+
+
+def made_here(target: Target) -> bool:
+    """Whether the target and what it is made from are ready, and run on the CPU."""
+    if why_not(target) or "cpu" not in target.DEVICES:
+        return False
+    return target.MADE_FROM == EAGER or made_here(target_named(target.MADE_FROM))
+
+
+@pytest.fixture(autouse=True)
+def _unlisted() -> Iterator[None]:
+    """What the pipeline lets frameworks warn of into a log is not listed by pytest."""
+    with warnings.catch_warnings(record=True):
+        yield
+
+
+def exported(source: Source, out: Path, *wanted: Wanted) -> Path:
+    """The folder `out` with what was wanted, all of it proven."""
+    with warnings.catch_warnings(record=True):
+        manifest = run(Order(source=source, wanted=wanted, out=out))
+    assert manifest.passed, manifest.verdicts or manifest.failures
+    return out
+
+
+@pytest.fixture(scope="session")
+def digits_source() -> Source:
+    """The shipped checkpoint and sample, batches of 1 to 8."""
+    return Source(
+        checkpoint=SAMPLE_MODELS / "digits.safetensors",
+        model="modelc.sample_models.digits:build",
+        inputs=("x[batch=1..8,_,_,_]",),
+        samples=SAMPLE_MODELS / "digits_samples.npz",
+    )
+
+
+@pytest.fixture(scope="session")
+def exported_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
+    """Digits in every format and precision that can be made here. To change it, copy it."""
+    wanted = [
+        Wanted(target=target.NAME, precision=precision)
+        for target in filter(made_here, TARGETS)
+        for precision in target.PRECISIONS
+    ]
+    return exported(digits_source, tmp_path_factory.mktemp("digits") / "out", *wanted)
+
+
+@pytest.fixture
+def digits_copy(exported_digits: Path, tmp_path: Path) -> Path:
+    """A copy of the exported digits to be changed; as deep, so that relative paths hold."""
+    return shutil.copytree(exported_digits, tmp_path / "out")
+
+
+def saved(name: str, module: nn.Module, folder: Path) -> Path:
+    """The module's weights as `folder/name.safetensors`."""
+    from safetensors.torch import save_file
+
+    save_file(module.state_dict(), folder / f"{name}.safetensors")
+    return folder / f"{name}.safetensors"
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the checkpoints that are not shipped are written."""
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="session")
+def gate_source(checkpoints: Path) -> Source:
+    """A model with a branch on its input's values."""
+    from modelc.sample_models import gate
+
+    return Source(
+        checkpoint=saved("gate", gate.gate(), checkpoints),
+        model="modelc.sample_models.gate:gate",
+        inputs=gate.SIGNATURE,
+    )
+
+
+@pytest.fixture(scope="session")
+def nested_source(checkpoints: Path) -> Source:
+    """A model with a dict of inputs and nested outputs."""
+    from modelc.sample_models import nested
+
+    return Source(
+        checkpoint=saved("nested", nested.detector(), checkpoints),
+        model="modelc.sample_models.nested:detector",
+        inputs=nested.SIGNATURE,
+    )
+
+
+@pytest.fixture(scope="session")
+def lstm_source(checkpoints: Path) -> Source:
+    """A small LSTM."""
+    from modelc.sample_models import lstm
+
+    return Source(
+        checkpoint=saved("lstm", lstm.tagger(50, 8, tags=3), checkpoints),
+        model="modelc.sample_models.lstm:tagger",
+        model_args={"vocab": "50", "hidden": "8", "tags": "3"},
+        inputs=("tokens:int64[batch=1..4,seq=2..16]{0..49}",),
+    )
+
+
+@pytest.fixture(scope="session")
+def bert_source(checkpoints: Path) -> Source:
+    """A tiny BERT: two inputs that share two dynamic dims, two outputs."""
+    from modelc.sample_models import encoder
+
+    return Source(
+        checkpoint=saved("bert", encoder.bert(2, 64, heads=4, vocab=100), checkpoints),
+        model="modelc.sample_models.encoder:bert",
+        model_args={"layers": "2", "hidden": "64", "heads": "4", "vocab": "100"},
+        inputs=(
+            "ids:int64[batch=1..4,seq=2..16]{0..99}",
+            "mask:int64[batch=1..4,seq=2..16]{0..1}",
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def sources(request: pytest.FixtureRequest) -> Callable[[str], Source]:
+    """`sources("nested")` is the fixture `nested_source`: for names that come from a table."""
+
+    def source(name: str) -> Source:
+        found = request.getfixturevalue(f"{name}_source")
+        assert isinstance(found, Source)
+        return found
+
+    return source
+
+
+@pytest.fixture(scope="session")
+def exports(
+    tmp_path_factory: pytest.TempPathFactory, sources: Callable[[str], Source]
+) -> Callable[[str], Path]:
+    """`exports("nested")`: that model in every format that can hold it, made once."""
+    made: dict[str, Path] = {}
+
+    def export(name: str) -> Path:
+        if name not in made:
+            # torch.export alone refuses gate and lstm
+            able = [t for t in filter(made_here, TARGETS) if t.CAPTURES != (Capture.EXPORT,)]
+            wanted = [Wanted(target=target.NAME) for target in able]
+            out = tmp_path_factory.mktemp(name) / "out"
+            made[name] = exported(sources(name), out, *wanted)
+        return made[name]
+
+    return export

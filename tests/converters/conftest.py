@@ -1,0 +1,130 @@
+"""One conversion of digits for each target, capture and precision; and jobs of modules at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from modelc.converters.registry import TARGETS, target_named
+from modelc.core.call import bind, parameters_of
+from modelc.core.capture import Capture
+from modelc.core.contract import EAGER, Converted, Job, Target
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+from modelc.pipeline.order import Judging, Source
+from modelc.pipeline.stage import Stage
+from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.sources.eager import Eager
+from modelc.validators.feeds import example_feed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Way: TypeAlias = tuple[Target, Capture | None, Precision]
+
+
+def ways() -> list[object]:
+    """Every target by every capture in every precision."""
+    return [
+        pytest.param(
+            (target, capture, precision),
+            id="-".join(filter(None, (target.NAME, capture, precision))),
+            marks=[
+                pytest.mark.needs(target.NAME),
+                *(() if target.MADE_FROM == EAGER else [pytest.mark.needs(target.MADE_FROM)]),
+            ],
+        )
+        for target in TARGETS
+        for capture in target.CAPTURES or (None,)
+        for precision in target.PRECISIONS
+    ]
+
+
+@pytest.fixture(scope="session", params=ways())
+def way(request: pytest.FixtureRequest) -> Way:
+    found: Way = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def target(way: Way) -> Target:
+    return way[0]
+
+
+@pytest.fixture(scope="session")
+def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """Digits opened, with the feeds and what eager says on each."""
+    stage = Stage(tell=lambda _: None, logs=tmp_path_factory.mktemp("logs"))
+    checkpoint = read_checkpoint(digits_source, stage)
+    return open_subject(digits_source, checkpoint, Judging(), stage)
+
+
+@pytest.fixture(scope="session")
+def job(
+    way: Way, digits: Subject, exported_digits: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Job:
+    """What the pipeline would hand the target for digits."""
+    target, capture, precision = way
+    parent = None
+    if target.MADE_FROM != EAGER:
+        parent = exported_digits / f"model{target_named(target.MADE_FROM).SUFFIX}"
+    return Job(
+        signature=digits.signature,
+        precision=precision,
+        folder=tmp_path_factory.mktemp(target.NAME),
+        stem="model",
+        example=digits.example,
+        model=digits.eager if parent is None else None,
+        parent=parent,
+        capture=capture,
+        metadata={"checkpoint": digits.checkpoint.digest},
+    )
+
+
+@pytest.fixture(scope="session")
+def converted(target: Target, job: Job) -> Converted:
+    """The conversion itself, made once for all tests of one way."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the frameworks' own; the pipeline sends them to a log
+        return target.convert(job)
+
+
+@pytest.fixture(scope="session")
+def model_file(job: Job, converted: Converted) -> Path:
+    return job.folder / converted.files[0][0]
+
+
+@pytest.fixture
+def job_of(tmp_path: Path) -> Callable[..., Job]:
+    """`job_of(module, "x:float32[batch,3]", capture=..., outputs=("y",))` -> a Job for it."""
+
+    def make(
+        module: nn.Module,
+        *inputs: str,
+        capture: Capture = Capture.EXPORT,
+        outputs: tuple[str, ...] = ("output",),
+        opset: int | None = None,
+        external_data: bool = False,
+    ) -> Job:
+        signature = resolve([parse_input(text) for text in inputs], {}).with_outputs(outputs)
+        names = tuple(spec.name for spec in signature.inputs)
+        module.eval()
+        return Job(
+            signature=signature,
+            precision=Precision.FP32,
+            folder=tmp_path,
+            stem="model",
+            example=example_feed(signature),
+            model=Eager(module, names, bind(names, parameters_of(module.forward))),
+            capture=capture,
+            opset=opset,
+            external_data=external_data,
+        )
+
+    return make

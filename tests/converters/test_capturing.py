@@ -1,0 +1,110 @@
+"""What a capture says of the model's own code when it cannot follow it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters.capturing import exported, scripted, traced
+from modelc.core.capture import Capture
+from modelc.core.contract import Branch, Job
+from modelc.core.errors import ConversionError
+from modelc.sample_models.gate import Gate, gate
+
+JobOf = Callable[..., Job]
+GATE = "x:float32[batch=1..4,16]"
+
+
+def branch_of_gate() -> Branch:
+    """Where the sample model asks its input's values."""
+    lines, first = inspect.getsourcelines(Gate.forward)
+    at = next(number for number, text in enumerate(lines) if "x.mean() > 0" in text)
+    return Branch(file=str(inspect.getsourcefile(Gate)), line=first + at)
+
+
+class Twice(nn.Module):
+    """Two branches on one line each, run twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = x + 1 if x.sum() > 0 else x - 1
+        return x
+
+
+class Fixed(nn.Module):
+    """Takes five rows only."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + torch.ones(5, 1)
+
+
+class Kept(nn.Module):
+    """Not for torch.jit.script, which knows no *args."""
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return torch.cat(xs)
+
+
+def test_a_frozen_branch_is_the_users_file_and_line(job_of: JobOf) -> None:
+    _, frozen = traced(job_of(gate(), GATE, capture=Capture.TRACE))
+    assert frozen == (branch_of_gate(),)
+
+
+def test_a_frozen_branch_is_told_once(job_of: JobOf) -> None:
+    _, frozen = traced(job_of(Twice(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
+    assert [Path(branch.file) for branch in frozen] == [Path(__file__)]
+
+
+def test_a_trace_without_branches_froze_none(job_of: JobOf) -> None:
+    assert traced(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]"))[1] == ()
+
+
+def test_torchs_own_checks_of_shapes_are_no_branches(job_of: JobOf) -> None:
+    module = nn.LSTM(3, 2, batch_first=True)
+    assert traced(job_of(module, "x:float32[batch=1..4,seq=2..8,3]"))[1] == ()
+
+
+def test_export_refuses_a_branch_on_values_and_says_where(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match=r"torch\.export refused the model") as caught:
+        exported(job_of(gate(), GATE))
+    assert str(branch_of_gate()) in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_export_refuses_a_fixed_dim_in_the_users_names(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match="'batch'") as caught:
+        exported(job_of(Fixed(), "rows:float32[batch=1..9,3]"))
+    assert "rows" in caught.value.message
+    assert "L['tensors']" not in caught.value.message
+
+
+def test_export_names_a_dim_of_a_second_input(job_of: JobOf) -> None:
+    class Second(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return a.sum() + b + torch.ones(4, 7)
+
+    with pytest.raises(ConversionError, match="'seq'") as caught:
+        exported(job_of(Second(), "a:float32[batch=1..9]", "b:float32[4,seq=2..12]"))
+    assert "dim 'seq' of b" in caught.value.message
+
+
+def test_script_refuses_what_it_cannot_compile_and_says_where(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match=r"torch\.jit\.script refused the model") as caught:
+        scripted(job_of(Kept(), "x:float32[batch=1..4,3]", capture=Capture.SCRIPT))
+    assert f"{__file__}:" in caught.value.message
+
+
+def test_script_takes_the_module_itself_not_its_wrapper(job_of: JobOf) -> None:
+    made = scripted(job_of(gate(), GATE, capture=Capture.SCRIPT))
+    assert made.original_name == "Gate"
+
+
+def test_export_keeps_dims_within_their_bounds(job_of: JobOf) -> None:
+    program = exported(job_of(nn.Linear(3, 2), "x:float32[batch=2..6,3]"))
+    (bounds,) = program.range_constraints.values()
+    assert (int(bounds.lower), int(bounds.upper)) == (2, 6)

@@ -1,0 +1,121 @@
+"""OpenVINO IR: bounds, half weights, its own record, exact arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from modelc.converters import onnx_graph, openvino_ir
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+from modelc.core.precision import Precision
+from modelc.pipeline.manifest_file import read_manifest
+
+pytestmark = [
+    pytest.mark.needs("openvino"),
+    pytest.mark.needs("onnx"),
+    pytest.mark.filterwarnings("ignore"),  # the frameworks' own; the pipeline logs them
+]
+JobOf = Callable[..., Job]
+Exports = Callable[[str], Path]
+
+
+def built(job: Job, *, precision: Precision = Precision.FP32) -> Job:
+    """The job for the IR of what `job` says, its ONNX made on the way."""
+    onnx_graph.convert(job)
+    folder = job.folder / "ir"
+    folder.mkdir()
+    child = replace(
+        job, parent=job.folder / "model.onnx", folder=folder, model=None, precision=precision
+    )
+    openvino_ir.convert(child)
+    return child
+
+
+def test_inputs_have_the_signatures_bounds(exports: Exports) -> None:
+    found = openvino_ir.inspect(exports("bert") / "model.xml")
+    assert {info.name: info.dims for info in found.inputs} == {
+        "ids": ("1..4", "2..16"),
+        "mask": ("1..4", "2..16"),
+    }
+
+
+def test_outputs_have_the_inputs_bounds(exports: Exports) -> None:
+    found = openvino_ir.inspect(exports("bert") / "model.xml")
+    assert {info.name: info.dims[0] for info in found.outputs} == {
+        "hidden": "1..4",
+        "pooled": "1..4",
+    }
+
+
+def test_a_dim_without_bounds_has_none_in_the_ir(job_of: JobOf) -> None:
+    job = built(job_of(nn.Linear(6, 2), "x:float32[rows,6]", capture=Capture.TRACE))
+    assert openvino_ir.inspect(job.folder / "model.xml").inputs[0].dims == ("?", "6")
+
+
+def test_dtypes_are_told_as_numpy_calls_them(exports: Exports) -> None:
+    found = openvino_ir.inspect(exports("bert") / "model.xml")
+    assert [info.dtype for info in (*found.inputs, *found.outputs)] == [
+        "int64", "int64", "float32", "float32",
+    ]  # fmt: skip
+
+
+def test_half_weights_take_half_the_bytes(exported_digits: Path) -> None:
+    full = (exported_digits / "model.bin").stat().st_size
+    half = (exported_digits / "model.fp16.bin").stat().st_size
+    assert half == pytest.approx(full / 2, rel=0.02)
+
+
+def test_the_ir_keeps_the_checkpoints_digest_and_the_precision(exported_digits: Path) -> None:
+    manifest = read_manifest(exported_digits)
+    assert manifest is not None
+    found = openvino_ir.inspect(exported_digits / "model.fp16.xml").metadata
+    assert found["checkpoint"] == manifest.checkpoint.digest
+    assert found["precision"] == "fp16"
+
+
+def test_the_ir_of_a_script_keeps_its_branch(exports: Exports) -> None:
+    assert openvino_ir.inspect(exports("gate") / "model.xml").operators["If"] == 1
+
+
+class Twins(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = x * 2
+        return {"first": y, "second": y, "same": x}
+
+
+def test_one_tensor_under_two_names_stays_two_outputs(job_of: JobOf) -> None:
+    names = ("first", "second", "same")
+    job = built(job_of(Twins(), "x:float32[batch=1..8,6]", capture=Capture.TRACE, outputs=names))
+    with openvino_ir.open_runner(job.folder / "model.xml", "cpu", job.signature) as runner:
+        outputs = runner.run(job.example)
+    assert tuple(outputs) == names
+    assert np.array_equal(outputs["first"], outputs["second"])
+
+
+class Picky(nn.Module):
+    def forward(self, x: Tensor, keep: Tensor, small: Tensor) -> Tensor:
+        return x * keep + small
+
+
+def test_bools_and_small_integers_go_in_as_they_are(job_of: JobOf) -> None:
+    inputs = ("x:float32[batch=1..4,3]", "keep:bool[batch=1..4,3]", "small:int32[batch=1..4,3]")
+    job = built(job_of(Picky(), *inputs, capture=Capture.TRACE))
+    with openvino_ir.open_runner(job.folder / "model.xml", "cpu", job.signature) as runner:
+        (output,) = runner.run(job.example).values()
+    feed = job.example
+    assert np.allclose(output, feed["x"] * feed["keep"] + feed["small"])
+
+
+def test_large_sums_are_not_computed_in_bfloat16(job_of: JobOf) -> None:
+    job = built(job_of(nn.Linear(512, 4), "x:float32[batch=1..4,512]", capture=Capture.TRACE))
+    with openvino_ir.open_runner(job.folder / "model.xml", "cpu", job.signature) as runner:
+        (output,) = runner.run(job.example).values()
+    with onnx_graph.open_runner(job.folder.parent / "model.onnx", "cpu", job.signature) as other:
+        (expected,) = other.run(job.example).values()
+    assert np.abs(output - expected).max() < 1e-5

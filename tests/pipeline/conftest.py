@@ -1,0 +1,133 @@
+"""A target that does as it is told, for what no real one does at will; and short orders."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from modelc.converters.opened import OpenedModel
+from modelc.core.capture import Capture
+from modelc.core.contract import (
+    EAGER,
+    Branch,
+    Converted,
+    Feed,
+    Inspection,
+    Job,
+    Outputs,
+    Readiness,
+    Runner,
+)
+from modelc.core.precision import Precision
+from modelc.core.signature import Signature
+from modelc.core.verdict import Verdict
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.single import validate_file
+from modelc.sample_models.gate import gate
+
+
+class FakeRunner(OpenedModel):
+    """Answers with a function."""
+
+    def __init__(self, signature: Signature, answer: Callable[[Feed], Outputs]) -> None:
+        self.inputs = tuple(spec.name for spec in signature.inputs)
+        self.run = answer
+
+    run: Callable[[Feed], Outputs]
+
+
+def eagerly(feed: Feed) -> Outputs:
+    """What gate itself answers."""
+    import torch
+
+    with torch.no_grad():
+        return {"output": gate()(torch.tensor(feed["x"])).numpy()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fake:
+    """A target made of text; `on_convert` and `on_open` may raise, after a file was written."""
+
+    NAME: str = "fake"
+    SUMMARY: str = "text"
+    SUFFIX: str = ".fake"
+    MADE_FROM: str = EAGER
+    CAPTURES: tuple[Capture, ...] = (Capture.TRACE,)
+    PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
+    DEVICES: tuple[str, ...] = ("cpu",)
+    ready: Readiness = Readiness(ready=True, version="1")  # noqa: RUF009 - frozen
+    text: str = "a model"
+    frozen: tuple[Branch, ...] = ()
+    answer: Callable[[Feed], Outputs] = eagerly
+    on_convert: Callable[[Job], object] = lambda _: None
+    on_open: Callable[[], object] = lambda: None
+
+    def readiness(self) -> Readiness:
+        return self.ready
+
+    def claims(self, path: Path) -> bool:
+        return path.suffix == self.SUFFIX
+
+    def convert(self, job: Job) -> Converted:
+        name = job.stem + self.SUFFIX
+        (job.folder / name).write_text(self.text)
+        self.on_convert(job)
+        return Converted(files=((name, "model"),), versions={"text": "1"}, frozen=self.frozen)
+
+    def open_runner(self, path: Path, device: str, signature: Signature) -> Runner:
+        assert path.read_text() == self.text
+        assert device == "cpu"
+        self.on_open()
+        return FakeRunner(signature, self.answer)
+
+    def inspect(self, path: Path) -> Inspection:
+        raise NotImplementedError(path)
+
+
+@pytest.fixture
+def fake() -> Callable[..., Fake]:
+    """`fake(NAME="other", on_convert=...)` -> a target."""
+
+    def make(**parts: object) -> Fake:
+        return replace(Fake(), **parts)  # type: ignore[arg-type]  # the fields are Fake's own
+
+    return make
+
+
+@pytest.fixture
+def order(gate_source: Source, tmp_path: Path) -> Callable[..., Order]:
+    """`order("onnx", "openvino:fp16", source=..., opset=...)` -> an Order into tmp_path/out."""
+
+    def make(*wanted: str, source: Source = gate_source, **parts: object) -> Order:
+        plain = Order(
+            source=source,
+            wanted=tuple(Wanted.parse(text) for text in wanted),
+            out=tmp_path / "out",
+            judging=Judging(),
+        )
+        return replace(plain, **parts)  # type: ignore[arg-type]  # the fields are Order's own
+
+    return make
+
+
+@pytest.fixture
+def judged(
+    exports: Callable[[str], Path],
+    exported_digits: Path,
+    sources: Callable[[str], Source],
+    tmp_path: Path,
+) -> Callable[[str, str, Callable[[Path], None]], Verdict]:
+    """`judged("nested", "model.onnx", spoil)`: a copy of it, spoiled, beside its checkpoint."""
+
+    def judge(name: str, file: str, spoil: Callable[[Path], None]) -> Verdict:
+        folder = exported_digits if name == "digits" else exports(name)
+        for path in folder.glob("model*"):
+            shutil.copy(path, tmp_path)
+        spoil(tmp_path / file)
+        return validate_file(tmp_path / file, sources(name))
+
+    return judge

@@ -1,0 +1,158 @@
+"""An output folder that is used again: what is kept, what is refused, what is moved away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.contract import Target
+from modelc.core.errors import CheckpointError, UsageError
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Order, Source
+from modelc.pipeline.run import run
+from modelc.sample_models import gate
+
+NESTED = "modelc.sample_models.nested:detector"
+Fakes = Callable[..., Target]
+Orders = Callable[..., Order]
+
+
+@pytest.fixture
+def targets(fake: Fakes) -> tuple[Target, ...]:
+    return (fake(), fake(NAME="second", SUFFIX=".second"))
+
+
+@pytest.fixture
+def other(gate_source: Source, tmp_path: Path) -> Source:
+    """Gate with other weights."""
+    import torch
+    from safetensors.torch import save_file
+
+    module = gate.gate()
+    with torch.no_grad():
+        module.get_parameter("body.bias").add_(1.0)
+    save_file(module.state_dict(), tmp_path / "other.safetensors")
+    return replace(gate_source, checkpoint=tmp_path / "other.safetensors")
+
+
+def test_a_second_target_joins_the_first(order: Orders, targets: tuple[Target, ...]) -> None:
+    run(order("fake"), targets=targets)
+    found = run(order("second"), targets=targets)
+    assert [artifact.name for artifact in found.artifacts] == ["fake", "second"]
+    assert found.steps == ("second",)
+    assert found.passed
+
+
+def test_an_artifact_made_again_stands_once(order: Orders, targets: tuple[Target, ...]) -> None:
+    run(order("fake", "second"), targets=targets)
+    found = run(order("fake"), targets=targets)
+    assert sorted(artifact.name for artifact in found.artifacts) == ["fake", "second"]
+    assert sorted(verdict.artifact for verdict in found.verdicts) == ["fake", "second"]
+
+
+def test_another_checkpoint_is_refused(
+    order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
+) -> None:
+    before = run(order("fake"), targets=targets)
+    with pytest.raises(UsageError, match="holds artifacts of another checkpoint") as caught:
+        run(order("second", source=other), targets=targets)
+    assert "--overwrite" in caught.value.hint
+    assert read_manifest(tmp_path / "out") == before
+
+
+def test_other_factory_arguments_are_another_model(
+    order: Orders, targets: tuple[Target, ...], gate_source: Source
+) -> None:
+    run(order("fake"), targets=targets)
+    with pytest.raises(UsageError, match="another checkpoint"):
+        run(
+            order("fake", source=replace(gate_source, model_args={"outputs": "4"})), targets=targets
+        )
+
+
+def test_overwrite_moves_another_checkpoints_files_to_replaced(
+    order: Orders, fake: Fakes, other: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=(fake(text="the old one"),))
+    second = fake(NAME="second", SUFFIX=".second", answer=lambda feed: answer_of(other, feed))
+    found = run(order("second", source=other, overwrite=True), targets=(fake(), second))
+    assert [artifact.name for artifact in found.artifacts] == ["second"]
+    assert (tmp_path / "out" / "replaced" / "model.fake").read_text() == "the old one"
+    assert not (tmp_path / "out" / "model.fake").exists()
+    assert found.exit_code == 0
+
+
+def answer_of(source: Source, feed: object) -> dict[str, object]:
+    import torch
+    from safetensors.torch import load_file
+
+    module = gate.gate()
+    module.load_state_dict(load_file(source.checkpoint))
+    assert isinstance(feed, dict)
+    with torch.no_grad():
+        return {"output": module(torch.tensor(feed["x"])).numpy()}
+
+
+def test_overwrite_with_a_model_that_does_not_load_changes_nothing(
+    order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
+) -> None:
+    before = run(order("fake"), targets=targets)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        run(order("fake", source=replace(other, model=NESTED), overwrite=True), targets=targets)
+    assert read_manifest(tmp_path / "out") == before
+    assert (tmp_path / "out" / "model.fake").exists()
+
+
+def test_other_inputs_are_refused(
+    order: Orders, targets: tuple[Target, ...], gate_source: Source
+) -> None:
+    run(order("fake"), targets=targets)
+    wider = replace(gate_source, inputs=("x:float32[batch=1..9,16]",))
+    with pytest.raises(UsageError, match="other inputs: x:float32") as caught:
+        run(order("second", source=wider), targets=targets)
+    assert "--overwrite" in caught.value.hint
+
+
+def test_overwrite_moves_artifacts_of_other_inputs_to_replaced(
+    order: Orders, targets: tuple[Target, ...], gate_source: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=targets)
+    wider = replace(gate_source, inputs=("x:float32[batch=1..9,16]",))
+    found = run(order("second", source=wider, overwrite=True), targets=targets)
+    assert [artifact.name for artifact in found.artifacts] == ["second"]
+    assert (tmp_path / "out" / "replaced" / "model.fake").exists()
+
+
+def test_overwrite_of_the_same_model_and_inputs_keeps_what_is_there(
+    order: Orders, targets: tuple[Target, ...]
+) -> None:
+    run(order("fake"), targets=targets)
+    found = run(order("second", overwrite=True), targets=targets)
+    assert [artifact.name for artifact in found.artifacts] == ["fake", "second"]
+
+
+def test_a_file_in_the_way_is_a_usage_error(
+    order: Orders, targets: tuple[Target, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UsageError, match="cannot write to the output folder"):
+        run(order("fake"), targets=targets)
+
+
+def test_work_folders_of_dead_runs_are_swept(
+    order: Orders, targets: tuple[Target, ...], tmp_path: Path
+) -> None:
+    dead = tmp_path / "out" / ".work-4194304-abc"  # beyond the largest process id
+    dead.mkdir(parents=True)
+    run(order("fake"), targets=targets)
+    assert not dead.exists()
+
+
+def test_external_data_no_longer_wanted_does_not_stay(order: Orders, tmp_path: Path) -> None:
+    run(order("onnx", external_data=True))
+    assert (tmp_path / "out" / "model.onnx.data").exists()
+    run(order("onnx"))
+    assert not (tmp_path / "out" / "model.onnx.data").exists()

@@ -1,0 +1,164 @@
+"""Order and table of targets to steps: nothing is read, nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modelc.core.capture import Capture
+from modelc.core.contract import Readiness, Target
+from modelc.core.errors import MissingError, UsageError
+from modelc.core.precision import Precision
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.plan import make_plan
+
+Fakes = Callable[..., Target]
+Orders = Callable[..., Order]
+
+
+@pytest.fixture
+def table(fake: Fakes) -> tuple[Target, ...]:
+    """Three generations: seed, its child sprout (two precisions), and its child leaf."""
+    both = (Precision.FP32, Precision.FP16)
+    return (
+        fake(NAME="seed", SUFFIX=".seed", CAPTURES=(Capture.EXPORT, Capture.TRACE)),
+        fake(NAME="sprout", SUFFIX=".sprout", MADE_FROM="seed", CAPTURES=(), PRECISIONS=both),
+        fake(NAME="leaf", SUFFIX=".leaf", MADE_FROM="sprout", CAPTURES=()),
+        fake(NAME="other", SUFFIX=".other", DEVICES=("cpu", "cuda")),
+    )
+
+
+def names(order: Order, table: tuple[Target, ...]) -> list[str]:
+    return [step.name for step in make_plan(order, table)]
+
+
+def test_parents_come_first(order: Orders, table: tuple[Target, ...]) -> None:
+    assert names(order("leaf"), table) == ["seed", "sprout", "leaf"]
+
+
+def test_a_parent_asked_for_later_still_comes_first(
+    order: Orders, table: tuple[Target, ...]
+) -> None:
+    assert names(order("sprout:fp16", "other", "seed"), table) == ["seed", "sprout-fp16", "other"]
+
+
+def test_only_parents_nobody_asked_for_are_marked(order: Orders, table: tuple[Target, ...]) -> None:
+    steps = make_plan(order("leaf", "seed"), table)
+    assert {step.name: step.asked for step in steps} == {
+        "seed": True,
+        "sprout": False,
+        "leaf": True,
+    }
+
+
+def test_a_parent_is_made_in_full_precision(order: Orders, table: tuple[Target, ...]) -> None:
+    steps = {step.name: step for step in make_plan(order("sprout:fp16"), table)}
+    assert steps["sprout-fp16"].parent == "seed"
+    assert steps["seed"].wanted.precision is Precision.FP32
+
+
+def test_the_same_artifact_twice_is_one_step(order: Orders, table: tuple[Target, ...]) -> None:
+    assert names(order("seed", "seed", "sprout", "sprout:fp32"), table) == ["seed", "sprout"]
+
+
+def test_two_precisions_are_two_files(order: Orders, table: tuple[Target, ...]) -> None:
+    steps = make_plan(order("sprout", "sprout:fp16"), table)
+    assert [step.file for step in steps] == ["model.seed", "model.sprout", "model.fp16.sprout"]
+
+
+def test_auto_tries_the_targets_captures_in_order(order: Orders, table: tuple[Target, ...]) -> None:
+    (step,) = make_plan(order("seed"), table)
+    assert step.captures == (Capture.EXPORT, Capture.TRACE)
+
+
+def test_a_forced_capture_is_the_only_one_tried(order: Orders, table: tuple[Target, ...]) -> None:
+    steps = make_plan(order("sprout", capture=Capture.TRACE), table)
+    assert [step.captures for step in steps] == [(Capture.TRACE,), ()]
+
+
+def test_nothing_is_read_or_written(order: Orders, table: tuple[Target, ...]) -> None:
+    nowhere = order("leaf", source=Source(checkpoint=Path("/nowhere")), out=Path("/nowhere/out"))
+    assert len(make_plan(nowhere, table)) == 3
+
+
+def test_an_unknown_target_gives_the_nearest(order: Orders, table: tuple[Target, ...]) -> None:
+    with pytest.raises(UsageError, match="unknown target 'sprut'") as caught:
+        make_plan(order("sprut"), table)
+    assert "'sprout'" in caught.value.hint
+
+
+def test_an_unknown_precision_gives_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown precision 'half'") as caught:
+        Wanted.parse("onnx:half")
+    assert "fp16" in caught.value.hint
+
+
+def test_a_precision_that_the_target_lacks_is_refused(
+    order: Orders, table: tuple[Target, ...]
+) -> None:
+    with pytest.raises(UsageError, match="seed has no fp16"):
+        make_plan(order("seed:fp16"), table)
+
+
+def test_a_capture_that_the_target_lacks_is_refused(
+    order: Orders, table: tuple[Target, ...]
+) -> None:
+    with pytest.raises(UsageError, match="seed cannot be captured by script") as caught:
+        make_plan(order("seed", capture=Capture.SCRIPT), table)
+    assert "export or trace" in caught.value.hint
+
+
+def test_a_capture_that_a_parent_lacks_is_refused(order: Orders, table: tuple[Target, ...]) -> None:
+    with pytest.raises(UsageError, match="seed cannot be captured by script"):
+        make_plan(order("leaf", capture=Capture.SCRIPT), table)
+
+
+def test_a_device_that_the_target_does_not_run_on_is_refused(
+    order: Orders, table: tuple[Target, ...]
+) -> None:
+    with pytest.raises(UsageError, match="seed does not run on cuda"):
+        make_plan(order("other", "seed", judging=Judging(device="cuda")), table)
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown device 'gpu'"):
+        Judging(device="gpu")
+
+
+def test_an_order_for_nothing_is_refused(order: Orders) -> None:
+    with pytest.raises(UsageError, match="nothing to make"):
+        order()
+
+
+def test_a_target_that_is_not_ready_is_missing_with_its_own_mend(
+    order: Orders, fake: Fakes
+) -> None:
+    absent = Readiness(ready=False, reason="text is not installed", mend="pip install text")
+    with pytest.raises(MissingError, match="fake: text is not installed") as caught:
+        make_plan(order("fake"), (fake(ready=absent),))
+    assert caught.value.hint == "pip install text"
+
+
+def test_a_parent_that_is_not_ready_is_missing_too(order: Orders, fake: Fakes) -> None:
+    absent = Readiness(ready=False, reason="no", mend="yes")
+    child = fake(NAME="child", SUFFIX=".child", MADE_FROM="fake", CAPTURES=())
+    with pytest.raises(MissingError, match="fake: no"):
+        make_plan(order("child"), (fake(ready=absent), child))
+
+
+def test_a_converted_model_is_a_parent_that_is_not_made_again(
+    order: Orders, table: tuple[Target, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.seed").write_text("")
+    (step,) = make_plan(order("sprout", parent=tmp_path / "mine.seed"), table)
+    assert (step.name, step.parent) == ("sprout", None)
+
+
+def test_a_converted_model_of_another_format_is_no_parent(
+    order: Orders, table: tuple[Target, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.seed").write_text("")
+    with pytest.raises(UsageError, match="leaf is made from sprout, not from seed"):
+        make_plan(order("leaf", parent=tmp_path / "mine.seed"), table)

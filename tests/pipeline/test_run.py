@@ -1,0 +1,124 @@
+"""A run on digits, from its manifest."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from modelc import __version__
+from modelc.converters.registry import TARGETS
+from modelc.core.contract import EAGER
+from modelc.core.digest import sha256_of
+from modelc.core.manifest import Manifest
+from modelc.core.records import Artifact
+from modelc.core.verdict import State
+from modelc.pipeline.manifest_file import FILE, read_manifest
+from modelc.pipeline.order import Source
+
+
+@pytest.fixture(scope="module")
+def manifest(exported_digits: Path) -> Manifest:
+    found = read_manifest(exported_digits)
+    assert found is not None
+    return found
+
+
+def named(manifest: Manifest, name: str) -> Artifact:
+    return next(artifact for artifact in manifest.artifacts if artifact.name == name)
+
+
+def test_everything_is_proven_and_the_exit_code_is_zero(manifest: Manifest) -> None:
+    assert manifest.passed
+    assert manifest.exit_code == 0
+    assert (manifest.failures, manifest.notes) == ((), ())
+
+
+def test_every_artifact_has_one_verdict_that_passed(manifest: Manifest) -> None:
+    assert [v.artifact for v in manifest.verdicts] == [a.name for a in manifest.artifacts]
+    assert {verdict.state for verdict in manifest.verdicts} == {State.PASSED}
+
+
+def test_the_steps_are_the_artifacts_in_order(manifest: Manifest) -> None:
+    assert manifest.steps == tuple(artifact.name for artifact in manifest.artifacts)
+    assert {a.target for a in manifest.artifacts} <= {target.NAME for target in TARGETS}
+
+
+def test_digests_and_sizes_are_the_files_own(manifest: Manifest, exported_digits: Path) -> None:
+    for file in (file for artifact in manifest.artifacts for file in artifact.files):
+        path = exported_digits / file.name
+        assert (file.sha256, file.size) == (sha256_of(path), path.stat().st_size)
+
+
+def test_the_folder_holds_what_the_manifest_names_and_the_logs(
+    manifest: Manifest, exported_digits: Path
+) -> None:
+    files = {file.name for artifact in manifest.artifacts for file in artifact.files}
+    assert {path.name for path in exported_digits.iterdir()} == {*files, FILE, "logs"}
+
+
+def test_the_checkpoint_is_recorded_with_digest_and_factory(
+    manifest: Manifest, digits_source: Source, exported_digits: Path
+) -> None:
+    found = manifest.checkpoint
+    assert found.digest == sha256_of(digits_source.checkpoint)
+    assert found.factory == digits_source.model
+    assert not Path(found.path).is_absolute()
+    assert (exported_digits / found.path).samefile(digits_source.checkpoint)
+
+
+def test_the_samples_are_recorded_with_their_digest(
+    manifest: Manifest, digits_source: Source, exported_digits: Path
+) -> None:
+    assert digits_source.samples is not None
+    assert manifest.feeds.samples_digest == sha256_of(digits_source.samples)
+    assert (exported_digits / str(manifest.feeds.samples)).samefile(digits_source.samples)
+
+
+def test_a_captured_artifact_descends_from_the_checkpoint(manifest: Manifest) -> None:
+    found = named(manifest, "torchscript")
+    assert (found.parent, found.made_from) == (manifest.checkpoint.digest, EAGER)
+
+
+@pytest.mark.needs("onnx")
+@pytest.mark.needs("openvino")
+@pytest.mark.parametrize("name", ["openvino", "openvino-fp16"])
+def test_an_ir_descends_from_the_onnx(manifest: Manifest, name: str) -> None:
+    found = named(manifest, name)
+    assert (found.parent, found.made_from) == (named(manifest, "onnx").digest, "onnx")
+
+
+def test_versions_are_recorded(manifest: Manifest) -> None:
+    assert manifest.modelc == __version__
+    assert {"python", "platform", "torch", "numpy"} <= set(manifest.environment)
+    assert all(artifact.versions for artifact in manifest.artifacts)
+
+
+def test_the_attempt_that_was_kept_is_recorded(manifest: Manifest) -> None:
+    for artifact in manifest.artifacts:
+        (attempt,) = artifact.attempts
+        assert (attempt.outcome, attempt.reason) == ("passed", "")
+        assert attempt.capture == (artifact.capture or "convert")
+
+
+def test_verdicts_rest_on_the_sample_and_on_three_sizes(manifest: Manifest) -> None:
+    for verdict in manifest.verdicts:
+        assert verdict.feeds[:4] == ("sample", "min", "opt", "max")
+        assert {output.shape for output in verdict.outputs} >= {(1, 10), (4, 10), (8, 10)}
+
+
+def test_every_output_is_judged_on_every_feed(manifest: Manifest) -> None:
+    for verdict in manifest.verdicts:
+        judged = [(output.feed, output.output) for output in verdict.outputs]
+        assert judged == [(feed, "output") for feed in verdict.feeds]
+
+
+def test_no_work_folder_is_left(exported_digits: Path) -> None:
+    assert not [path for path in exported_digits.iterdir() if path.name.startswith(".")]
+
+
+def test_the_manifest_names_no_absolute_path(exported_digits: Path) -> None:
+    texts = re.findall(r'"([^"]*)"', (exported_digits / FILE).read_text())
+    assert len(texts) > 99
+    assert not [text for text in texts if Path(text).is_absolute()]

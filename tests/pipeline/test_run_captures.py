@@ -1,0 +1,161 @@
+"""Which capture is kept: what the verdict says, not what raised no error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.capture import Capture
+from modelc.core.contract import Branch, Job, Target
+from modelc.core.errors import ConversionError
+from modelc.core.events import Event, Noted
+from modelc.core.manifest import Manifest
+from modelc.pipeline.order import Order, Source
+from modelc.pipeline.run import run
+from modelc.sample_models import gate
+
+Fakes = Callable[..., Target]
+Orders = Callable[..., Order]
+
+
+def line_of_the_branch() -> int:
+    lines = Path(str(inspect.getsourcefile(gate))).read_text().splitlines()
+    return 1 + next(at for at, text in enumerate(lines) if "if x.mean() > 0" in text)
+
+
+@pytest.fixture
+def auto(order: Orders) -> Manifest:
+    return run(order("torchscript"))
+
+
+def test_auto_passes_the_trace_over_and_keeps_the_script(auto: Manifest) -> None:
+    (artifact,) = auto.artifacts
+    assert artifact.capture == "script"
+    assert [(a.capture, a.outcome) for a in artifact.attempts] == [
+        ("trace", "failed"),
+        ("script", "passed"),
+    ]
+    assert auto.exit_code == 0
+
+
+def test_the_trace_that_was_passed_over_is_told_with_its_branch(auto: Manifest) -> None:
+    reason = auto.artifacts[0].attempts[0].reason
+    assert f"gate.py:{line_of_the_branch()}" in reason
+
+
+def test_what_was_kept_is_right_on_both_arms(order: Orders) -> None:
+    from modelc.core.grammar import parse_input
+    from modelc.core.signature import resolve
+    from modelc.validators.feeds import draw_feeds
+
+    found = run(order("torchscript"))
+    feeds = draw_feeds(resolve([parse_input(text) for text in gate.SIGNATURE], {}))
+    arms = {bool(feed.arrays["x"].mean() > 0) for feed in feeds}
+    assert arms == {True, False}
+    assert found.verdicts[0].feeds == tuple(feed.name for feed in feeds)
+    assert all(output.passed for output in found.verdicts[0].outputs)
+
+
+def test_nothing_of_the_failed_attempt_is_left(auto: Manifest, tmp_path: Path) -> None:
+    assert auto.passed
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"logs", "manifest.json", "model.torchscript.pt"}
+
+
+@pytest.fixture
+def forced(order: Orders) -> Manifest:
+    return run(order("torchscript", capture=Capture.TRACE))
+
+
+def test_a_forced_trace_of_a_branch_fails_with_one(forced: Manifest) -> None:
+    assert forced.exit_code == 1
+    assert not forced.passed
+
+
+def test_a_failed_artifact_is_in_rejected_and_nowhere_else(
+    forced: Manifest, tmp_path: Path
+) -> None:
+    (artifact,) = forced.artifacts
+    assert artifact.rejected
+    assert artifact.files[0].name == "rejected/model.torchscript.pt"
+    found = [p.relative_to(tmp_path / "out") for p in tmp_path.rglob("*.pt")]
+    assert found == [Path("rejected/model.torchscript.pt")]
+
+
+def test_the_reason_names_a_feed_of_the_other_arm_and_the_line(forced: Manifest) -> None:
+    (verdict,) = forced.verdicts
+    wrong = {output.feed for output in verdict.outputs if not output.passed}
+    arms = verdict.reason.partition("on its other arm: ")[2]
+    assert wrong
+    assert {feed.strip(" );") for feed in arms.split(",")} == wrong
+    assert f"gate.py:{line_of_the_branch()}" in verdict.reason
+
+
+def test_the_note_to_the_terminal_names_the_failed_attempt(order: Orders) -> None:
+    told: list[Event] = []
+    run(order("torchscript"), told.append)
+    notes = [event.text for event in told if isinstance(event, Noted)]
+    assert any("trace failed" in note and "gate.py" in note for note in notes)
+
+
+def line_one(*, other: bool) -> Branch:
+    """A branch of this file that eager never reaches, or the gate's own."""
+    return Branch(file=str(gate.__file__), line=line_of_the_branch() if other else 1)
+
+
+def test_a_trace_in_doubt_gives_way_to_a_capture_that_is_sure(order: Orders, fake: Fakes) -> None:
+    asked: list[Capture | None] = []
+    target = fake(
+        CAPTURES=(Capture.TRACE, Capture.SCRIPT),
+        frozen=(line_one(other=False),),
+        on_convert=lambda job: asked.append(job.capture),
+    )
+    found = run(order("fake"), targets=(target,))
+    assert asked == [Capture.TRACE, Capture.SCRIPT]
+    assert [a.outcome for a in found.artifacts[0].attempts] == ["doubtful", "doubtful"]
+
+
+def test_a_trace_in_doubt_is_kept_with_a_note_where_nothing_else_holds(
+    order: Orders, fake: Fakes
+) -> None:
+    found = run(order("fake"), targets=(fake(frozen=(line_one(other=False),)),))
+    assert found.passed
+    assert "gate.py:1" in found.artifacts[0].notes[0]
+    assert "no feed took another arm" in found.verdicts[0].notes[0]
+
+
+def test_a_capture_that_is_refused_is_recorded_and_the_next_is_tried(
+    order: Orders, fake: Fakes
+) -> None:
+    def refuse_trace(job: Job) -> None:
+        if job.capture is Capture.TRACE:
+            raise ConversionError("no trace today", hint="script it")
+
+    target = fake(CAPTURES=(Capture.TRACE, Capture.SCRIPT), on_convert=refuse_trace)
+    (artifact,) = run(order("fake"), targets=(target,)).artifacts
+    assert [(a.outcome, a.reason) for a in artifact.attempts] == [
+        ("error", "no trace today"),
+        ("passed", ""),
+    ]
+
+
+@pytest.mark.needs("onnx")
+def test_auto_of_onnx_goes_from_export_to_script(order: Orders) -> None:
+    (artifact,) = run(order("onnx")).artifacts
+    assert [(a.capture, a.outcome) for a in artifact.attempts] == [
+        ("export", "error"),
+        ("script", "passed"),
+    ]
+    assert f"gate.py:{line_of_the_branch()}" in artifact.attempts[0].reason
+
+
+def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> None:
+    loose = order("torchscript", capture=Capture.TRACE, source=gate_source)
+    judging = replace(loose.judging, atol=9.0, min_sqnr=-99.0)
+    found = run(replace(loose, judging=judging))
+    assert found.verdicts[0].tolerance.atol == 9.0
+    assert found.exit_code == 0

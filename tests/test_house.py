@@ -1,0 +1,210 @@
+"""The rules of the house, as tests."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from modelc.cli.app import BUG, INTERRUPTED, app
+from modelc.converters.registry import TARGETS
+from modelc.core.errors import ModelcError
+from modelc.validators.tolerance import TOLERANCES
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+NOT_SHIPPED = {"tests", "sample_models", "benchmarks"}
+PACKAGES: list[str] = PYPROJECT["tool"]["setuptools"]["packages"]
+ROOMS = sorted(name.partition(".")[2] for name in PACKAGES if "." in name)
+PRODUCTION = sorted(
+    [*ROOT.glob("*.py"), *(file for room in ROOMS for file in (ROOT / room).glob("*.py"))]
+)
+HEAVY = {
+    "modelopt",
+    "msgspec",
+    "nncf",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "safetensors",
+    "tensorrt",
+    "torch",
+    "transformers",
+}
+KNOWS_FORMATS = {
+    "cli/build_ov.py",  # the command's own name says a format
+    "pipeline/record.py",  # names of packages, whose versions a manifest holds
+}
+WORDS = re.compile(r"\.\./shared|farm-bench|/work/")
+GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
+COMMANDS: dict[str, Any] = GROUP.commands
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body, without the docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def texts(*patterns: str) -> Iterator[tuple[Path, str]]:
+    for pattern in patterns:
+        for file in sorted(ROOT.glob(pattern)):
+            if file.is_file() and file != Path(__file__).resolve():
+                yield file, file.read_text(encoding="utf-8")
+
+
+def test_every_room_is_listed_in_pyproject() -> None:
+    found = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert found - NOT_SHIPPED == set(ROOMS)
+
+
+def test_only_the_face_and_the_door_stand_at_the_root() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_every_room_is_type_checked() -> None:
+    checked = set(PYPROJECT["tool"]["mypy"]["files"])
+    assert {*ROOMS, *NOT_SHIPPED, "docs", "__init__.py", "__main__.py"} <= checked
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import modelc",
+        "from modelc.cli.app import door; door(['--help'])",
+        "from modelc.cli.app import door; door(['export', '--help'])",
+        "from modelc.cli.app import door; door(['targets'])",
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(code: str) -> None:
+    asked = f"{code}\nimport json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    loaded = json.loads(ran.stderr.splitlines()[-1])
+    assert "modelc" in loaded
+    assert not HEAVY.intersection(loaded)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_a_page(name: str) -> None:
+    helps = {parameter.name: parameter.help for parameter in COMMANDS[name].params}
+    assert COMMANDS[name].help
+    assert not [parameter for parameter, text in helps.items() if not text]
+    assert (ROOT / "docs" / "commands" / f"{name}.md").is_file()
+
+
+def test_there_is_no_page_of_a_command_that_is_gone() -> None:
+    assert {page.stem for page in (ROOT / "docs" / "commands").iterdir()} == set(COMMANDS)
+
+
+def test_what_is_generated_is_up_to_date() -> None:
+    check = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    ran = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    links = [
+        (name_of(file), link)
+        for file, text in texts("README.md", "docs/*.md", "docs/*/*.md")
+        for link in re.findall(r"\]\(([^)#:]+)\)", text)
+        if not (file.parent / link).exists()
+    ]
+    assert not links
+
+
+def test_every_target_is_in_the_readme_with_what_it_has() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    for target in TARGETS:
+        row = next(line for line in lines if line.startswith(f"| `{target.NAME}` |"))
+        words = (target.MADE_FROM, *target.CAPTURES, *target.PRECISIONS, *target.DEVICES)
+        assert not [word for word in words if str(word) not in row]
+
+
+def test_every_exit_code_is_one_classs_own_and_in_the_readme() -> None:
+    codes = [kind.exit_code for kind in ModelcError.__subclasses__()]
+    taken = [0, 1, BUG, INTERRUPTED, *codes]
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert not [code for code, count in Counter(taken).items() if count > 1]
+    assert sorted(map(int, rows)) == sorted(taken)
+
+
+def test_every_tolerance_is_in_the_docs_with_its_numbers() -> None:
+    page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    for precision, tolerance in TOLERANCES.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| {precision} |"))
+        cells = [cell.strip().removesuffix(" dB") for cell in row.split("|")]
+        told = tuple(map(float, cells[2:5]))
+        assert told == (tolerance.atol, tolerance.rtol, tolerance.min_sqnr)
+        assert len(cells[5].split()) > 5, "a reason"
+
+
+@pytest.mark.parametrize("room", ["cli", "core", "pipeline", "validators"])
+def test_a_formats_name_is_in_its_own_file_alone(room: str) -> None:
+    names = {text for target in TARGETS for text in (target.NAME, target.SUFFIX)}
+    found = [
+        f"{name_of(file)}:{node.lineno} {node.value}"
+        for file in PRODUCTION
+        if file.parent.name == room and name_of(file) not in KNOWS_FORMATS
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert not found
+
+
+def test_nobody_imports_a_format_but_the_registry() -> None:
+    modules = {target.__name__.rpartition(".")[2] for target in TARGETS}  # type: ignore[attr-defined]  # each is a module
+    found = [
+        f"{name_of(file)}:{node.lineno}"
+        for file in PRODUCTION
+        if name_of(file) != "converters/registry.py"
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and "converters" in (node.module or "").split(".")
+        if modules & {(node.module or "").rpartition(".")[2], *(a.name for a in node.names)}
+    ]
+    assert not found
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    lengths = {name_of(f): len(f.read_text(encoding="utf-8").splitlines()) for f in PRODUCTION}
+    assert not {name: length for name, length in lengths.items() if length > 400}
+
+
+def test_no_function_body_is_longer_than_50_lines() -> None:
+    lengths = {
+        f"{name_of(file)}:{function.name}": body_lines(function)
+        for file in PRODUCTION
+        for function in functions(file)
+    }
+    assert not {name: length for name, length in lengths.items() if length > 50}
+
+
+def test_nothing_names_the_place_where_it_was_made() -> None:
+    files = ("*.*", "Makefile", ".ci/*", "docs/**/*.md", "tests/**/*.py")
+    rooms = (*ROOMS, "benchmarks", "docs", "sample_models")
+    found = [
+        f"{name_of(file)}: {word}"
+        for file, text in texts(*files, *(f"{room}/*.py" for room in rooms))
+        for word in WORDS.findall(text)
+    ]
+    assert not found
