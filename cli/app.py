@@ -65,22 +65,30 @@ def door(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     try:
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
-    except ModelcError as error:
-        _tell(error.message, error.hint, error if debug else None)
-        return error.exit_code
-    except TyperException as error:
-        return _misused(error, debug=debug)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer itself makes an exit of most interrupts
-    except Exception as error:  # noqa: BLE001 - the door: whatever comes here is our bug
-        if not isinstance(error.__cause__, KeyboardInterrupt):
-            hint = f"please report {_bug_log()}"
-            _tell(f"a bug of modelc: {error!r}", hint, error if debug else None)
-            return BUG
-        code = INTERRUPTED  # a library that was being loaded makes an ImportError of it
+    except Exception as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
+        code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug)
     if code == INTERRUPTED:
         _tell("interrupted", "what was proven before is in the output folder; run again to go on")
     return code if isinstance(code, int) else 0
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether an interrupt is behind it: a library being loaded makes an ImportError of one."""
+    cause = error.__cause__
+    return isinstance(error, KeyboardInterrupt) or (cause is not None and _interrupted(cause))
+
+
+def _failed(error: Exception, *, debug: bool) -> int:
+    """Tell what stopped the work; the exit code of whose it is to mend."""
+    if isinstance(error, TyperException):
+        return _misused(error, debug=debug)
+    if isinstance(error, ModelcError):
+        _tell(error.message, error.hint, error if debug else None)
+        return error.exit_code
+    _tell(f"a bug of modelc: {error!r}", f"please report {_bug_log()}", error if debug else None)
+    return BUG
 
 
 def _misused(error: TyperException, *, debug: bool) -> int:

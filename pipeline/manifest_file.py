@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..core.errors import UsageError, first_line
@@ -34,9 +34,14 @@ def read_manifest(folder: Path) -> Manifest | None:
                 f"{path} has schema version {version!r}; this modelc reads {SCHEMA_VERSION}",
                 hint=hint,
             )
-        return msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
+    for file in (file for artifact in manifest.artifacts for file in artifact.files):
+        name = PurePosixPath(file.name)
+        if name.is_absolute() or ".." in name.parts:
+            raise UsageError(f"{path} names a file outside its folder: {file.name}", hint=hint)
+    return manifest
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:

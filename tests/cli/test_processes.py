@@ -95,6 +95,19 @@ def test_no_color_is_honoured(on_a_terminal: Callable[..., str]) -> None:
     assert not COLOUR.search(shown)
 
 
+def test_an_interrupt_that_a_library_made_an_import_error_is_an_interrupt(
+    door: Run, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"net_of_{tmp_path.name}"
+    source = "def build():\n    raise ImportError('initialization failed') from KeyboardInterrupt()\n"
+    (tmp_path / f"{name}.py").write_text(source)
+    ran = door("export", weights, "--model", f"{name}:build", "--to", "onnx", "-o", "out")
+    assert ran.returncode == 130
+    assert "error: interrupted" in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Children get SIGINT's default, even where this process runs in a shell's background."""

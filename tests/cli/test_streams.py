@@ -100,9 +100,9 @@ def test_what_a_users_model_prints_goes_to_the_log(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = f"net_of_{tmp_path.name}"
-    source = "import os, torch\ndef build():\n    os.write(1, b'hello')\n    return torch.nn.ReLU()\n"
-    (tmp_path / f"{name}.py").write_text(source)
-    torch.save({}, tmp_path / "a.pt")
+    source = "import os, torch\ndef build():\n    os.write(1, b'hello')\n"
+    (tmp_path / f"{name}.py").write_text(f"{source}    return torch.nn.Linear(3, 2)\n")
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "a.pt")
     given = ("a.pt", "--model", f"{name}:build", "--input", "x:float32[batch=1..4,3]")
     ran = door("export", *given, *TO, "out", "--json")
     assert json.loads(ran.stdout)["artifacts"]

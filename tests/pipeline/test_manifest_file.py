@@ -92,3 +92,13 @@ def test_a_verdict_of_another_type_is_a_usage_error(
 
 def test_json_ends_with_a_newline_and_is_indented() -> None:
     assert as_json({"a": [1]}) == b'{\n "a": [\n  1\n ]\n}\n'
+
+
+@pytest.mark.parametrize("name", ["../model.onnx", "/etc/model.onnx", "a/../../model.onnx"])
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(
+    exported_digits: Path, tmp_path: Path, name: str
+) -> None:
+    text = (exported_digits / FILE).read_text().replace('"model.onnx"', f'"{name}"')
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(UsageError, match="outside its folder"):
+        read_manifest(tmp_path)
