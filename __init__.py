@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .pipeline.api import (
         Judging,
         ModelcError,
+        Moved,
         Source,
         build,
         export,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Judging",
     "ModelcError",
+    "Moved",
     "Source",
     "__version__",
     "build",

@@ -92,10 +92,15 @@ AllowPickle = Annotated[
     ),
 ]
 Feeds = Annotated[
-    int,
-    typer.Option("--feeds", help="Feeds to judge on, 5 or more.", rich_help_panel=_JUDGE),
+    int | None,
+    typer.Option(
+        "--feeds", help="Feeds to judge on, 5 (the default) or more.", rich_help_panel=_JUDGE
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the feeds.", rich_help_panel=_JUDGE)]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Seed of the feeds, 0 by default.", rich_help_panel=_JUDGE),
+]
 Atol = Annotated[
     float | None,
     typer.Option("--atol", help="Absolute tolerance.", rich_help_panel=_JUDGE),
@@ -171,8 +176,8 @@ def source_of(
 
 def judging_of(
     *,
-    feeds: int,
-    seed: int,
+    feeds: int | None,
+    seed: int | None,
     atol: float | None,
     rtol: float | None,
     min_sqnr: float | None,

@@ -135,7 +135,10 @@ def show_verdict(verdict: Verdict) -> None:
     console.print(table)
     state = _STATES[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
-    _say(console, f"{escape(verdict.artifact)} {state} on {len(verdict.feeds)} feeds{reason}")
+    limit = verdict.tolerance
+    within = f"atol {limit.atol:g}, rtol {limit.rtol:g}, SQNR {limit.min_sqnr:g} dB"
+    feeds = f"{len(verdict.feeds)} feeds"
+    _say(console, f"{escape(verdict.artifact)} {state} on {feeds} within {within}{reason}")
     for note in verdict.notes:
         _say(console, f"  [yellow]{escape(note)}[/]")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..core.errors import UsageError
 from ..core.verdict import Verdict
 from . import options as o
 
@@ -21,7 +23,13 @@ def validate(
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", help="Where a folder's checkpoint is now, if it moved."),
+        typer.Option("--checkpoint", help="Where the recorded checkpoint is now, if it moved."),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision", help="What to judge a single file as; default: as recorded, or fp32."
+        ),
     ] = None,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
@@ -29,8 +37,8 @@ def validate(
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
-    feeds: o.Feeds = 5,
-    seed: o.Seed = 0,
+    feeds: o.Feeds = None,
+    seed: o.Seed = None,
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
@@ -40,13 +48,18 @@ def validate(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check digests and judge artifacts against eager again."""
+    from ..pipeline.api import Moved
     from ..pipeline.api import validate as judge_again
     from ..pipeline.manifest_file import as_json
     from .render import show_json, show_manifest, show_verdict
     from .screen import Screen
 
-    source = None
-    if against is not None:
+    eager = {"--model": model, "--model-arg": model_arg, "--input": inputs}
+    if against is None:
+        _refuse([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
+        source = None
+    else:
+        _refuse(["--checkpoint"], [checkpoint], "beside --against")
         source = o.source_of(
             against,
             model=model,
@@ -56,16 +69,15 @@ def validate(
             strict=not no_strict,
             allow_pickle=allow_pickle,
         )
-    judging = o.judging_of(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
-    )
     with Screen(quiet=quiet) as screen:
         result = judge_again(
             path,
             against=source,
-            checkpoint=checkpoint,
-            allow_pickle=allow_pickle,
-            judging=judging,
+            moved=Moved(checkpoint=checkpoint, samples=samples, allow_pickle=allow_pickle),
+            precision=precision,
+            judging=o.judging_of(
+                feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
+            ),
             tell=screen,
         )
     if json:
@@ -75,3 +87,13 @@ def validate(
     else:
         show_manifest(result, str(path))
     raise typer.Exit(result.exit_code)
+
+
+def _refuse(names: Sequence[str], values: Sequence[object], where: str) -> None:
+    """No option that was given stays without effect in silence."""
+    for name, value in zip(names, values, strict=True):
+        if value:
+            raise UsageError(
+                f"{name} has no effect {where}",
+                hint="leave it out, or name the eager reference with --against CHECKPOINT",
+            )

@@ -145,15 +145,6 @@ class Inspection:
     operators: Mapping[str, int]  # operator -> count
     metadata: Mapping[str, str]
 
-    @property
-    def precision(self) -> Precision:
-        """The precision of most weight elements; fp32 where there are none."""
-        halves = sum(n for dtype, n in self.weights.items() if dtype in ("f16", "float16"))
-        singles = sum(
-            n for dtype, n in self.weights.items() if dtype in ("f32", "float32", "float")
-        )
-        return Precision.FP16 if halves > singles else Precision.FP32
-
 
 class Target(Protocol):
     """What a format file offers. A module of `converters/` is one."""

@@ -38,7 +38,11 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Order, checkpoint, signature, artifacts with lineage, verdicts, versions."""
+    """Order, checkpoint, signature, artifacts with lineage, verdicts, versions.
+
+    `fingerprint` is what eager gave on a fixed feed, by output: mean and L2 norm. It tells the
+    same weights in other code.
+    """
 
     modelc: str
     created: str
@@ -47,6 +51,7 @@ class Manifest:
     signature: Signature
     feeds: FeedPlan
     environment: dict[str, str]
+    fingerprint: dict[str, tuple[float, float]] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     failures: tuple[Failure, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .precision import Precision
+from .verdict import Tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Artifact:
     """One model in one format and precision.
 
     `files[0]` is the model itself. `parent` is the SHA-256 of what it was made from: the
-    checkpoint or another artifact's first file.
+    checkpoint or another artifact's first file. `tolerance` is what it was exported within.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Artifact:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     rejected: bool = False
+    tolerance: Tolerance | None = None
 
     @property
     def digest(self) -> str:

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ def command_page(name: str, command: Any) -> str:
 
 def _row(option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
-    value = f" `{option.metavar}`" if option.metavar else ""
+    choices = type(option.default) if isinstance(option.default, Enum) else ()
+    values = option.metavar or ", ".join(str(choice) for choice in choices)
+    value = f" `{values}`" if values else ""
     default = "required" if option.required else _default(option.default)
     return f"| {names}{value} | {_plain(option.help)} | {default} |"
 

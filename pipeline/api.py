@@ -9,14 +9,15 @@ from pathlib import Path
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
 from ..core.contract import Inspection, Readiness, Target
-from ..core.errors import ModelcError
+from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.names import unknown
+from ..core.precision import Precision
 from ..core.verdict import Verdict
 from .building import build_order
 from .order import Judging, Order, Source, Wanted
-from .recorded import record_beside
+from .recorded import Moved, record_beside
 from .revalidate import validate_folder
 from .run import run
 from .single import validate_file
@@ -26,6 +27,7 @@ PathLike = str | Path
 __all__ = [
     "Judging",
     "ModelcError",
+    "Moved",
     "Source",
     "build",
     "export",
@@ -150,8 +152,8 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     path: PathLike,
     *,
     against: Source | None = None,
-    checkpoint: PathLike | None = None,
-    allow_pickle: bool = False,
+    moved: Moved | None = None,
+    precision: str | None = None,
     judging: Judging | None = None,
     tell: Tell = silence,
 ) -> Manifest | Verdict:
@@ -160,24 +162,31 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     Args:
         path: an output folder or a model file.
         against: the eager side of a single file; None takes the manifest beside it.
-        checkpoint: where a folder's checkpoint is now, when it has moved.
-        allow_pickle: must be said again where the record says it was needed.
-        judging: tolerances and device; for a folder, feeds and seed are the recorded ones.
+        moved: where a recorded checkpoint and samples are now.
+        precision: what to judge a single file as; None is the recorded one, or fp32.
+        judging: what is not given in it is as recorded, or the default.
         tell: listens to progress.
 
     Raises:
         ModelcError: the artifact or the checkpoint cannot be used.
     """
     place = Path(path)
-    if place.is_file() or against is not None:
-        return validate_file(place, against, tell, judging=judging, allow_pickle=allow_pickle)
-    return validate_folder(
-        place,
-        tell,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        allow_pickle=allow_pickle,
-        judging=judging,
-    )
+    if not place.is_dir():
+        known = None if precision is None else _precision(precision)
+        return validate_file(place, against, tell, judging=judging, precision=known, moved=moved)
+    if against is not None or precision is not None:
+        raise UsageError(
+            f"{place} is a folder, judged against what its manifest says",
+            hint="give a model file, or leave out --against and --precision",
+        )
+    return validate_folder(place, tell, moved=moved, judging=judging)
+
+
+def _precision(text: str) -> Precision:
+    known = [precision.value for precision in Precision]
+    if text not in known:
+        raise unknown("precision", text, known)
+    return Precision(text)
 
 
 def inspect(path: PathLike) -> Looked:

@@ -9,7 +9,7 @@ from ..converters.registry import target_named, target_of
 from ..core.contract import EAGER
 from ..core.errors import UsageError
 from .order import Judging, Order, Source, Wanted
-from .recorded import record_beside, recorded_source
+from .recorded import Moved, record_beside, recorded_source
 
 
 def build_order(  # noqa: PLR0913 - what the build commands have in common
@@ -47,7 +47,7 @@ def build_order(  # noqa: PLR0913 - what the build commands have in common
             hint="add --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
         )
     manifest, _ = beside
-    source = recorded_source(manifest, path.parent, allow_pickle=given.allow_pickle)
+    source = recorded_source(manifest, path.parent, Moved(allow_pickle=given.allow_pickle))
     return replace(order, source=source, parent=path, signature=manifest.signature)
 
 

@@ -217,6 +217,7 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
         versions=dict(trial.converted.versions),
         notes=(*trial.converted.notes, *tell_frozen(trial.frozen)),
         rejected=not passed,
+        tolerance=trial.verdict.tolerance,
     )
     untested = tell_frozen([one for one in trial.frozen if passed and not one.others])
     notes = (*trial.verdict.notes, *untested)

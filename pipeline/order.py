@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,17 +55,20 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Judging:
-    """How artifacts are judged: how many feeds, from which seed, within what, on which device."""
+    """How artifacts are judged: how many feeds, from which seed, within what, on which device.
 
-    feeds: int = MIN_FEEDS
-    seed: int = 0
+    None is the default (`MIN_FEEDS`, 0, the table's tolerance), or what a manifest recorded.
+    """
+
+    feeds: int | None = None
+    seed: int | None = None
     atol: float | None = None
     rtol: float | None = None
     min_sqnr: float | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.feeds < MIN_FEEDS:
+        if self.feeds is not None and self.feeds < MIN_FEEDS:
             raise UsageError(
                 f"--feeds {self.feeds} is too few to judge by", hint=f"use {MIN_FEEDS} or more"
             )
@@ -72,8 +76,10 @@ class Judging:
             raise unknown("device", self.device, ["cpu", "cuda"])
         for name in ("atol", "rtol"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
+            if value is not None and not 0 <= value < math.inf:
                 raise UsageError(f"--{name} {value} is not a tolerance", hint="use 0 or more")
+        if self.min_sqnr is not None and not math.isfinite(self.min_sqnr):
+            raise UsageError(f"--min-sqnr {self.min_sqnr} is not a number", hint="use dB: 60")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def prove(candidate: Candidate, subject: Subject, judging: Judging, stage: Stage
             artifact_inputs=taken,
             signature=subject.signature,
         )
-        clock.detail = str(verdict.state)
+        clock.detail, clock.passed = str(verdict.state), verdict.passed
     return replace(verdict, seconds=clock.seconds)
 
 

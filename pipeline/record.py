@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -13,6 +14,7 @@ from .. import __version__
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import Checkpoint, FileRecord
+from ..validators.fingerprint import alike
 from .folder import REJECTED, OutputFolder
 from .making import Made
 from .manifest_file import read_manifest, without, write_manifest
@@ -31,11 +33,20 @@ def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> 
         UsageError: it is another checkpoint's record and the order does not overwrite.
     """
     known = read_manifest(folder.path)
+    folder.reads(_read_by(order, checkpoint))
+    folder.own(file.name for a in (known.artifacts if known else ()) for file in a.files)
     if known is None or order.overwrite or _same_model(known.checkpoint, checkpoint):
         return known
     raise UsageError(
         f"{order.out} holds artifacts of another checkpoint ({known.checkpoint.path})", hint=_HINT
     )
+
+
+def _read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+    root = Path(checkpoint.path)
+    root = root if root.is_dir() else root.parent
+    yield from (root / file.name for file in checkpoint.files)
+    yield from (path for path in (order.parent, order.source.samples) if path is not None)
 
 
 def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
@@ -62,20 +73,30 @@ def begin_record(
             samples=subject.feeds.samples and _relative(subject.feeds.samples, folder),
         ),
         environment=environment(),
+        fingerprint=subject.fingerprint,
         notes=subject.notes,
     )
     if known is None:
         return fresh
-    same = _same_model(known.checkpoint, subject.checkpoint)
-    if same and known.signature == subject.signature:
+    difference = _difference(known, subject)
+    if not difference:
         return replace(fresh, artifacts=known.artifacts, verdicts=known.verdicts)
     if not order.overwrite:
-        inputs = "  ".join(map(str, known.signature.inputs))
-        raise UsageError(f"{order.out} holds artifacts with other inputs: {inputs}", hint=_HINT)
-    for artifact in known.artifacts:
-        folder.set_aside(artifact.files)
+        raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
+    folder.set_aside(file for artifact in known.artifacts for file in artifact.files)
     write_manifest(fresh, folder.path)
     return fresh
+
+
+def _difference(known: Manifest, subject: Subject) -> str:
+    """Why the record's artifacts are not of today's model; empty when they are."""
+    if not _same_model(known.checkpoint, subject.checkpoint):
+        return f"of another checkpoint ({known.checkpoint.path})"
+    if known.signature != subject.signature:
+        return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
+    if known.fingerprint and not alike(known.fingerprint, subject.fingerprint):
+        return "of other model code: the same weights and inputs give other outputs now"
+    return ""
 
 
 def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
@@ -104,7 +125,8 @@ def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
 
 
 def _relative(path: str, folder: OutputFolder) -> str:
-    return Path(os.path.relpath(path, folder.path)).as_posix()
+    """Both ends resolved: `..` after a symbolic link leads elsewhere."""
+    return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()
 
 
 def environment() -> dict[str, str]:

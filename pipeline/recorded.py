@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.digest import sha256_of
@@ -9,7 +10,7 @@ from ..core.errors import CheckpointError, UsageError
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Checkpoint
 from .manifest_file import FILE, read_manifest
-from .order import Source
+from .order import Judging, Source
 
 
 def manifest_of(folder: Path) -> Manifest:
@@ -34,45 +35,72 @@ def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:
     if manifest is None:
         return None
     named = [a for a in manifest.artifacts if a.files[0].name == path.name and not a.rejected]
-    if not named or named[0].digest != sha256_of(path):
+    if not named or changed_file(named[0], path.parent):
         return None
     return manifest, named[0]
 
 
-def recorded_source(
-    manifest: Manifest, folder: Path, *, checkpoint: Path | None = None, allow_pickle: bool = False
-) -> Source:
-    """The eager side as the manifest records it.
+def changed_file(artifact: Artifact, folder: Path) -> str:
+    """What is wrong with the artifact's files on disk; empty when they are as recorded.
 
-    Args:
-        manifest: the record.
-        folder: where the manifest stands; its paths are relative to it.
-        checkpoint: where the checkpoint is now, when it has moved.
-        allow_pickle: must be said again where the record says it was needed.
+    The debug sidecar may stay behind.
+    """
+    for file in artifact.files:
+        path = folder / file.name
+        if not path.exists():
+            if file.role == "debug":
+                continue
+            return f"{file.name} is missing"
+        if sha256_of(path) != file.sha256:
+            return f"{file.name} was changed after it was proven: its digest is another"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Where the files of an earlier run are now; pickles must be allowed anew."""
+
+    checkpoint: Path | None = None
+    samples: Path | None = None
+    allow_pickle: bool = False
+
+
+def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
+    """The eager side as the manifest in `folder` records it, with its files found again.
 
     Raises:
         CheckpointError: the checkpoint is not where it was.
         UsageError: a pickle must be allowed again.
     """
     recorded = manifest.checkpoint
-    path = checkpoint or folder / recorded.path
+    path = moved.checkpoint or folder / recorded.path
     if not path.exists():
         raise CheckpointError(
-            f"the checkpoint {path} is not there", hint="say where it is now: --checkpoint PATH"
+            f"the checkpoint {path} is not there",
+            hint="say where it is now: modelc validate --checkpoint PATH",
         )
-    if recorded.allow_pickle and not allow_pickle:
+    if recorded.allow_pickle and not moved.allow_pickle:
         raise UsageError(
             f"{folder} was made from a full pickle, which can run code when it is read",
             hint="add --allow-pickle if you trust its maker",
         )
-    samples = manifest.feeds.samples
+    then = manifest.feeds.samples
     return Source(
         checkpoint=path,
         model=recorded.factory,
         model_args=recorded.factory_args,
         strict=recorded.strict,
         allow_pickle=recorded.allow_pickle,
-        samples=None if samples is None else folder / samples,
+        samples=None if then is None else moved.samples or folder / then,
+    )
+
+
+def as_recorded(judging: Judging, manifest: Manifest) -> Judging:
+    """The number of feeds and the seed of the record, where none are asked for now."""
+    return replace(
+        judging,
+        feeds=manifest.feeds.count if judging.feeds is None else judging.feeds,
+        seed=manifest.feeds.seed if judging.seed is None else judging.seed,
     )
 
 
@@ -95,5 +123,5 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
     if not source.samples.exists() or sha256_of(source.samples) != samples:
         raise CheckpointError(
             f"the samples {source.samples} are gone or changed since the export",
-            hint="put the file back, or export again",
+            hint="say where they are now: --inputs FILE",
         )

@@ -8,18 +8,17 @@ from pathlib import Path
 
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import Target
-from ..core.digest import sha256_of
 from ..core.errors import RunnerError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..core.verdict import State, Verdict
+from ..core.verdict import State, Tolerance, Verdict
 from ..validators.tolerance import tolerance_for
 from .folder import REJECTED, OutputFolder, opened
 from .manifest_file import without, write_manifest
 from .order import Judging
 from .proof import Candidate, prove
-from .recorded import check_same, manifest_of, recorded_source
+from .recorded import Moved, as_recorded, changed_file, check_same, manifest_of, recorded_source
 from .stage import Stage
 from .subject import open_subject, read_checkpoint
 
@@ -28,8 +27,7 @@ def validate_folder(
     folder: Path,
     tell: Tell = silence,
     *,
-    checkpoint: Path | None = None,
-    allow_pickle: bool = False,
+    moved: Moved | None = None,
     judging: Judging | None = None,
 ) -> Manifest:
     """Check digests and judge every artifact again; what fails now moves to `rejected/`.
@@ -37,17 +35,17 @@ def validate_folder(
     Args:
         folder: an output folder.
         tell: listens to progress.
-        checkpoint: where the checkpoint is now, when it has moved.
-        allow_pickle: must be said again where the record says it was needed.
-        judging: tolerances and device; the number of feeds and the seed are the recorded ones.
+        moved: where checkpoint and samples are now.
+        judging: what is not given in it is as recorded: feeds, seed, tolerances.
 
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
     manifest = manifest_of(folder)
-    source = recorded_source(manifest, folder, checkpoint=checkpoint, allow_pickle=allow_pickle)
-    judging = replace(judging or Judging(), feeds=manifest.feeds.count, seed=manifest.feeds.seed)
+    source = recorded_source(manifest, folder, moved or Moved())
+    judging = as_recorded(judging or Judging(), manifest)
     with opened(folder) as place:
+        place.own(file.name for artifact in manifest.artifacts for file in artifact.files)
         stage = Stage(tell=tell, logs=place.logs)
         now = read_checkpoint(source, stage)
         check_same(now, manifest, source)
@@ -55,7 +53,7 @@ def validate_folder(
         done = replace(manifest, steps=tuple(a.name for a in manifest.artifacts), failures=())
         for artifact in manifest.artifacts:
             if not artifact.rejected:
-                asked = _as_before(judging, manifest.verdict_of(artifact.name))
+                asked = _as_exported(judging, artifact.tolerance)
                 verdict = judge_again(
                     artifact, folder, asked, lambda c, j: prove(c, subject, j, stage)
                 )
@@ -64,11 +62,10 @@ def validate_folder(
     return done
 
 
-def _as_before(judging: Judging, verdict: Verdict | None) -> Judging:
-    """The tolerances of the verdict before, where none are asked for now."""
-    if verdict is None:
+def _as_exported(judging: Judging, then: Tolerance | None) -> Judging:
+    """The tolerances of the export, where none are asked for now."""
+    if then is None:
         return judging
-    then = verdict.tolerance
     return replace(
         judging,
         atol=then.atol if judging.atol is None else judging.atol,
@@ -85,15 +82,9 @@ def judge_again(
     targets: tuple[Target, ...] = TARGETS,
 ) -> Verdict:
     """Digest first; only an unchanged file is run."""
-    for file in artifact.files:
-        path = folder / file.name
-        if file.role == "debug" and not path.exists():
-            continue  # the sidecar need not travel with the model
-        if not path.exists():
-            return _refusal(artifact, judging, State.FAILED, f"{file.name} is missing")
-        if sha256_of(path) != file.sha256:
-            reason = f"{file.name} was changed after it was proven: its digest is another"
-            return _refusal(artifact, judging, State.FAILED, reason)
+    changed = changed_file(artifact, folder)
+    if changed:
+        return _refusal(artifact, judging, State.FAILED, changed)
     candidate = Candidate(
         name=artifact.name,
         target=target_named(artifact.target, targets),
@@ -127,11 +118,10 @@ def _with_verdict(
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(manifest, verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
-    place.reject(there, place.path)
     moved = replace(
         artifact,
         name=f"{REJECTED}/{artifact.name}",
-        files=tuple(replace(f, name=f"{REJECTED}/{f.name}") for f in artifact.files),
+        files=place.reject(there, place.path) or artifact.files,
         rejected=True,
     )
     slim = without(manifest, {artifact.name, moved.name})

@@ -33,6 +33,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         stage = Stage(tell=tell, logs=folder.logs)
         checkpoint = read_checkpoint(order.source, stage)
         known = known_record(order, folder, checkpoint)
+        folder.claim(step.file for step in plan)
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
         manifest = replace(
             begin_record(order, folder, subject, known), steps=tuple(step.name for step in plan)
@@ -51,6 +52,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         for step in plan:
             before = manifest
             manifest = recorded(manifest, step, _make(step, manifest, bench))
+            folder.own(file.name for artifact in manifest.artifacts for file in artifact.files)
             write_manifest(manifest, folder.path)
             folder.drop(no_longer_named(before, manifest))
         return manifest
@@ -73,7 +75,9 @@ def _make(step: Step, manifest: Manifest, bench: Bench) -> Made:
 
 
 def _orphan(step: Step, manifest: Manifest) -> Failure:
-    code = next((f.exit_code for f in manifest.failures if f.step == step.parent), 1)
+    codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
+    verdict = manifest.verdict_of(f"{REJECTED}/{step.parent}")
+    code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
     return Failure(
         step=step.name,
         message=f"not made: its parent {step.parent} was refused",

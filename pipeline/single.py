@@ -11,21 +11,23 @@ from ..core.digest import sha256_of
 from ..core.errors import UsageError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
+from ..core.precision import Precision
 from ..core.verdict import Verdict
 from .order import Judging, Source
 from .proof import Candidate, prove
-from .recorded import check_same, record_beside, recorded_source
+from .recorded import Moved, as_recorded, check_same, record_beside, recorded_source
 from .stage import Stage
 from .subject import open_subject, read_checkpoint
 
 
-def validate_file(
+def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
     path: Path,
     source: Source | None = None,
     tell: Tell = silence,
     *,
     judging: Judging | None = None,
-    allow_pickle: bool = False,
+    precision: Precision | None = None,
+    moved: Moved | None = None,
 ) -> Verdict:
     """Judge one model file against the eager model of a checkpoint.
 
@@ -34,7 +36,9 @@ def validate_file(
         source: the eager side; None takes the one recorded in the manifest beside the file.
         tell: listens to progress.
         judging: feeds, tolerances, device.
-        allow_pickle: must be said again where a manifest says it was needed.
+        precision: what to judge it as; None is the recorded one, or fp32: a file does not choose
+            its own tolerances.
+        moved: where a recorded checkpoint and samples are now.
 
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
@@ -42,7 +46,7 @@ def validate_file(
     judging = judging or Judging()
     target = target_of(path)
     candidate = Candidate(
-        name=path.name, target=target, precision=target.inspect(path).precision, path=path
+        name=path.name, target=target, precision=precision or Precision.FP32, path=path
     )
     if source is not None:
         return _judge(candidate, source, judging, tell)
@@ -53,10 +57,9 @@ def validate_file(
             hint="name the eager reference: --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
         )
     manifest, artifact = beside
-    source = recorded_source(manifest, path.parent, allow_pickle=allow_pickle)
-    candidate = replace(candidate, precision=artifact.precision)
-    judging = replace(judging, feeds=manifest.feeds.count, seed=manifest.feeds.seed)
-    return _judge(candidate, source, judging, tell, manifest)
+    source = recorded_source(manifest, path.parent, moved or Moved())
+    candidate = replace(candidate, precision=precision or artifact.precision)
+    return _judge(candidate, source, as_recorded(judging, manifest), tell, manifest)
 
 
 def _judge(

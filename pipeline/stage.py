@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.events import Advanced, Finished, Noted, Started, Tell
@@ -32,23 +32,27 @@ class Stage:
 
     tell: Tell
     logs: Path
+    begun: set[Path] = field(default_factory=set)  # logs that this run has started anew
 
     @contextmanager
     def step(self, title: str, *, log: str) -> Iterator[Clock]:
         """Run one step: `title` is told, what frameworks print goes to `<log>.log`."""
         self.logs.mkdir(parents=True, exist_ok=True)
+        place = self.logs / f"{log}.log"
+        if place not in self.begun:
+            place.unlink(missing_ok=True)
+            self.begun.add(place)
         clock = Clock()
-        clock.passed = False
+        ended = False
         self.tell(Started(step=title))
         try:
-            with into(self.logs / f"{log}.log"):
+            with into(place):
                 yield clock
-            clock.passed = True
+            ended = True
         finally:
+            passed = ended and clock.passed
             self.tell(
-                Finished(
-                    step=title, passed=clock.passed, seconds=clock.seconds, detail=clock.detail
-                )
+                Finished(step=title, passed=passed, seconds=clock.seconds, detail=clock.detail)
             )
 
     def note(self, text: str, *, warning: bool = False) -> None:

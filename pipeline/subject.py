@@ -17,9 +17,10 @@ from ..sources.identify import identify
 from ..sources.load import load
 from ..sources.loaded import Loaded
 from ..sources.samples import read_samples, specs_of
-from ..validators.feeds import NamedFeed, draw_feeds, example_feed
+from ..validators.feeds import OPT, NamedFeed, draw_feeds, example_feed
+from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.judge import Reference
-from .order import Judging, Source
+from .order import MIN_FEEDS, Judging, Source
 from .stage import Stage
 
 REFERENCE = "eager reference"
@@ -36,6 +37,7 @@ class Subject:
     references: tuple[Reference, ...]
     feeds: FeedPlan
     notes: tuple[str, ...]
+    fingerprint: Fingerprint
 
 
 def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
@@ -80,10 +82,11 @@ def open_subject(
             checkpoint=checkpoint,
             signature=settled,
             eager=open_eager(loaded, settled),
-            example=example_feed(settled, seed=judging.seed, samples=samples),
+            example=example_feed(settled, seed=judging.seed or 0, samples=samples),
             references=(),
             feeds=_feed_plan(source, judging),
             notes=loaded.notes,
+            fingerprint={},
         ),
         samples,
         stage,
@@ -115,11 +118,13 @@ def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None)
 
 
 def _feed_plan(source: Source, judging: Judging) -> FeedPlan:
+    count = MIN_FEEDS if judging.feeds is None else judging.feeds
+    seed = judging.seed or 0
     if source.samples is None:
-        return FeedPlan(count=judging.feeds, seed=judging.seed)
+        return FeedPlan(count=count, seed=seed)
     return FeedPlan(
-        count=judging.feeds,
-        seed=judging.seed,
+        count=count,
+        seed=seed,
         samples=str(source.samples),
         samples_digest=sha256_of(source.samples),
     )
@@ -144,6 +149,8 @@ def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) 
         for done, feed in enumerate(feeds, start=1):
             references.append(Reference(feed=feed, outputs=subject.eager.run(feed.arrays)))
             stage.advance(REFERENCE, done, len(feeds))
+        fixed = {feed.name: feed for feed in draw_feeds(subject.signature)}[OPT]
+        marks = fingerprint(subject.eager.run(fixed.arrays))
         clock.detail = f"{len(feeds)} feeds"
     for note in subject.eager.notes:
         stage.note(note, warning=True)
@@ -151,5 +158,6 @@ def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) 
         subject,
         signature=signature,
         references=tuple(references),
+        fingerprint=marks,
         notes=(*subject.notes, *subject.eager.notes),
     )

@@ -100,7 +100,7 @@ def test_an_interrupt_that_a_library_made_an_import_error_is_an_interrupt(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = f"net_of_{tmp_path.name}"
-    source = "def build():\n    raise ImportError('initialization failed') from KeyboardInterrupt()\n"
+    source = "def build():\n    raise ImportError('half loaded') from KeyboardInterrupt()\n"
     (tmp_path / f"{name}.py").write_text(source)
     ran = door("export", weights, "--model", f"{name}:build", "--to", "onnx", "-o", "out")
     assert ran.returncode == 130

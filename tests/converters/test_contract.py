@@ -261,10 +261,6 @@ def test_inspect_counts_weights_and_operators(target: Target, model_file: Path) 
     assert sum(found.operators.values()) > 9
 
 
-def test_inspect_tells_the_precision(target: Target, job: Job, model_file: Path) -> None:
-    assert target.inspect(model_file).precision is job.precision
-
-
 def test_inspect_gives_the_metadata_back(target: Target, job: Job, model_file: Path) -> None:
     found = target.inspect(model_file).metadata
     assert job.metadata["checkpoint"] in found.values()

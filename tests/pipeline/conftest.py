@@ -128,6 +128,7 @@ def judged(
         for path in folder.glob("model*"):
             shutil.copy(path, tmp_path)
         spoil(tmp_path / file)
-        return validate_file(tmp_path / file, sources(name))
+        precision = Precision.FP16 if "fp16" in file else None
+        return validate_file(tmp_path / file, sources(name), precision=precision)
 
     return judge

@@ -15,6 +15,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order
+from modelc.pipeline.recorded import Moved
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 
@@ -145,7 +146,7 @@ def test_a_moved_checkpoint_is_found_where_it_is_said_to_be(
     write_manifest(_with_checkpoint(read(proven), "../gone.safetensors"), proven)
     with pytest.raises(CheckpointError, match=r"gone\.safetensors is not there"):
         validate_folder(proven)
-    assert validate_folder(proven, checkpoint=moved).passed
+    assert validate_folder(proven, moved=Moved(checkpoint=moved)).passed
 
 
 def _with_checkpoint(manifest: Manifest, path: str) -> Manifest:
@@ -157,7 +158,7 @@ def test_a_changed_checkpoint_is_an_error_of_the_checkpoint(proven: Path, tmp_pa
     shutil.copy(proven / read(proven).checkpoint.path, changed)
     flip(changed)
     with pytest.raises(CheckpointError, match="is not the recorded checkpoint"):
-        validate_folder(proven, checkpoint=changed)
+        validate_folder(proven, moved=Moved(checkpoint=changed))
     assert (proven / "model.torchscript.pt").exists()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import CheckpointError, RunnerError, UsageError
+from modelc.core.precision import Precision
 from modelc.pipeline.manifest_file import FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run import run
@@ -30,7 +31,8 @@ def alone(exported_digits: Path, tmp_path: Path) -> Path:
 def test_a_file_passes_against_its_checkpoint(
     alone: Path, digits_source: Source, file: str
 ) -> None:
-    verdict = validate_file(alone / file, digits_source)
+    precision = Precision.FP16 if "fp16" in file else None
+    verdict = validate_file(alone / file, digits_source, precision=precision)
     assert verdict.passed
     assert verdict.artifact == file
     assert verdict.feeds[:4] == ("sample", "min", "opt", "max")
@@ -49,7 +51,7 @@ def test_nothing_is_written_or_moved(alone: Path, gate_source: Source) -> None:
 
 def test_a_damaged_file_is_an_error_of_the_runtime(alone: Path, gate_source: Source) -> None:
     (alone / "model.onnx").write_bytes(b"\x08garbage")
-    with pytest.raises(RunnerError, match="onnx: "):
+    with pytest.raises(RunnerError, match="ONNX Runtime: "):
         validate_file(alone / "model.onnx", gate_source)
 
 
@@ -102,8 +104,15 @@ def test_no_file_and_no_model_are_usage_errors(alone: Path) -> None:
 
 
 @pytest.mark.needs("openvino")
-def test_half_weights_get_the_tolerance_of_half(alone: Path, digits_source: Source) -> None:
-    half = validate_file(alone / "model.fp16.xml", digits_source)
+def test_a_file_does_not_choose_its_own_tolerance(alone: Path, digits_source: Source) -> None:
+    assert not validate_file(alone / "model.fp16.xml", digits_source).passed
+
+
+@pytest.mark.needs("openvino")
+def test_what_is_judged_as_half_gets_the_tolerance_of_half(
+    alone: Path, digits_source: Source
+) -> None:
+    half = validate_file(alone / "model.fp16.xml", digits_source, precision=Precision.FP16)
     full = validate_file(alone / "model.xml", digits_source)
     assert (half.tolerance.min_sqnr, full.tolerance.min_sqnr) == (40.0, 90.0)
     assert half.passed

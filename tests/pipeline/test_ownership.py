@@ -1,0 +1,118 @@
+"""What a run may replace in its output folder: its own files, never the user's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.contract import Target
+from modelc.core.errors import UsageError
+from modelc.pipeline.folder import LOCK, opened
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Order
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+
+Orders = Callable[..., Order]
+
+
+@pytest.fixture
+def targets(fake: Callable[..., Target]) -> tuple[Target, ...]:
+    return (fake(),)
+
+
+def test_a_foreign_file_under_a_target_name_is_refused_and_kept(
+    order: Orders, targets: tuple[Target, ...]
+) -> None:
+    wanted = order(targets[0].NAME)
+    wanted.out.mkdir(parents=True)
+    foreign = wanted.out / f"model{targets[0].SUFFIX}"
+    foreign.write_text("mine")
+    with pytest.raises(UsageError, match=r"no manifest in .* knows it"):
+        run(wanted, targets=targets)
+    assert foreign.read_text() == "mine"
+
+
+def test_a_checkpoint_in_the_output_folder_is_never_replaced(
+    order: Orders, targets: tuple[Target, ...]
+) -> None:
+    wanted = order(targets[0].NAME)
+    wanted.out.mkdir(parents=True)
+    inside = wanted.out / f"model{targets[0].SUFFIX}"
+    shutil.copy(wanted.source.checkpoint, inside)
+    before = inside.read_bytes()
+    wanted = replace(wanted, source=replace(wanted.source, checkpoint=inside), overwrite=True)
+    with pytest.raises(UsageError, match="is read by this run"):
+        run(wanted, targets=targets)
+    assert inside.read_bytes() == before
+
+
+def test_the_users_own_logs_stay(order: Orders, targets: tuple[Target, ...]) -> None:
+    wanted = order(targets[0].NAME)
+    (wanted.out / "logs").mkdir(parents=True)
+    (wanted.out / "logs" / "train.log").write_text("mine")
+    run(wanted, targets=targets)
+    assert (wanted.out / "logs" / "train.log").read_text() == "mine"
+
+
+def test_a_second_run_in_the_same_folder_waits_for_nobody_and_says_so(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path),
+        pytest.raises(UsageError, match="another modelc is writing"),
+        opened(tmp_path),
+    ):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("name", ["logs", "rejected", "replaced"])
+def test_a_file_named_as_one_of_our_folders_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} is a file"), opened(tmp_path):
+        pass
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_the_same_weights_in_other_code_are_another_model(
+    order: Orders, targets: tuple[Target, ...]
+) -> None:
+    wanted = order(targets[0].NAME)
+    run(wanted, targets=targets)
+    args = {**wanted.source.model_args}
+    manifest = read_manifest(wanted.out)
+    assert manifest is not None
+    from modelc.pipeline.manifest_file import write_manifest
+
+    other = {name: (mean, norm * 2) for name, (mean, norm) in manifest.fingerprint.items()}
+    write_manifest(replace(manifest, fingerprint=other), wanted.out)
+    with pytest.raises(UsageError, match="of other model code"):
+        run(replace(wanted, source=replace(wanted.source, model_args=args)), targets=targets)
+
+
+def test_a_loosened_validation_does_not_loosen_the_next(exported_digits: Path) -> None:
+    from modelc.pipeline.order import Judging
+
+    loose = validate_folder(exported_digits, judging=Judging(rtol=1.0, min_sqnr=10.0))
+    tight = validate_folder(exported_digits)
+    assert {v.tolerance.min_sqnr for v in loose.verdicts} == {10.0}
+    assert {v.tolerance.min_sqnr for v in tight.verdicts} == {40.0, 90.0}
+
+
+def test_a_folder_behind_a_link_can_be_validated_again(
+    digits_copy: Path, tmp_path: Path, order: Orders
+) -> None:
+    from modelc.pipeline.order import Wanted
+
+    far = tmp_path / "far" / "away"
+    far.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(far)
+    wanted = replace(
+        order("torchscript"), out=tmp_path / "link", wanted=(Wanted(target="torchscript"),)
+    )
+    run(wanted)
+    assert validate_folder(tmp_path / "link").passed
+    assert digits_copy.exists()
