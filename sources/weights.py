@@ -92,7 +92,7 @@ class Filling:
             CheckpointError: `strict`, and checkpoint and module do not match.
         """
         own = self.module.state_dict(keep_vars=True)
-        missing = self.missing or set()
+        missing = set(own) if self.missing is None else self.missing
         present = {_place(own[name]) for name in own if name not in missing}
         lacking = [n for n in own if n in missing and _place(own[n]) not in present]
         extra = sorted(self.unexpected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,10 @@ from modelc.pipeline.run import run
 
 if TYPE_CHECKING:
     from torch import nn
+
+# Workers share the cores: torch's threads on top of them would double the time.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
 

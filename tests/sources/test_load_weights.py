@@ -259,3 +259,10 @@ def test_a_truncated_legacy_file_is_an_error_of_the_checkpoint(tmp_path: Path) -
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CheckpointError, match="cannot be read"):
         opened(path)
+
+
+def test_safetensors_without_a_tensor_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.safetensors"
+    path.write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    with pytest.raises(CheckpointError, match="2 missing"):
+        opened(path)
