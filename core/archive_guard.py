@@ -103,6 +103,6 @@ def _refused(data: bytes) -> str:
         return ""
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch's unpickler raises anything at garbage: all of it is refused
+    except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage
         return f"more than tensors ({first_line(error, limit=80)})"
     return ""
