@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Made = TypeVar("Made")
+_LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
 
 
 def model_of(job: Job) -> EagerModel:
@@ -143,26 +145,28 @@ def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
                 model.flat, tensors, check_trace=False, strict=False
             ),
         )
+    for warning in caught:
+        _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
     return made, frozen_branches(caught)
 
 
 def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
-    """The user's lines where a tensor became a Python bool: branches, which the trace froze.
+    """The user's lines where a tensor became a Python value: what is done with it is frozen.
 
     Torch's own lines are left out: they check shapes, which the verdict does better.
     """
     import torch
 
-    library = str(Path(torch.__file__).parent)
+    library = Path(torch.__file__).parent
     return tuple(
         dict.fromkeys(
             Branch(file=warning.filename, line=warning.lineno)
             for warning in caught
             if issubclass(warning.category, torch.jit._trace.TracerWarning)
-            and "Python boolean" in str(warning.message)
-            and not warning.filename.startswith(library)
+            and str(warning.message).startswith("Converting a tensor to")
+            and not Path(warning.filename).is_relative_to(library)
         )
     )
 

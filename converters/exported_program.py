@@ -60,6 +60,7 @@ def convert(job: Job) -> Converted:
     program = exported(job)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
+    program.example_inputs = None  # they may be the user's own data
     name = job.stem + SUFFIX
     guarded(
         "torch.export.save",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 _ROOT = Path(__file__).parent.parent
-_OURS = (str(_ROOT / "sources"), str(_ROOT / "core"))  # the wrapper around the user's module
+_OURS = (_ROOT / "sources", _ROOT / "core")  # the wrapper around the user's module
 _NOBODY = "_empty_nn_module_stack_from_metadata_hook"  # torch's scope for what is of no module
 _NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
 
@@ -68,12 +68,16 @@ def _source(trace: str) -> dict[str, str]:
     """The innermost frame that is neither torch's nor ours."""
     import torch
 
-    library = str(Path(torch.__file__).parent)
-    frames = [f for f in _FRAME.findall(trace) if not f[0].startswith((library, *_OURS))]
+    library = Path(torch.__file__).parent
+    frames = [f for f in _FRAME.findall(trace) if not _within(f[0], (library, *_OURS))]
     if not frames:
         return {}
     file, line, _, code = frames[-1]
     return {"source": f"{file}:{line}", "code": code.strip()}
+
+
+def _within(file: str, folders: Iterable[Path]) -> bool:
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def _strip(model: onnx_ir.Model) -> None:

@@ -29,7 +29,7 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from .capturing import example_tensors, exported, guarded, model_of, scripted, traced, versions
 from .onnx_debug import write_sidecar
-from .opened import OpenedModel, refused
+from .opened import OpenedModel, present, refused
 
 if TYPE_CHECKING:
     import onnx
@@ -221,8 +221,9 @@ class OnnxRunner(OpenedModel):
         """Run the feed's arrays as they are."""
         if self._session is None:
             raise RuntimeError("the session is closed")
+        given = dict(zip(self.inputs, present(feed, self.inputs), strict=True))
         try:
-            values = self._session.run(self._outputs, {name: feed[name] for name in self.inputs})
+            values = self._session.run(self._outputs, given)
         except Exception as error:
             raise refused("ONNX Runtime", error) from error
         return dict(zip(self._outputs, values, strict=True))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar
 
+from ..core.contract import Array, Feed
 from ..core.errors import RunnerError, first_line
 
 Opened = TypeVar("Opened", bound="OpenedModel")
@@ -31,6 +33,21 @@ class OpenedModel:
 
 
 _PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
+
+
+def present(feed: Feed, names: Sequence[str]) -> list[Array]:
+    """The feed's arrays in the order of `names`.
+
+    Raises:
+        RunnerError: the model takes an input that the feed does not have.
+    """
+    for name in names:
+        if name not in feed:
+            raise RunnerError(
+                f"the model takes {name!r}, which no input of the signature gives",
+                hint=f"name the inputs as the model does: {', '.join(names)}",
+            )
+    return [feed[name] for name in names]
 
 
 def refused(runtime: str, error: BaseException) -> RunnerError:

@@ -25,7 +25,7 @@ from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Dim, Signature
 from .capturing import guarded, versions
-from .opened import OpenedModel, refused
+from .opened import OpenedModel, present, refused
 
 if TYPE_CHECKING:
     import openvino
@@ -122,11 +122,12 @@ class OpenVinoRunner(OpenedModel):
         """Run the feed; outputs are copies, because OpenVINO reuses its own memory."""
         if self._compiled is None:
             raise RuntimeError("the model is closed")
+        given = present(feed, self.inputs)
         for name, dtype in zip(self.inputs, self._dtypes, strict=True):
             if str(feed[name].dtype) != dtype:  # OpenVINO would cast it and say nothing
                 raise _miscast(name, str(feed[name].dtype), dtype)
         try:
-            results = self._compiled([feed[name] for name in self.inputs])
+            results = self._compiled(given)
         except RuntimeError as error:
             raise refused("OpenVINO", error) from error
         return {name: results[i].copy() for i, name in enumerate(self._outputs)}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..core.arrays import to_array
 from ..core.contract import Feed, Outputs
 from ..core.errors import MissingError
 from ..core.tree import name_leaves
-from .opened import OpenedModel, refused
+from .opened import OpenedModel, present, refused
 
 if TYPE_CHECKING:
     import torch
@@ -38,18 +39,21 @@ class TorchRunner(OpenedModel):
         """Run on tensors of their own memory; outputs come back as numpy arrays."""
         import torch
 
-        tensors = [torch.tensor(feed[name], device=self._device) for name in self.inputs]
+        given = present(feed, self.inputs)
+        tensors = [torch.tensor(array, device=self._device) for array in given]
         try:
             with torch.no_grad():
                 value = self._function(tensors)
         except Exception as error:  # the runtime's edge: torch raises anything
             raise refused("torch", error) from error
-        found = name_leaves(value, lambda leaf: isinstance(leaf, torch.Tensor)).found
+        found = name_leaves(
+            value, lambda leaf: isinstance(leaf, torch.Tensor), taken=self.inputs
+        ).found
         names = list(found)
         if self._outputs is not None and len(self._outputs) == len(names):
             names = list(self._outputs)
         tensors = [leaf for leaf in found.values() if isinstance(leaf, torch.Tensor)]
-        return {name: t.cpu().numpy() for name, t in zip(names, tensors, strict=True)}
+        return {name: to_array(t) for name, t in zip(names, tensors, strict=True)}
 
 
 def check_device(device: str) -> None:

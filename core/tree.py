@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
@@ -49,11 +49,14 @@ def _children(value: object) -> Iterable[tuple[str, object]] | None:
     return None
 
 
-def name_leaves(value: object, is_leaf: IsLeaf, *, root: str = "output") -> Leaves:
+def name_leaves(
+    value: object, is_leaf: IsLeaf, *, root: str = "output", taken: Collection[str] = ()
+) -> Leaves:
     """Take a value apart under stable names.
 
     A lone leaf is `root`; a leaf in a bare sequence is `root.0`; any other goes by its path, with
-    dots between (`hidden_states.0`). A name that comes twice gets underscores at its end.
+    dots between (`hidden_states.0`). A name that is `taken` (a graph has one name for one tensor,
+    so not for an input and an output) gets `_out`; one that comes twice gets underscores.
     """
     found: dict[str, Any] = {}
     dropped: dict[str, object] = {}
@@ -62,7 +65,9 @@ def name_leaves(value: object, is_leaf: IsLeaf, *, root: str = "output") -> Leav
         if not is_leaf(leaf):
             dropped[name] = leaf
             continue
-        while name in found:
+        if name in taken:
+            name += "_out"
+        while name in found or name in taken:
             name += "_"
         found[name] = leaf
     return Leaves(found=found, dropped=dropped)

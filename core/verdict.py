@@ -19,8 +19,8 @@ class Tolerance:
     """What one output may differ by.
 
     Passing needs both `max_abs <= atol + rtol * peak`, where peak is the largest magnitude of
-    the eager output, and `sqnr >= min_sqnr` in dB. Both are taken at the output's usual scale
-    over all feeds where one feed lies far below it.
+    the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. Where a feed's output lies far
+    below its usual scale, errors that are roundoff at that scale pass as well.
     """
 
     atol: float
@@ -34,9 +34,8 @@ class OutputVerdict:
 
     Errors are over elements finite in both; None stands for "not defined here" (an empty or
     non-numeric output) and, for `sqnr`, also for "no error at all" (`exact` is then True).
-    `relative_l2`, `cosine` and `sqnr` are over all of these; `sqnr` is in dB. `sqnr` and `peak`
-    are those that the verdict was decided on: at the larger of this feed's own scale and the
-    output's usual one over all feeds.
+    `relative_l2`, `cosine` and `sqnr` are over all of these; `sqnr` is in dB. All are of this feed
+    alone. Fill (such as -1e4 in masked logits) is judged on its own and left out of them.
     """
 
     feed: str

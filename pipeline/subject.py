@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.contract import Array, Feed
 from ..core.digest import sha256_of
-from ..core.errors import UsageError
+from ..core.errors import CheckpointError, UsageError
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
 from ..core.records import Checkpoint
@@ -17,7 +17,7 @@ from ..sources.identify import identify
 from ..sources.load import load
 from ..sources.loaded import Loaded
 from ..sources.samples import read_samples, specs_of
-from ..validators.feeds import OPT, NamedFeed, draw_feeds, example_feed
+from ..validators.feeds import OPT, NamedFeed, draw_feeds, example_feed, unranged
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.judge import Reference
 from .order import MIN_FEEDS, Judging, Source
@@ -130,6 +130,23 @@ def _feed_plan(source: Source, judging: Judging) -> FeedPlan:
     )
 
 
+def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) -> None:
+    if names != signature.outputs:
+        raise CheckpointError(
+            f"the model's outputs change with the feed: {', '.join(signature.outputs)} on the"
+            f" smallest, {', '.join(names)} on {feed.name}",
+            hint="return as many tensors for every input, for example stacked in one",
+        )
+
+
+def _poorly_drawn(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
+    """A warning on each integer input of which nothing says the values."""
+    return tuple(
+        f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
+        for name in unranged(signature, samples)
+    )
+
+
 def _size(feed: NamedFeed) -> int:
     return sum(array.size for array in feed.arrays.values())
 
@@ -147,17 +164,20 @@ def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) 
         subject.eager.check_stable(smallest.arrays)
         signature = subject.signature.with_outputs(subject.eager.names(smallest.arrays))
         for done, feed in enumerate(feeds, start=1):
-            references.append(Reference(feed=feed, outputs=subject.eager.run(feed.arrays)))
+            outputs = subject.eager.run(feed.arrays)
+            _check_names(signature, tuple(outputs), feed)
+            references.append(Reference(feed=feed, outputs=outputs))
             stage.advance(REFERENCE, done, len(feeds))
         fixed = {feed.name: feed for feed in draw_feeds(subject.signature)}[OPT]
         marks = fingerprint(subject.eager.run(fixed.arrays))
         clock.detail = f"{len(feeds)} feeds"
-    for note in subject.eager.notes:
+    seen = (*subject.eager.notes, *_poorly_drawn(subject.signature, samples))
+    for note in seen:
         stage.note(note, warning=True)
     return replace(
         subject,
         signature=signature,
         references=tuple(references),
         fingerprint=marks,
-        notes=(*subject.notes, *subject.eager.notes),
+        notes=(*subject.notes, *seen),
     )

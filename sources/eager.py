@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
 from .arms import Arm, arms_of
 from .flat import SCOPE, flat_module
 from .load import training_modules
-from .outputs import split_outputs, to_array
+from .outputs import split_outputs
 from .stability import unstable_outputs, unstable_reason
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Eager:
                 hint="correct the dtype and dims with --input NAME:DTYPE[DIM,...]",
             ) from error
         self._note_writes(given, versions)
-        tensors, notes = split_outputs(value)
+        tensors, notes = split_outputs(value, taken=self.inputs)
         self._notes.update(dict.fromkeys(notes))
         if not tensors:
             raise CheckpointError(

@@ -137,9 +137,18 @@ def _call(factory: Callable[..., object], arguments: Mapping[str, str], spec: st
             hint="add --model-arg KEY=VALUE for it",
         ) from error
     try:
-        return factory(**values)
+        return _seeded(factory, values)
     except Exception as error:
         raise _broken(f"the factory {spec}", error) from error
+
+
+def _seeded(factory: Callable[..., object], values: Mapping[str, object]) -> object:
+    """What the factory leaves to chance is the same each time: weights that no file fills."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return factory(**values)
 
 
 def _signature(factory: Callable[..., object]) -> inspect.Signature:
@@ -156,7 +165,7 @@ def _no_parameter(name: str, signature: inspect.Signature, spec: str) -> UsageEr
     near = difflib.get_close_matches(name, names, n=1)
     return UsageError(
         f"--model-arg {name}: {spec} takes {', '.join(names) or 'no arguments'}",
-        hint=f"did you mean {near[0]}?" if near else "use one of these names",
+        hint=f"did you mean {near[0]}?" if near else "leave it out, or use one of these names",
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.verdict import OutputVerdict, Tolerance
+from .channels import channel_faults
 from .clues import clue
 from .feeds import describe
-from .metrics import Measures, decibel, is_numeric, measure
+from .fill import Apart, measure_apart
+from .metrics import Measures, is_numeric
+from .scale import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from ..core.contract import Array
     from .evidence import Pair
 
-# Where a magnitude this large stands above all others by this factor, it is a fill (-1e9 in masked
-# logits, the dtype's own minimum): as a scale it would make every error look small.
-_FILL_FROM, _FILL_ABOVE = 1e4, 1e3
 # Severities beside dB over the limit. An integer that is off (an argmax that flipped) mostly
 # follows from a float that is off, and a missing output is told by name already.
 _STRUCTURE, _WHOLE, _MISSING = math.inf, 0.0, -1.0
@@ -28,59 +27,64 @@ _STRUCTURE, _WHOLE, _MISSING = math.inf, 0.0, -1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A verdict on one output and feed; `severity` ranks failures, the worst being the largest."""
+    """A verdict on one output and feed.
+
+    Attributes:
+        verdict: what was found.
+        severity: ranks failures, the worst being the largest.
+        feed: the feed, for a message.
+        answers: the measures of all but fill; None where nothing could be measured.
+        excused: it passed as roundoff at the output's usual scale, not at its own.
+    """
 
     verdict: OutputVerdict
     severity: float
     feed: str
+    answers: Measures | None = None
+    excused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Scale:
-    """How large one output usually is over the feeds: mean square and peak."""
+class _Standard:
+    """What one output is held to; `barren` says that no feed has a finite element of it."""
 
-    signal: float = 0.0
-    peak: float = 0.0
-
-    @classmethod
-    def of(cls, measures: Sequence[Measures | None]) -> _Scale:
-        known = [m for m in measures if m is not None and m.compared]
-        if not known:
-            return cls()
-        total = sum(m.compared for m in known)
-        return cls(
-            signal=sum(m.signal * (m.compared / total) for m in known),
-            peak=statistics.median_low(m.peak or 0.0 for m in known),
-        )
-
-    def put(self, found: Measures) -> Measures:
-        """The measures with `peak` and `sqnr` at the larger of their own scale and this one."""
-        if found.peak is None:
-            return found
-        return replace(
-            found,
-            peak=max(found.peak, self.peak),
-            sqnr=decibel(max(found.signal, self.signal), found.noise),
-        )
+    tolerance: Tolerance
+    scale: Scale
+    barren: bool
 
 
 def compare_output(name: str, pairs: Sequence[Pair], tolerance: Tolerance) -> list[Compared]:
-    """Compare one output on every feed, at the scale that it has over all of them.
+    """Compare one output on every feed, each at its own scale.
 
     Shapes, dtypes, NaN/Inf places, integers and bools must be eager's own. Floats pass if
-    `max_abs <= atol + rtol * peak` and `sqnr >= min_sqnr`, where an output that happens to be
-    near zero on one feed is judged at its usual scale: `peak` is the larger of the feed's own and
-    the median over the feeds, and `sqnr` is 10 log10(signal / noise) with signal the larger of
-    the feed's own mean square and the mean square over all feeds. The verdicts report these two,
-    so that what is read is what was decided on. `sqnr` is None, and not asked for, where there is
-    no error or where eager is zero on every feed.
+    `max_abs <= atol + rtol * peak` and `sqnr >= min_sqnr`, both of this output on this feed. An
+    output that happens to be near zero on one feed passes too if its errors are roundoff at the
+    scale it usually has (see `Scale.excuses`). `sqnr` is None, and not asked for, where there is
+    no error or eager is all zero. Fill is held to the same limits at its own scale (see fill.py)
+    and left out of the measures that are reported.
     """
     measures = [_measured(name, pair) for pair in pairs]
-    scale = _Scale.of(measures)
+    known = [found.answers for found in measures if found]
+    standard = _Standard(
+        tolerance=tolerance,
+        scale=Scale.of(known),
+        barren=all(found.size == found.nonfinite_eager for found in known),
+    )
     return [
-        _compare(name, pair, found and scale.put(found), tolerance)
-        for pair, found in zip(pairs, measures, strict=True)
+        _compare(name, pair, found, standard) for pair, found in zip(pairs, measures, strict=True)
     ]
+
+
+def compare_channels(
+    name: str, pairs: Sequence[Pair], compared: Sequence[Compared], tolerance: Tolerance
+) -> list[str]:
+    """What is wrong with the channels of a float output that passed on every feed."""
+    verdicts = [one.verdict for one in compared]
+    floats = all(pair.eager[name].dtype.kind == "f" for pair in pairs)
+    if not (floats and all(v.passed for v in verdicts)) or all(v.exact for v in verdicts):
+        return []
+    floor = Scale.of([one.answers for one in compared if one.answers]).floor(tolerance)
+    return channel_faults(name, pairs, floor=floor, tolerance=tolerance)
 
 
 def notes_on(name: str, pairs: Sequence[Pair], compared: Sequence[Compared]) -> list[str]:
@@ -94,40 +98,48 @@ def notes_on(name: str, pairs: Sequence[Pair], compared: Sequence[Compared]) -> 
         notes.append(
             f"output {name!r} has {count} NaN/Inf on feed {odd[0].feed}{more}, in eager's places"
         )
+    small = [c for c in passed if c.excused]
+    if small:
+        more = f" and {len(small) - 1} more" if len(small) > 1 else ""
+        notes.append(
+            f"output {name!r} on feed {small[0].feed}{more} is far below its usual scale: "
+            "its errors are roundoff at that, large at its own"
+        )
     if pairs and all(pair.eager[name].size == 0 for pair in pairs):
         notes.append(f"output {name!r} is empty on every feed: only its shape was compared")
     return notes
 
 
-def _measured(name: str, pair: Pair) -> Measures | None:
+def _measured(name: str, pair: Pair) -> Apart | None:
     """The measures of one output on one feed; None where there is nothing to measure."""
     eager, artifact = pair.eager[name], pair.artifact.get(name)
     if artifact is None or artifact.shape != eager.shape:
         return None
     if not (is_numeric(eager) and is_numeric(artifact)):
         return None
-    found = measure(eager, artifact)
-    if found.peak is None or found.peak < _FILL_FROM or eager.dtype.kind != "f":
-        return found
-    rest = measure(eager, artifact, fill=found.peak)
-    return rest if rest.peak and rest.peak * _FILL_ABOVE <= found.peak else found
+    return measure_apart(eager, artifact)
 
 
-def _compare(name: str, pair: Pair, found: Measures | None, tolerance: Tolerance) -> Compared:
+def _compare(name: str, pair: Pair, found: Apart | None, standard: _Standard) -> Compared:
     eager, artifact = pair.eager[name], pair.artifact.get(name)
+    answers = None if found is None else found.answers
     if artifact is None:
         reason, severity = "missing", _MISSING
     else:
-        reason, severity = _fault(eager, artifact, found, tolerance)
+        reason, severity = _fault(eager, artifact, found, standard)
     if reason and artifact is not None:
-        reason += clue(name, pair, found, tolerance)
+        reason += clue(name, pair, answers, standard.tolerance)
     return Compared(
-        verdict=_record(name, pair, found, reason), severity=severity, feed=describe(pair.feed)
+        verdict=_record(name, pair, answers, reason),
+        severity=severity,
+        feed=describe(pair.feed),
+        answers=answers,
+        excused=not reason and _is_float(eager) and _is_over(answers, standard.tolerance),
     )
 
 
 def _fault(
-    eager: Array, artifact: Array, found: Measures | None, tolerance: Tolerance
+    eager: Array, artifact: Array, found: Apart | None, standard: _Standard
 ) -> tuple[str, float]:
     """What is wrong and how severe it is; an empty reason where nothing is."""
     if artifact.shape != eager.shape:
@@ -136,19 +148,24 @@ def _fault(
         return f"dtype {artifact.dtype}, eager has {eager.dtype}", _STRUCTURE
     if found is None:
         return ("", 0.0) if (eager == artifact).all() else ("the values differ", _WHOLE)
-    if found.nonfinite_eager or found.nonfinite_mismatch:
-        reason = _nonfinite(found)
+    answers = found.answers
+    if answers.nonfinite_eager or answers.nonfinite_mismatch:
+        reason = _nonfinite(answers, barren=standard.barren)
         if reason:
             return reason, _STRUCTURE
-    if eager.dtype.kind in "fc":
-        return _excess(found, tolerance)
-    return ("", 0.0) if found.exact else (_whole(found), _WHOLE)
+    if _is_float(eager):
+        return _inexact(found, standard)
+    return ("", 0.0) if answers.exact else (_whole(answers), _WHOLE)
 
 
-def _nonfinite(found: Measures) -> str:
+def _is_float(array: Array) -> bool:
+    return array.dtype.kind in "fc"
+
+
+def _nonfinite(found: Measures, *, barren: bool) -> str:
     """What is wrong with the places of NaN and Inf; empty where they are eager's own."""
     count, size = found.nonfinite_mismatch, found.size
-    if size == found.nonfinite_eager:
+    if barren:
         return "nothing to compare: every element of eager's is NaN or Inf"
     if not count:
         return ""
@@ -164,6 +181,18 @@ def _whole(found: Measures) -> str:
     return f"{found.differing} of {found.size} elements differ{largest}"
 
 
+def _inexact(found: Apart, standard: _Standard) -> tuple[str, float]:
+    """What is over its limit in the answers, else in the fill."""
+    tolerance = standard.tolerance
+    reason, severity = _excess(found.answers, tolerance)
+    if reason and not standard.scale.excuses(found.answers, tolerance):
+        return reason, severity
+    if found.fill is None:
+        return "", 0.0
+    reason, severity = _excess(found.fill, tolerance)
+    return f"fill: {reason}" if reason else "", severity
+
+
 def _excess(found: Measures, tolerance: Tolerance) -> tuple[str, float]:
     """What is over its limit, and by how many dB."""
     parts: list[str] = []
@@ -176,6 +205,10 @@ def _excess(found: Measures, tolerance: Tolerance) -> tuple[str, float]:
         parts.append(f"SQNR {_beside(sqnr, tolerance.min_sqnr, 'f')}")
         severity = max(severity, tolerance.min_sqnr - sqnr)
     return ", ".join(parts), severity
+
+
+def _is_over(found: Measures | None, tolerance: Tolerance) -> bool:
+    return found is not None and bool(_excess(found, tolerance)[0])
 
 
 def _beside(value: float, limit: float, style: str) -> str:

@@ -85,7 +85,8 @@ class Values:
 def values_of(spec: InputSpec, sample: Array | None) -> Values:
     """How to draw an input: by its value range, else like its sample, else by its dtype.
 
-    By dtype: floats standard normal, integers 0 or 1, bools either way.
+    By dtype: floats standard normal, uint8 over 0..255 as in images, other integers 0 or 1, bools
+    either way.
 
     Raises:
         UsageError: the value range does not fit the dtype.
@@ -98,7 +99,7 @@ def values_of(spec: InputSpec, sample: Array | None) -> Values:
         return _alike(spec.dtype, sample)
     if spec.dtype in FLOATS:
         return Values(dtype=spec.dtype, std=1.0)
-    return Values(dtype=spec.dtype, low=0, high=1)
+    return Values(dtype=spec.dtype, low=0, high=255 if spec.dtype == "uint8" else 1)
 
 
 def generator_for(*key: object) -> np.random.Generator:

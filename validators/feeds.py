@@ -62,6 +62,21 @@ def draw_feeds(
     return (*feeds, *drawer.varied(opt))
 
 
+def unranged(signature: Signature, samples: Feed | None) -> tuple[str, ...]:
+    """The integer inputs that are drawn 0 and 1 alone: without a value range and a sample.
+
+    Bools are never among them, nor is uint8, which is drawn over 0..255.
+    """
+    known = samples or {}
+    return tuple(
+        spec.name
+        for spec in signature.inputs
+        if spec.values is None
+        and spec.name not in known
+        and spec.dtype not in (*FLOATS, "uint8", "bool")
+    )
+
+
 def example_feed(signature: Signature, seed: int = 0, samples: Feed | None = None) -> Feed:
     """The feed to capture at: the opt sizes, moved where they would mislead a capture.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.verdict import State, Tolerance, Verdict
-from .compare import Compared, compare_output, notes_on
+from .compare import Compared, compare_channels, compare_output, notes_on
 from .evidence import Pair, Reference, Reply
 from .feeds import describe
 from .reach import reach
@@ -31,8 +31,9 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     """Judge one artifact on all feeds.
 
     It passes if it answered every feed, with the signature's outputs in the signature's order,
-    each within tolerance (see `compare_output`), and follows every input that eager follows (see
-    `reach`). If it refused every feed, the state is `error`: there was nothing to judge.
+    each within tolerance (see `compare_output`), in each channel too (see `channel_faults`), and
+    follows every input that eager follows (see `reach`). If it refused every feed, the state is
+    `error`: there was nothing to judge.
 
     Args:
         artifact: the name of the artifact.
@@ -58,7 +59,12 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     results = [one for ones in compared.values() for one in ones]
     faults = [*_naming(pairs, signature), *_refusals(references, replies), *found.faults]
     notes = [note for name, ones in compared.items() for note in notes_on(name, pairs, ones)]
-    reason = "; ".join([*faults, *_worst(results)])
+    channels = [
+        fault
+        for name, ones in compared.items()
+        for fault in compare_channels(name, pairs, ones, tolerance)
+    ]
+    reason = "; ".join([*faults, *_worst(results), *channels])
     state = State.FAILED if reason else State.PASSED
     return Verdict(
         artifact=artifact,

@@ -27,7 +27,8 @@ class Measures:
 
     Attributes:
         size: elements of the array.
-        compared: elements finite in both (and not left out as fill), over which the errors are.
+        compared: elements finite in both (and within the magnitudes asked for), over which the
+            errors are.
         differing: elements that are not equal; NaN equals NaN.
         max_abs: max |a - e|.
         mean_abs: mean |a - e|.
@@ -67,7 +68,9 @@ class Measures:
         return self.differing == 0
 
 
-def measure(eager: Array, artifact: Array, *, fill: float | None = None) -> Measures:
+def measure(
+    eager: Array, artifact: Array, *, above: float = -1.0, upto: float = math.inf
+) -> Measures:
     """Measure `artifact` against `eager`, in float64 and block by block.
 
     Memory: some ten blocks of at most 1 MB beside the two arrays, whatever their size and strides.
@@ -75,7 +78,8 @@ def measure(eager: Array, artifact: Array, *, fill: float | None = None) -> Meas
     Args:
         eager: the reference, of any shape and numeric dtype; empty and 0-d included.
         artifact: what is judged, of the same shape; complex numbers count as two real ones.
-        fill: elements of this magnitude that are equal on both sides are left out of the errors.
+        above: errors are over elements with |e| above this alone.
+        upto: errors are over elements with |e| up to this alone.
 
     Raises:
         ValueError: the shapes differ, or an array is not numeric.
@@ -85,8 +89,8 @@ def measure(eager: Array, artifact: Array, *, fill: float | None = None) -> Meas
     if not (is_numeric(eager) and is_numeric(artifact)):
         raise ValueError(f"dtypes {eager.dtype} and {artifact.dtype} cannot be measured")
     if "c" in eager.dtype.kind + artifact.dtype.kind:
-        return measure(_parts(eager), _parts(artifact), fill=fill)
-    sums = _Sums(fill=fill, ranked=_ranked(eager))
+        return measure(_parts(eager), _parts(artifact), above=above, upto=upto)
+    sums = _Sums(above=above, upto=upto, ranked=_ranked(eager))
     for left, right in blocks(eager, artifact):
         sums.add(left, right)
     return sums.measures()
@@ -141,7 +145,8 @@ def _quotient(above: float, below: float) -> float | None:
 class _Sums:
     """What is added up over the blocks of one pair of arrays."""
 
-    fill: float | None
+    above: float
+    upto: float
     ranked: bool
     size: int = 0
     compared: int = 0
@@ -175,8 +180,9 @@ class _Sums:
         self.nonfinite_artifact += eager.size - int(np.count_nonzero(finite_answer))
         kept = finite & finite_answer
         self.nonfinite_mismatch += int(np.count_nonzero(~kept & ~same))
-        if self.fill is not None:
-            kept &= ~(same & (np.abs(truth) == self.fill))
+        if self.above >= 0 or self.upto < math.inf:
+            magnitude = np.abs(truth)
+            kept &= (magnitude > self.above) & (magnitude <= self.upto)
         if self.ranked:
             hits = eager.argmax(axis=-1) == artifact.argmax(axis=-1)
             self.rows += int(np.size(hits))

@@ -81,3 +81,8 @@ def test_a_left_out_position_is_refused() -> None:
 def test_a_value_given_whole_and_in_parts_is_refused() -> None:
     with pytest.raises(UsageError, match="whole and in parts"):
         nest({(): 1, ("a",): 2})
+
+
+def test_a_name_that_an_input_has_gets_out_at_its_end() -> None:
+    found = name_leaves({"h": 1, "y": 2}, lambda leaf: isinstance(leaf, int), taken=("x", "h"))
+    assert list(found.found) == ["h_out", "y"]

@@ -9,7 +9,7 @@ from modelc.core.contract import Feed
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.feeds import NamedFeed, describe, draw_feeds, example_feed
+from modelc.validators.feeds import NamedFeed, describe, draw_feeds, example_feed, unranged
 
 
 def signature_of(*inputs: str) -> Signature:
@@ -91,11 +91,34 @@ def test_floats_are_standard_normal_in_their_dtype(dtype: str) -> None:
     assert abs(x.std() - 1) < 0.1
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "bool"])
 def test_integers_and_bools_are_zero_or_one(dtype: str) -> None:
     x = by_name(draw_feeds(signature_of(f"x:{dtype}[64]")))["seed-1"].arrays["x"]
     assert x.dtype == dtype
     assert set(x.tolist()) == {0, 1}
+
+
+def test_bytes_without_a_range_are_drawn_as_images_are() -> None:
+    x = draw_feeds(signature_of("x:uint8[4000]"))[0].arrays["x"]
+    assert x.dtype == np.uint8
+    assert (x.min(), x.max()) == (0, 255)
+
+
+def test_bytes_with_a_range_keep_to_it() -> None:
+    x = draw_feeds(signature_of("x:uint8[400]{0..1}"))[0].arrays["x"]
+    assert set(x.tolist()) == {0, 1}
+
+
+def test_integers_without_a_range_or_a_sample_are_named() -> None:
+    signature = signature_of(
+        "ids:int64[2]", "n:int8[]", "k:int32[2]{0..9}", "i:uint8[2]", "b:bool[2]", "x:float32[2]"
+    )
+    assert unranged(signature, None) == ("ids", "n")
+
+
+def test_integers_with_a_sample_are_not_unranged() -> None:
+    signature = signature_of("ids:int64[2]", "n:int8[2]")
+    assert unranged(signature, {"ids": np.array([3, 4])}) == ("n",)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -208,7 +208,7 @@ def test_an_input_with_a_small_effect_is_found_ignored_though_the_numbers_pass(
     def eager(feed: Feed) -> Outputs:
         return {"y": linear(feed)["y"] + np.float32(2e-5) * feed["mask"][:, :4]}
 
-    verdict = judged(eager, linear, X, MASK)
+    verdict = judged(eager, linear, "x:float32[batch=4..8,6]", MASK)
     assert all(output.passed for output in verdict.outputs)
     assert verdict.reason.startswith("input 'mask' is ignored")
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from modelc.validators.fill import fill_limit, measure_apart
 from modelc.validators.metrics import BLOCK, blocks, decibel, measure
+
+if TYPE_CHECKING:
+    from modelc.core.contract import Array
 
 F = np.float32
 
@@ -129,16 +134,30 @@ def test_float64_near_its_end_gives_no_warning_and_no_nan() -> None:
     assert found.relative_l2 is None
 
 
-def test_fill_values_equal_on_both_sides_leave_the_errors() -> None:
-    eager, artifact = np.array([-1e9, 1.0, 2.0], F), np.array([-1e9, 1.0, 2.5], F)
-    found = measure(eager, artifact, fill=1e9)
-    assert found.peak == 2.0
-    assert found.compared == 2
+def test_elements_up_to_a_magnitude_are_measured_alone() -> None:
+    eager, artifact = np.array([-1e9, 1.0, 2.0], F), np.array([-2e9, 1.0, 2.5], F)
+    found = measure(eager, artifact, upto=2.0)
+    assert (found.peak, found.compared, found.max_abs) == (2.0, 2, 0.5)
+    assert (found.size, found.differing) == (3, 2)
 
 
-def test_fill_values_that_differ_stay_in() -> None:
-    found = measure(np.array([-1e9, 1.0]), np.array([-2e9, 1.0]), fill=1e9)
-    assert found.max_abs == 1e9
+def test_elements_above_a_magnitude_are_measured_alone() -> None:
+    found = measure(np.array([-1e9, 1.0]), np.array([-2e9, 5.0]), above=1.0)
+    assert (found.max_abs, found.compared) == (1e9, 1)
+
+
+def test_fill_is_told_by_magnitude_though_no_two_are_equal() -> None:
+    logits = np.array([0.5, -0.7, 0.9, -9999.7, -10000.4])
+    assert 1 < fill_limit(logits) < 9999
+    assert measure_apart(logits, logits + 0.25).answers.peak == 0.9
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([1.0, 4e3]), np.array([1e4, 2e5, -3e5]), np.zeros(3), np.zeros(0)]
+)
+def test_other_arrays_have_no_fill(array: Array) -> None:
+    assert fill_limit(array) == math.inf
+    assert measure_apart(array, array).fill is None
 
 
 def test_other_shapes_cannot_be_measured() -> None:
