@@ -1,4 +1,4 @@
-"""A tensor of torch's as the array that verdicts are made on: one function for eager and for runners.
+"""A tensor of torch as the array that verdicts are made on: one rule for eager and for runners.
 
 Had each its own, an artifact could be told from eager by how its outputs were read.
 """
