@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -137,8 +138,10 @@ def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
 
     model = model_of(job)
     tensors = example_tensors(job)
-    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+    caught: list[warnings.WarningMessage] = []
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("always")
+        warnings.showwarning = _keeper(caught)
         made = guarded(
             "torch.jit.trace",
             lambda: torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's own
@@ -150,6 +153,31 @@ def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
     return made, frozen_branches(caught)
+
+
+def _keeper(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
+    """Keeps warnings; those of torch's Tensor class at the line that used the tensor.
+
+    `np.asarray(x)` and `3 in x` are the user's lines, but it is the class that warns.
+    """
+    import torch
+
+    tensors = str(Path(torch.__file__).parent / "_tensor.py")
+
+    def keep(
+        message: Warning, category: type[Warning], filename: str, lineno: int, *_: object
+    ) -> None:
+        frame = sys._getframe(1) if filename == tensors else None
+        within = False
+        while frame is not None:
+            within = within or frame.f_code.co_filename == tensors
+            if within and frame.f_code.co_filename != tensors:
+                filename, lineno = frame.f_code.co_filename, frame.f_lineno
+                break
+            frame = frame.f_back
+        kept.append(warnings.WarningMessage(message, category, filename, lineno))
+
+    return keep
 
 
 def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:

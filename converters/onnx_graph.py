@@ -24,12 +24,12 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import ConversionError, MissingError, UsageError
+from ..core.errors import ConversionError, MissingError, RunnerError, UsageError
 from ..core.precision import Precision
 from ..core.signature import Signature
 from .capturing import example_tensors, exported, guarded, model_of, scripted, traced, versions
 from .onnx_debug import write_sidecar
-from .opened import OpenedModel, present, refused
+from .opened import OpenedModel, lines_of, present, refused
 
 if TYPE_CHECKING:
     import onnx
@@ -200,13 +200,18 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noq
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[(provider, settings)])
     except Exception as error:
-        raise refused("ONNX Runtime", error) from error
+        raise _refused(error) from error
     if session.get_providers()[0] != provider:
         raise MissingError(
             f"ONNX Runtime could not load {provider} and fell back to the CPU",
             hint="use --device cpu, or install a CUDA that this onnxruntime-gpu was built for",
         )
     return OnnxRunner(session)
+
+
+def _refused(error: Exception) -> RunnerError:
+    """ONNX Runtime breaks its sentences into lines."""
+    return refused("ONNX Runtime", error, " ".join(lines_of(error)))
 
 
 class OnnxRunner(OpenedModel):
@@ -225,7 +230,7 @@ class OnnxRunner(OpenedModel):
         try:
             values = self._session.run(self._outputs, given)
         except Exception as error:
-            raise refused("ONNX Runtime", error) from error
+            raise _refused(error) from error
         return dict(zip(self._outputs, values, strict=True))
 
     def close(self) -> None:

@@ -32,9 +32,6 @@ class OpenedModel:
         """Give back what the runtime holds."""
 
 
-_PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
-
-
 def present(feed: Feed, names: Sequence[str]) -> list[Array]:
     """The feed's arrays in the order of `names`.
 
@@ -50,17 +47,18 @@ def present(feed: Feed, names: Sequence[str]) -> list[Array]:
     return [feed[name] for name in names]
 
 
-def refused(runtime: str, error: BaseException) -> RunnerError:
-    """The error for a runtime that would not run a feed or open a file."""
-    return RunnerError(f"{runtime}: {_telling(error)}", hint="the whole text is in the log")
+def refused(runtime: str, error: BaseException, telling: str = "") -> RunnerError:
+    """The error for a runtime that would not run a feed or open a file.
+
+    Args:
+        runtime: as the message names it.
+        error: what it raised.
+        telling: what of the error's text says why, where that is not its first line.
+    """
+    line = first_line(RuntimeError(telling) if telling else error)
+    return RunnerError(f"{runtime}: {line}", hint="the whole text is in the log")
 
 
-def _telling(error: BaseException) -> str:
-    """What says why: TorchScript and OpenVINO put a trace before it, ONNX Runtime uses lines."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if any(line.startswith("Traceback of TorchScript") for line in lines):
-        lines = lines[-1:]
-    elif lines and lines[0].startswith("[ONNXRuntimeError]"):
-        lines = [" ".join(lines)]
-    told = [line for line in lines if not line.startswith(_PREAMBLE)]
-    return first_line(RuntimeError("\n".join(told)) if told else error)
+def lines_of(error: BaseException) -> list[str]:
+    """The lines of an error's text that hold anything."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()]

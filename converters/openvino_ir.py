@@ -25,7 +25,7 @@ from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Dim, Signature
 from .capturing import guarded, versions
-from .opened import OpenedModel, present, refused
+from .opened import OpenedModel, lines_of, present, refused
 
 if TYPE_CHECKING:
     import openvino
@@ -38,6 +38,7 @@ CAPTURES: tuple[Capture, ...] = ()
 PRECISIONS: tuple[Precision, ...] = (Precision.FP32, Precision.FP16)
 DEVICES: tuple[str, ...] = ("cpu",)
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+_PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
 
 
 def readiness() -> Readiness:
@@ -105,7 +106,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     try:
         compiled = openvino.Core().compile_model(str(path), "CPU", _EXACT)
     except RuntimeError as error:
-        raise refused("OpenVINO", error) from error
+        raise _refused(error) from error
     return OpenVinoRunner(compiled, signature)
 
 
@@ -113,7 +114,8 @@ class OpenVinoRunner(OpenedModel):
     """A compiled OpenVINO model; its tensors keep the names of the ONNX."""
 
     def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
-        self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
+        names = tuple(spec.name for spec in signature.inputs)
+        self.inputs = tuple(_known_name(port, names) for port in compiled.inputs)
         self._dtypes = [_dtype(port) for port in compiled.inputs]
         self._outputs = [_known_name(port, signature.outputs) for port in compiled.outputs]
         self._compiled: openvino.CompiledModel | None = compiled
@@ -129,12 +131,18 @@ class OpenVinoRunner(OpenedModel):
         try:
             results = self._compiled(given)
         except RuntimeError as error:
-            raise refused("OpenVINO", error) from error
+            raise _refused(error) from error
         return {name: results[i].copy() for i, name in enumerate(self._outputs)}
 
     def close(self) -> None:
         """Drop the compiled model."""
         self._compiled = None
+
+
+def _refused(error: RuntimeError) -> RunnerError:
+    """OpenVINO says where in its sources it threw, line by line, before it says why."""
+    told = [line for line in lines_of(error) if not line.startswith(_PREAMBLE)]
+    return refused("OpenVINO", error, "\n".join(told))
 
 
 def _dtype(port: Any) -> str:
@@ -162,7 +170,7 @@ def inspect(path: Path) -> Inspection:
     try:
         model = openvino.Core().read_model(str(path))
     except RuntimeError as error:
-        raise refused("OpenVINO", error) from error
+        raise _refused(error) from error
     weights: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for node in model.get_ops():

@@ -9,7 +9,7 @@ from ..core.arrays import to_array
 from ..core.contract import Feed, Outputs
 from ..core.errors import MissingError
 from ..core.tree import name_leaves
-from .opened import OpenedModel, present, refused
+from .opened import OpenedModel, lines_of, present, refused
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ class TorchRunner(OpenedModel):
             with torch.no_grad():
                 value = self._function(tensors)
         except Exception as error:  # the runtime's edge: torch raises anything
-            raise refused("torch", error) from error
+            raise refused("torch", error, _telling(error)) from error
         found = name_leaves(
             value, lambda leaf: isinstance(leaf, torch.Tensor), taken=self.inputs
         ).found
@@ -54,6 +54,13 @@ class TorchRunner(OpenedModel):
             names = list(self._outputs)
         tensors = [leaf for leaf in found.values() if isinstance(leaf, torch.Tensor)]
         return {name: to_array(t) for name, t in zip(names, tensors, strict=True)}
+
+
+def _telling(error: Exception) -> str:
+    """TorchScript puts a trace of the user's source before what it has to say."""
+    lines = lines_of(error)
+    traced = any(line.startswith("Traceback of TorchScript") for line in lines)
+    return lines[-1] if traced else ""
 
 
 def check_device(device: str) -> None:

@@ -37,7 +37,7 @@ def build(spec: str, arguments: Mapping[str, str]) -> torch.nn.Module:
     if not _SPEC.fullmatch(spec):
         raise UsageError(f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec))
     module_name, _, attribute = spec.partition(":")
-    with working_folder_importable():
+    with working_folder_importable(), seeded():  # importing may build, too
         found = _attribute(_import(module_name, spec), attribute, spec)
         if isinstance(found, nn.Module):
             return found
@@ -137,18 +137,19 @@ def _call(factory: Callable[..., object], arguments: Mapping[str, str], spec: st
             hint="add --model-arg KEY=VALUE for it",
         ) from error
     try:
-        return _seeded(factory, values)
+        return factory(**values)
     except Exception as error:
         raise _broken(f"the factory {spec}", error) from error
 
 
-def _seeded(factory: Callable[..., object], values: Mapping[str, object]) -> object:
-    """What the factory leaves to chance is the same each time: weights that no file fills."""
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Draw the same each time: weights that no file fills must not differ from load to load."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return factory(**values)
+        torch.default_generator.manual_seed(0)  # the CPU's alone, as forked
+        yield
 
 
 def _signature(factory: Callable[..., object]) -> inspect.Signature:

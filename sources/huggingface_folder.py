@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..core.call import parameters_of
 from ..core.errors import CheckpointError, MissingError, first_line
+from .factory import seeded
 from .huggingface_inputs import known_inputs
 from .loaded import Loaded
 from .sniff import HUGGINGFACE
@@ -81,7 +82,7 @@ def _from_pretrained(
     import torch
 
     try:
-        with _quiet():
+        with _quiet(), seeded():
             loaded: object = kind.from_pretrained(
                 folder,
                 dtype=torch.float32,
@@ -133,6 +134,9 @@ def _notes(report: dict[str, set[object]], folder: Path, *, strict: bool) -> lis
             f"{folder} does not fit the class its config names: {'; '.join(parts)}",
             hint="correct 'architectures' in config.json, or add --no-strict to go on without",
         )
+    if parts:
+        kept = len(missing) + len(mismatched)
+        parts.append(f"kept as the class drew them from seed 0: {kept} tensors")
     if unused:
         parts.append(f"{len(unused)} unused: {', '.join(unused[:10])}")
     return parts

@@ -15,7 +15,14 @@ from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-INDEX = ".safetensors.index.json"
+INDEXES = {".safetensors.index.json": SAFETENSORS, ".bin.index.json": STATE_DICT}
+_FOUND_BY = (  # in a folder, the first pattern that one file alone has
+    "*.safetensors.index.json",
+    "model.safetensors",
+    "*.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 WEIGHTS = "weights"
 CONFIG = "config"
 
@@ -68,33 +75,31 @@ def _contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
         if config.is_file() and not with_factory:
             return HUGGINGFACE, [config, *files]
         return kind, files
-    if path.name.endswith(INDEX):
-        return SAFETENSORS, [path, *_shards(path)]
+    for suffix, kind in INDEXES.items():
+        if path.name.endswith(suffix):
+            return kind, [path, *_shards(path, kind)]
     return sniff(path), [path]
 
 
 def _weights_in(folder: Path) -> tuple[str, list[Path]]:
     """The weights of a folder: one index and its shards, or one file."""
-    indexes = sorted(folder.glob(f"*{INDEX}"))
-    if len(indexes) == 1:
-        return SAFETENSORS, [*indexes, *_shards(indexes[0])]
-    for pattern in ("model.safetensors", "*.safetensors", "pytorch_model.bin"):
+    for pattern in _FOUND_BY:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
-            return sniff(found[0]), found
+            return _contents(found[0], with_factory=True)
     held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(
-        f"{folder} holds neither config.json with weights nor one *{INDEX} (it holds {held})",
+        f"{folder} holds neither config.json with weights nor an index of shards (holds {held})",
         hint="give the weights file itself",
     )
 
 
-def _shards(index: Path) -> list[Path]:
+def _shards(index: Path, kind: str) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{index} is not a safetensors index: it has no weight_map",
+            f"{index} is no index of shards: it has no weight_map",
             hint="download the index again",
         ) from error
     shards = [index.parent / name for name in names]
@@ -105,7 +110,11 @@ def _shards(index: Path) -> list[Path]:
                 f"{index} names the shard {name!r}, which is not beside it",
                 hint="download every shard into the index's folder",
             )
-        sniff(shard)
+        if sniff(shard) != kind:
+            raise CheckpointError(
+                f"{index} names the shard {name!r}, which is {sniff(shard)} and not {kind}",
+                hint="download every shard again",
+            )
     return shards
 
 

@@ -17,6 +17,7 @@ from .sniff import PICKLE, STATE_DICT
 from .weights import Filling, renaming
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -33,23 +34,44 @@ def load(checkpoint: Checkpoint) -> Loaded:
     """Read the weights and fill the module that the factory builds."""
     from torch import nn
 
-    (path,) = weight_files(checkpoint)
+    files = weight_files(checkpoint)
+    if len(files) > 1:
+        return _load_shards(checkpoint, files)
+    (path,) = files
     found, kind = _read(path, allow_pickle=checkpoint.allow_pickle)
     if isinstance(found, nn.Module) and checkpoint.factory is None:
         return Loaded(kind=kind, module=found, takes=parameters_of(found.forward))
     if isinstance(found, nn.Module):
         found = found.state_dict()
     if checkpoint.factory is None:
-        raise UsageError(
-            f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
-            hint="add --model with the function or class that builds the module",
-        )
+        raise _needs_factory(path)
     tensors, notes = _tensors(found, path)
     module = build(checkpoint.factory, checkpoint.factory_args)
     filling = Filling(module=module, rename=renaming(tensors, module.state_dict()))
     filling.add(tensors)
     notes = (*notes, *filling.finish(str(path), strict=checkpoint.strict))
     return Loaded(kind=kind, module=module, takes=parameters_of(module.forward), notes=notes)
+
+
+def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> Loaded:
+    """Fill the factory's module from several files, of weights alone; they are mapped, not read."""
+    if checkpoint.factory is None:
+        raise _needs_factory(checkpoint.path)
+    shards = [_tensors(read_safely(file), file)[0] for file in files]
+    module = build(checkpoint.factory, checkpoint.factory_args)
+    keys = [key for shard in shards for key in shard]
+    filling = Filling(module=module, rename=renaming(keys, module.state_dict()))
+    for shard in shards:
+        filling.add(shard)
+    notes = filling.finish(checkpoint.path, strict=checkpoint.strict)
+    return Loaded(kind=STATE_DICT, module=module, takes=parameters_of(module.forward), notes=notes)
+
+
+def _needs_factory(path: Path | str) -> UsageError:
+    return UsageError(
+        f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
+        hint="add --model with the function or class that builds the module",
+    )
 
 
 def read_safely(path: Path) -> object:

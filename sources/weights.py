@@ -107,6 +107,8 @@ class Filling:
                 f"{path} does not fit the module: {'; '.join(found)}",
                 hint="check --model and --model-arg, or add --no-strict to go on without these",
             )
+        if found and (kept := len(lacking) + len(self.mismatched)):
+            found.append(f"kept as the factory drew them from seed 0: {kept} of {len(own)} tensors")
         kinds = " and ".join(sorted(self.half))
         halves = [f"the checkpoint's weights are {kinds}"] if kinds else []
         return (*self.rename.notes, *halves, *found)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capturing import exported, scripted, traced
+from modelc.converters.capturing import exported, frozen_branches, scripted, traced
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job
 from modelc.core.errors import ConversionError
@@ -108,3 +110,35 @@ def test_export_keeps_dims_within_their_bounds(job_of: JobOf) -> None:
     program = exported(job_of(nn.Linear(3, 2), "x:float32[batch=2..6,3]"))
     (bounds,) = program.range_constraints.values()
     assert (int(bounds.lower), int(bounds.upper)) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        lambda x: x * x.max().item(),
+        lambda x: x * float(x.max()),
+        lambda x: x * int(x.max()),
+        lambda x: x * x.detach().numpy().max(),
+        lambda x: x * np.asarray(x.detach()).max(),
+        lambda x: x + (3 in x),
+        lambda x: x * x.max().tolist(),
+    ],
+)
+def test_every_way_out_of_a_tensor_is_a_frozen_place(
+    job_of: JobOf, frozen: Callable[[Tensor], Tensor]
+) -> None:
+    class Leaves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return frozen(x)
+
+    _, found = traced(job_of(Leaves(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
+    assert [Path(branch.file) for branch in found] == [Path(__file__)]
+
+
+def test_a_library_whose_name_begins_as_torchs_is_not_torch() -> None:
+    category = torch.jit._trace.TracerWarning
+    text = "Converting a tensor to a Python boolean might cause"
+    root = Path(torch.__file__).parent
+    files = [f"{root}vision/detection.py", f"{root}/nn/functional.py"]
+    caught = [warnings.WarningMessage(text, category, file, 3) for file in files]
+    assert [branch.file for branch in frozen_branches(caught)] == files[:1]

@@ -307,3 +307,8 @@ def test_a_plain_save_does_name_places_of_this_machine(
 
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "plain.pt")
     assert any(machine(content) for content in contents(tmp_path / "plain.pt"))
+
+
+def test_an_input_that_the_feed_lacks_is_named(runner: Runner) -> None:
+    with pytest.raises(RunnerError, match="the model takes 'x', which no input of the signature"):
+        runner.run({"image": np.zeros((1, 1, 8, 8), np.float32)})

@@ -40,6 +40,13 @@ class Steps(nn.Module):
     def forward(self, x):
         return [self.fc(row) for row in x]
 
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(100, 4)
+    def forward(self, ids):
+        return self.words(ids)
+
 class Brief(nn.Module):
     def __init__(self):
         super().__init__()
@@ -92,3 +99,13 @@ def test_outputs_that_change_in_number_are_refused_in_words(tmp_path: Path) -> N
 
 def test_bfloat16_outputs_are_judged(tmp_path: Path) -> None:
     assert run(order_of("Brief", tmp_path, ("torchscript", "pt2"))).passed
+
+
+def test_an_index_without_values_is_warned_of(tmp_path: Path) -> None:
+    found = run(order_of("Words", tmp_path, ("torchscript",), "ids:int64[batch=1..4,seq=1..8]"))
+    assert any(note.startswith("ids is fed 0 and 1 only") for note in found.notes)
+
+
+def test_an_index_with_values_is_not(tmp_path: Path) -> None:
+    ids = "ids:int64[batch=1..4,seq=1..8]{0..99}"
+    assert run(order_of("Words", tmp_path, ("torchscript",), ids)).notes == ()

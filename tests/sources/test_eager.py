@@ -247,3 +247,7 @@ def test_flat_leaves_inputs_alone_once_a_write_was_seen() -> None:
     x = torch.ones(2, 3)
     eager.flat(x)
     assert torch.equal(x, torch.ones(2, 3))
+
+
+def test_an_output_with_the_name_of_an_input_gets_out_at_its_end() -> None:
+    assert does(lambda x: {"y": x + 1, "x": x + 2}).names(X) == ("y", "x_out")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from modelc.core.errors import CheckpointError, UsageError
@@ -124,3 +125,14 @@ def test_the_working_folder_goes_to_the_end_of_the_path(
     build(f"{write_module(TYPED)}:ready", {})
     assert sys.path[-1] == str(tmp_path)
     assert sys.path.count(str(tmp_path)) == 1
+
+
+def test_what_the_factory_draws_is_the_same_each_time_and_no_draw_of_the_users_is_lost() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    first, second = (
+        build("torch.nn:Linear", {"in_features": "3", "out_features": "2"}) for _ in range(2)
+    )
+    assert torch.equal(first.state_dict()["weight"], second.state_dict()["weight"])
+    assert torch.equal(torch.rand(1), expected)

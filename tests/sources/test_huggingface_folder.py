@@ -141,3 +141,28 @@ def test_only_an_encoder_decoder_takes_decoder_tokens(both: bool, count: int) ->
 
 def test_other_inputs_are_left_to_the_user() -> None:
     assert known_inputs(SimpleNamespace(), ("input_values",)) == {}
+
+
+def test_shards_that_torch_saved_are_opened_as_weights_alone(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {"m-1.bin": names[::2], "m-2.bin": names[1::2]}
+    for shard, keys in shards.items():
+        torch.save({key: tensors[key] for key in keys}, folder / shard)
+    table = {key: shard for shard, keys in shards.items() for key in keys}
+    index = {"metadata": {"total_size": 1}, "weight_map": table}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    state = opened(folder).module.state_dict()
+    assert all(torch.equal(state[key], tensor.float()) for key, tensor in tensors.items())
+
+
+def test_weights_that_are_missing_are_drawn_the_same_each_time(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["classifier.weight"]
+    save_file(tensors, path, metadata={"format": "pt"})
+    first, second = (opened(folder, strict=False) for _ in range(2))
+    drawn = [one.module.state_dict()["classifier.weight"] for one in (first, second)]
+    assert torch.equal(*drawn)
+    assert "kept as the class drew them from seed 0: 1 tensors" in first.notes

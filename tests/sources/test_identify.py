@@ -13,6 +13,7 @@ from torch import nn
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.records import Checkpoint
 from modelc.sources.identify import identify, weight_files
+from modelc.sources.load import load
 
 FACTORY = "torch.nn:Linear"
 
@@ -112,7 +113,7 @@ def test_a_factory_goes_before_a_folders_config(tmp_path: Path) -> None:
 
 def test_a_folder_with_neither_is_refused_with_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"it holds notes\.txt"):
+    with pytest.raises(CheckpointError, match=r"holds notes\.txt"):
         seen(tmp_path)
 
 
@@ -178,3 +179,43 @@ def test_truncated_safetensors_are_refused(tmp_path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(CheckpointError, match="cut short"):
         seen(path)
+
+
+def bin_shards(folder: Path, bias: object = None) -> Path:
+    torch.save({"weight": torch.ones(2, 3)}, folder / "m-1.bin")
+    torch.save({"bias": torch.ones(2) if bias is None else bias}, folder / "m-2.bin")
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"weight": "m-1.bin", "bias": "m-2.bin"}}))
+    return index
+
+
+def test_shards_that_torch_saved_are_known_by_index_and_by_folder(tmp_path: Path) -> None:
+    by_file, by_folder = seen(bin_shards(tmp_path)), seen(tmp_path)
+    assert (by_file.kind, by_file.files) == (by_folder.kind, by_folder.files)
+    assert by_file.kind == "state_dict"
+    assert [path.name for path in weight_files(by_folder)] == ["m-1.bin", "m-2.bin"]
+
+
+def test_shards_that_torch_saved_with_a_config_are_hugging_face(tmp_path: Path) -> None:
+    bin_shards(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert seen(tmp_path, factory=None).kind == "huggingface"
+
+
+def test_shards_of_another_kind_than_their_index_says_are_refused(tmp_path: Path) -> None:
+    index = bin_shards(tmp_path)
+    save_file({"bias": torch.ones(2)}, tmp_path / "m-2.bin")
+    with pytest.raises(CheckpointError, match="is safetensors and not state_dict"):
+        seen(index)
+
+
+def test_shards_that_torch_saved_fill_the_factorys_module(tmp_path: Path) -> None:
+    args = {"in_features": "3", "out_features": "2"}
+    module = load(identify(bin_shards(tmp_path), factory=FACTORY, factory_args=args)).module
+    assert all(bool((tensor == 1).all()) for tensor in module.state_dict().values())
+
+
+def test_a_shard_with_more_than_weights_is_refused(tmp_path: Path) -> None:
+    index = bin_shards(tmp_path, bias=nn.Linear(1, 1))
+    with pytest.raises(CheckpointError, match=r"m-2\.bin holds more than weights"):
+        load(identify(index, factory=FACTORY, factory_args={}))

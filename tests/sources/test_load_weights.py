@@ -148,6 +148,7 @@ def test_not_strict_skips_what_does_not_fit_and_notes_it(tmp_path: Path) -> None
     assert loaded.notes == (
         "1 unexpected: x",
         "1 of another shape: weight is (4, 4) where the module has (2, 3)",
+        "kept as the factory drew them from seed 0: 1 of 2 tensors",
     )
 
 

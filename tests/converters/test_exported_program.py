@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters import exported_program, torchscript_module
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+from modelc.sources.identify import identify
+from modelc.sources.load import load
+
+JobOf = Callable[..., Job]
+MARK = np.float32(1234.5678)
+
+
+@pytest.fixture
+def job(job_of: JobOf) -> Job:
+    """A job whose example is the user's own data, known by its mark."""
+    made = job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]")
+    return replace(made, example={"x": np.full((2, 3), MARK, np.float32)})
+
+
+def test_a_program_ships_none_of_the_users_data(job: Job) -> None:
+    (name, _), *_ = exported_program.convert(job).files
+    with zipfile.ZipFile(job.folder / name) as archive:
+        members = [archive.read(entry) for entry in archive.namelist()]
+    assert not any(MARK.tobytes() in member for member in members)
+
+
+def test_a_program_without_examples_runs_and_is_a_checkpoint(job: Job) -> None:
+    (name, _), *_ = exported_program.convert(job).files
+    path = job.folder / name
+    with exported_program.open_runner(path, "cpu", job.signature) as runner:
+        assert runner.run({"x": np.ones((4, 3), np.float32)})["output"].shape == (4, 2)
+    loaded = load(identify(path, factory=None, factory_args={}))
+    assert [str(spec) for spec in loaded.known.values()] == ["x:float32[batch=1..4,3]"]
+
+
+class Odd(nn.Module):
+    """Gives what numpy does not have."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.to(torch.bfloat16), torch.complex(x, x).conj()
+
+
+@pytest.mark.parametrize("capture", [Capture.TRACE, Capture.SCRIPT])
+def test_torchs_own_formats_give_bfloat16_and_complex_as_eager_does(
+    job_of: JobOf, capture: Capture
+) -> None:
+    job = job_of(Odd(), "x:float32[4,3]", capture=capture, outputs=("output.0", "output.1"))
+    assert job.model is not None
+    (name, _), *_ = torchscript_module.convert(job).files
+    with torchscript_module.open_runner(job.folder / name, "cpu", job.signature) as runner:
+        found = runner.run(job.example)
+    assert [str(array.dtype) for array in found.values()] == ["float32", "complex64"]
+    assert np.array_equal(found["output.1"], np.conj(job.example["x"] * (1 + 1j)))
