@@ -7,9 +7,9 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.contract import Branch, EagerModel, Job
 from ..core.errors import ConversionError, first_line
@@ -225,4 +225,13 @@ def call_record(job: Job, form: str) -> str:
     )
 
 
-RECORD = "modelc.json"  # the name of that record inside the archive
+def parse_record(text: str) -> dict[str, Any]:
+    """The record that `call_record` wrote; empty where an archive has none."""
+    record: dict[str, Any] = json.loads(text) if text else {}
+    return record
+
+
+def origin_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """What a record says of where the model came from: all but how it is called."""
+    form = ("call", "inputs", "outputs", "signature")
+    return {key: str(value) for key, value in record.items() if key not in form}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from ..core.archive_guard import refuse_code
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
+    RECORD,
     Converted,
     Inspection,
     Job,
@@ -23,7 +23,7 @@ from ..core.contract import (
 from ..core.errors import ModelcError
 from ..core.precision import Precision
 from ..core.signature import Signature
-from .capturing import RECORD, call_record, exported, guarded, versions
+from .capturing import call_record, exported, guarded, origin_of, parse_record, versions
 from .opened import refused
 from .torch_runner import TorchRunner, check_device
 
@@ -82,7 +82,7 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
         raise
     except Exception as error:
         raise refused("torch.export.load", error) from error
-    return program, json.loads(extra[RECORD]) if extra[RECORD] else {}
+    return program, parse_record(extra[RECORD])
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
@@ -114,11 +114,7 @@ def inspect(path: Path) -> Inspection:
         facts={"ranges": ", ".join(f"{k}: {v}" for k, v in program.range_constraints.items())},
         weights=weights,
         operators=operators,
-        metadata={
-            key: str(value)
-            for key, value in record.items()
-            if key not in ("call", "inputs", "outputs", "signature")
-        },
+        metadata=origin_of(record),
     )
 
 

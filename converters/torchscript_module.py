@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import zipfile
 from collections import Counter
@@ -14,6 +13,7 @@ from ..core.call import bind, parameters_of_schema
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
+    RECORD,
     Branch,
     Converted,
     Inspection,
@@ -24,7 +24,7 @@ from ..core.contract import (
 )
 from ..core.precision import Precision
 from ..core.signature import Signature
-from .capturing import RECORD, call_record, guarded, scripted, traced, versions
+from .capturing import call_record, guarded, origin_of, parse_record, scripted, traced, versions
 from .opened import refused
 from .torch_runner import TorchRunner, check_device
 
@@ -120,7 +120,7 @@ def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, An
         )
     except (RuntimeError, ValueError) as error:
         raise refused("torch.jit.load", error) from error
-    return module, json.loads(extra[RECORD]) if extra[RECORD] else {}
+    return module, parse_record(extra[RECORD])
 
 
 def _schema(module: torch.jit.ScriptModule) -> Any:
@@ -139,7 +139,6 @@ def inspect(path: Path) -> Inspection:
     arguments = _schema(module).arguments[1:]
     names = list(record.get("outputs") or ())
     facts = {"call": str(record.get("call", "native"))}
-    known = ("call", "inputs", "outputs", "signature")
     return Inspection(
         target=NAME,
         inputs=tuple(TensorInfo(name=a.name, dtype=str(a.type), dims=()) for a in arguments),
@@ -147,7 +146,7 @@ def inspect(path: Path) -> Inspection:
         facts=facts,
         weights=weights,
         operators=operators,
-        metadata={key: str(value) for key, value in record.items() if key not in known},
+        metadata=origin_of(record),
     )
 
 

@@ -23,6 +23,9 @@ else:
 Feed: TypeAlias = Mapping[str, Array]
 Outputs: TypeAlias = dict[str, Array]
 
+RECORD = (
+    "modelc.json"  # our record inside an archive of torch's: written by converters, read by sources
+)
 EAGER = "checkpoint"  # what a target that is captured from the eager model is made from
 
 

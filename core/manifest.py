@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .errors import RunnerError
-from .records import Artifact, Attempt, Checkpoint
+from .records import Artifact, Attempt, Checkpoint, FileRecord
 from .signature import Signature
 from .verdict import State, Verdict
 
@@ -58,6 +58,11 @@ class Manifest:
     notes: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
     schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """The files of all artifacts, rejected ones included."""
+        return tuple(file for artifact in self.artifacts for file in artifact.files)
 
     def verdict_of(self, artifact: str) -> Verdict | None:
         """The verdict on the artifact of that name, if it was judged."""

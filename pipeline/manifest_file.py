@@ -37,7 +37,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
-    for file in (file for artifact in manifest.artifacts for file in artifact.files):
+    for file in manifest.files:
         name = PurePosixPath(file.name)
         if name.is_absolute() or ".." in name.parts:
             raise UsageError(f"{path} names a file outside its folder: {file.name}", hint=hint)

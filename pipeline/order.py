@@ -12,8 +12,7 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.signature import Signature
-
-MIN_FEEDS = 5
+from ..validators.feeds import LEAST_FEEDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class Source:
 class Judging:
     """How artifacts are judged: how many feeds, from which seed, within what, on which device.
 
-    None is the default (`MIN_FEEDS`, 0, the table's tolerance), or what a manifest recorded.
+    None is the default (`LEAST_FEEDS`, 0, the table's tolerance), or what a manifest recorded.
     """
 
     feeds: int | None = None
@@ -68,9 +67,9 @@ class Judging:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.feeds is not None and self.feeds < MIN_FEEDS:
+        if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
-                f"--feeds {self.feeds} is too few to judge by", hint=f"use {MIN_FEEDS} or more"
+                f"--feeds {self.feeds} is too few to judge by", hint=f"use {LEAST_FEEDS} or more"
             )
         if self.device not in ("cpu", "cuda"):
             raise unknown("device", self.device, ["cpu", "cuda"])

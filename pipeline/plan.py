@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS, target_named, target_of
@@ -84,17 +84,11 @@ def _add(
             asked = needed in order.wanted
             _add(needed, order, steps, targets=targets, given=None)
             if not asked:
-                steps[parent] = _unasked(steps[parent])
+                steps[parent] = replace(steps[parent], asked=False)
     steps.setdefault(
         wanted.name,
         Step(target=target, wanted=wanted, captures=_captures(target, order), parent=parent),
     )
-
-
-def _unasked(step: Step) -> Step:
-    from dataclasses import replace
-
-    return replace(step, asked=False)
 
 
 def _source_name(target: Target) -> str:

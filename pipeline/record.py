@@ -7,10 +7,10 @@ import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
+from ..converters.capturing import versions
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import Checkpoint, FileRecord
@@ -34,7 +34,7 @@ def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> 
     """
     known = read_manifest(folder.path)
     folder.reads(_read_by(order, checkpoint))
-    folder.own(file.name for a in (known.artifacts if known else ()) for file in a.files)
+    folder.own(file.name for file in (known.files if known else ()))
     if known is None or order.overwrite or _same_model(known.checkpoint, checkpoint):
         return known
     raise UsageError(
@@ -83,7 +83,7 @@ def begin_record(
         return replace(fresh, artifacts=known.artifacts, verdicts=known.verdicts)
     if not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
-    folder.set_aside(file for artifact in known.artifacts for file in artifact.files)
+    folder.set_aside(known.files)
     write_manifest(fresh, folder.path)
     return fresh
 
@@ -119,9 +119,8 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
 
 def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
     """Files of the record before that are none of the record now: a `.data` of an older export."""
-    kept = {file.name for artifact in now.artifacts for file in artifact.files}
-    files = (file for artifact in before.artifacts for file in artifact.files)
-    return tuple(file for file in files if file.name not in kept)
+    kept = {file.name for file in now.files}
+    return tuple(file for file in before.files if file.name not in kept)
 
 
 def _relative(path: str, folder: OutputFolder) -> str:
@@ -131,10 +130,8 @@ def _relative(path: str, folder: OutputFolder) -> str:
 
 def environment() -> dict[str, str]:
     """Python, platform and the versions of what took part."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **versions(*_PACKAGES),
+    }

@@ -45,7 +45,7 @@ def validate_folder(
     source = recorded_source(manifest, folder, moved or Moved())
     judging = as_recorded(judging or Judging(), manifest)
     with opened(folder) as place:
-        place.own(file.name for artifact in manifest.artifacts for file in artifact.files)
+        place.own(file.name for file in manifest.files)
         stage = Stage(tell=tell, logs=place.logs)
         now = read_checkpoint(source, stage)
         check_same(now, manifest, source)

@@ -52,7 +52,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         for step in plan:
             before = manifest
             manifest = recorded(manifest, step, _make(step, manifest, bench))
-            folder.own(file.name for artifact in manifest.artifacts for file in artifact.files)
+            folder.own(file.name for file in manifest.files)
             write_manifest(manifest, folder.path)
             folder.drop(no_longer_named(before, manifest))
         return manifest

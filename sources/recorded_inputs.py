@@ -6,18 +6,18 @@ import json
 import zipfile
 from pathlib import Path
 
+from ..core.contract import RECORD
 from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.signature import InputSpec, resolve
 
-_RECORD = "/extra/modelc.json"
 _MOST = 1 << 20  # bytes; a record is a few hundred
 
 
 def recorded_inputs(path: Path) -> dict[str, InputSpec]:
     """The input specs by name, in order; nothing where the archive has no readable record."""
     with zipfile.ZipFile(path) as archive:
-        entries = [i for i in archive.infolist() if i.filename.endswith(_RECORD)]
+        entries = [i for i in archive.infolist() if i.filename.endswith(f"/extra/{RECORD}")]
         if not entries or entries[0].file_size > _MOST:
             return {}
         text = archive.read(entries[0])
