@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from .capture import Capture
 from .precision import Precision
+from .records import CalibrationRecord, Coverage
 from .signature import Signature
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ RECORD = (
     "modelc.json"  # our record inside an archive of torch's: written by converters, read by sources
 )
 EAGER = "checkpoint"  # what a target that is captured from the eager model is made from
+
+
+Advance: TypeAlias = Callable[[int, int], None]  # done, total
+
+
+def unheard(done: int, total: int) -> None:
+    """Progress that nobody listens to."""
 
 
 class Runner(Protocol):
@@ -89,7 +97,11 @@ class Job:
     """All that one converter gets; it never goes looking for more.
 
     `folder` is a work folder of its own; files are moved to their place by the pipeline once
-    they are proven. `example` is one feed at the opt sizes. Either `model` or `parent` is given.
+    they are proven. `example` is one feed at the opt sizes. Either `model` or `parent` is given;
+    beside a parent lies its debug sidecar, where it has one. `feeds` are the validation feeds,
+    `keep` the `--keep-fp` patterns, `half_io` whether inputs and outputs become half as well,
+    `settings` the options that only this format has, as text. `cache` is a folder for what later
+    runs may use again; None does without.
     """
 
     signature: Signature
@@ -103,6 +115,12 @@ class Job:
     opset: int | None = None
     external_data: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+    feeds: tuple[Feed, ...] = ()
+    keep: tuple[str, ...] = ()
+    half_io: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    cache: Path | None = None
+    advance: Advance = unheard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +136,17 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """What a converter made: file names in the job's folder with their roles, model first."""
+    """What a converter made: file names in the job's folder with their roles, model first.
+
+    `judged_as` is the precision whose tolerance it is held to, where that is not its own.
+    """
 
     files: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
     options: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     frozen: tuple[Branch, ...] = ()
+    judged_as: Precision | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +169,7 @@ class Inspection:
     weights: Mapping[str, int]  # dtype -> number of weight elements
     operators: Mapping[str, int]  # operator -> count
     metadata: Mapping[str, str]
+    quantized: bool = False  # holds 8-bit layers already
 
 
 class Target(Protocol):
@@ -155,10 +178,11 @@ class Target(Protocol):
     NAME: str
     SUMMARY: str
     SUFFIX: str  # of the model file
-    MADE_FROM: str  # EAGER or another target's NAME
+    # Each precision that it has, with what it is made from: EAGER, or an artifact's name, as
+    # `onnx` or `tensorrt-onnx:fp16`.
+    MADE_FROM: Mapping[Precision, str]
     CAPTURES: tuple[Capture, ...]  # what `auto` tries, in order; empty when made from another
-    PRECISIONS: tuple[Precision, ...]
-    DEVICES: tuple[str, ...]
+    DEVICES: tuple[str, ...]  # the first is where it is judged unless another is asked for
 
     def readiness(self) -> Readiness:
         """Whether this format can be made and run here, asked without a heavy import."""
@@ -187,4 +211,121 @@ class Target(Protocol):
 
     def inspect(self, path: Path) -> Inspection:
         """Read what the model file says of itself."""
+        ...
+
+    def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:
+        """What the model file really computes in; None for a format of one precision.
+
+        Args:
+            path: the model file.
+            example: a feed at the opt sizes, for the work that layers do.
+            device: where it is to run.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """What can be said of a conversion without the framework that does it.
+
+    `blockers` are what the framework will refuse, `warnings` what it may; each names the operator
+    and the module path. `memory` is an estimate of the device bytes that the artifact needs at
+    its largest sizes. `source` says where the rules come from, with their version.
+    """
+
+    blockers: tuple[str, ...]
+    warnings: tuple[str, ...]
+    memory: int
+    source: str
+
+
+@runtime_checkable
+class Deferred(Target, Protocol):
+    """A target that a host without its device can prepare, for another host to finish."""
+
+    FINISHED_BY: str  # the command that finishes what was prepared, given the output folder
+
+    def open_runner(
+        self,
+        path: Path,
+        device: str,
+        signature: Signature,
+        settings: Mapping[str, str] | None = None,
+    ) -> Runner:
+        """Open a model file on a device, with the options that only this format has."""
+        ...
+
+    def preflight(self, job: Job) -> Preflight:
+        """Look at the job's parent for what `convert` would stumble over, without the framework.
+
+        Raises:
+            ConversionError: the parent cannot be read.
+        """
+        ...
+
+
+class CalibrationFeeds(Protocol):
+    """The calibration samples, each one feed; every iteration reads them anew, one at a time."""
+
+    @property
+    def record(self) -> CalibrationRecord:
+        """Where they come from, how many there are, and their digest."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Feed]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeJob:
+    """All that one quantizer gets.
+
+    `parent` is the FP32 ONNX, with its external data and debug sidecar beside it. `consumer` is the
+    NAME of the target that the result is for. `method` is one of the quantizer's METHODS for
+    that consumer; None is its first. `keep` are names of ONNX nodes that stay in floating
+    point. `folder` is an empty work folder.
+    """
+
+    parent: Path
+    consumer: str
+    signature: Signature
+    calibration: CalibrationFeeds
+    folder: Path
+    method: str | None = None
+    keep: tuple[str, ...] = ()
+    advance: Advance = unheard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """What a quantizer made: a model file in the job's folder that the consumer's target reads.
+
+    It is an ONNX with Q/DQ nodes, or what else the consumer's `convert` takes for a parent.
+    """
+
+    path: Path
+    versions: Mapping[str, str]
+    options: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Quantizer(Protocol):
+    """A library that makes an INT8 model of an FP32 one by calibration."""
+
+    NAME: str
+    SUMMARY: str
+    # By consumer (a target's NAME): the calibration methods that it offers, its default first.
+    METHODS: Mapping[str, tuple[str, ...]]
+
+    def readiness(self) -> Readiness:
+        """Whether the library is here, asked without importing it."""
+        ...
+
+    def quantize(self, job: QuantizeJob) -> Quantized:
+        """Calibrate and quantize.
+
+        Raises:
+            ConversionError: the library refused the model, or what it made cannot be right.
+        """
         ...

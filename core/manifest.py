@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .errors import RunnerError
+from .errors import MissingError, RunnerError
+from .precision import Precision
 from .records import Artifact, Attempt, Checkpoint, FileRecord
 from .signature import Signature
 from .verdict import State, Verdict
@@ -37,6 +38,28 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pending:
+    """A step that this host prepared and another must finish: nothing of it was built or proven.
+
+    `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why
+    it was not built here, `command` finishes it. `warnings` and `memory` (bytes, an estimate) are
+    what the pre-flight found, by the rules of `source`.
+    """
+
+    step: str
+    target: str
+    precision: Precision
+    made_from: str
+    parent: str
+    reason: str
+    command: str
+    warnings: tuple[str, ...] = ()
+    memory: int = 0
+    source: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Order, checkpoint, signature, artifacts with lineage, verdicts, versions.
 
@@ -55,6 +78,7 @@ class Manifest:
     artifacts: tuple[Artifact, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     failures: tuple[Failure, ...] = ()
+    pending: tuple[Pending, ...] = ()
     notes: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
     schema_version: int = field(default=SCHEMA_VERSION)
@@ -70,14 +94,17 @@ class Manifest:
 
     @property
     def passed(self) -> bool:
-        """Whether every artifact was judged and passed, and no step failed."""
+        """Whether every artifact was judged and passed, and no step failed or is pending."""
         verdicts = [self.verdict_of(artifact.name) for artifact in self.artifacts]
         judged = bool(verdicts) and all(v is not None and v.passed for v in verdicts)
-        return judged and not self.failures
+        return judged and not self.failures and not self.pending
 
     @property
     def exit_code(self) -> int:
-        """Of the last run: 0 proven; 1 judged and wrong; else the failed step's own code."""
+        """Of the last run: 0 proven; 1 judged and wrong; else the failed step's own code.
+
+        A pending step is 4, as what it needs is missing here.
+        """
         mine = {*self.steps, *(f"rejected/{step}" for step in self.steps)}
         states = [verdict.state for verdict in self.verdicts if verdict.artifact in mine]
         if State.FAILED in states:
@@ -85,4 +112,8 @@ class Manifest:
         codes = [failure.exit_code for failure in self.failures if failure.step in mine]
         if codes:
             return codes[0]
-        return RunnerError.exit_code if State.ERROR in states or not states else 0
+        if State.ERROR in states:
+            return RunnerError.exit_code
+        if any(pending.step in mine for pending in self.pending):
+            return MissingError.exit_code
+        return 0 if states else RunnerError.exit_code

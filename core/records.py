@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from .precision import Precision
 from .verdict import Tolerance
 
+_CLOCK = 0.05  # milliseconds: less is the call, not the model
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
@@ -15,7 +17,7 @@ class FileRecord:
     name: str
     size: int
     sha256: str
-    role: str = "model"  # model | data | debug | weights | config
+    role: str = "model"  # model | data | debug | weights | config | samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,65 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One capture that was tried for an artifact, and why it was kept or passed over."""
+    """One capture or quantizer that was tried for an artifact, and why it was kept or not."""
 
     capture: str
-    outcome: str  # passed | failed | error
+    outcome: str  # passed | doubtful | failed | error
     reason: str
     seconds: float
+    sqnr: float | None = None  # dB, the worst of the feeds that it was judged on
+    latency: Latency | None = None
+    size: int | None = None  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRecord:
+    """Which samples a quantized artifact was calibrated with.
+
+    `source` is a path relative to the manifest's folder, a `package.module:loader` or `random`.
+    `digest` is the SHA-256 over the samples that were used, as they were fed: names, dtypes,
+    shapes and bytes, in order. `held_out` samples were kept from calibration to judge with.
+    """
+
+    source: str
+    kind: str  # folder | shards | loader | random
+    found: int
+    used: int
+    held_out: int
+    selection: str  # first | random
+    seed: int
+    digest: str
+    preprocess: str = ""
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """What an artifact really computes in, measured on the artifact itself.
+
+    `layers` counts compute layers (convolutions, matrix products, recurrent cells) by dtype;
+    `share` is each dtype's part of the work, 0 to 1, where `work` says what was counted.
+    """
+
+    layers: dict[str, int]
+    share: dict[str, float]
+    work: str  # FLOPs | time | layers
+    source: str  # ONNX types | OpenVINO runtime model | TensorRT engine inspector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Milliseconds of one run at the smallest batch, beside the FP32 parent in the same minutes."""
+
+    milliseconds: float
+    parent: float
+    device: str
+    runs: int
+
+    @property
+    def slower(self) -> bool:
+        """Whether it is slower than its parent by more than clocks and neighbours explain."""
+        return self.milliseconds > max(1.05 * self.parent, self.parent + _CLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +123,9 @@ class Artifact:
     seconds: float = 0.0
     rejected: bool = False
     tolerance: Tolerance | None = None
+    calibration: CalibrationRecord | None = None
+    coverage: Coverage | None = None
+    latency: Latency | None = None
 
     @property
     def digest(self) -> str:
@@ -76,5 +134,5 @@ class Artifact:
 
     @property
     def size(self) -> int:
-        """Bytes of everything that ships: the debug sidecar does not."""
-        return sum(file.size for file in self.files if file.role != "debug")
+        """Bytes of everything that ships: the debug sidecar and held-out samples do not."""
+        return sum(file.size for file in self.files if file.role not in ("debug", "samples"))

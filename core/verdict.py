@@ -35,7 +35,8 @@ class OutputVerdict:
     Errors are over elements finite in both; None stands for "not defined here" (an empty or
     non-numeric output) and, for `sqnr`, also for "no error at all" (`exact` is then True).
     `relative_l2`, `cosine` and `sqnr` are over all of these; `sqnr` is in dB. All are of this feed
-    alone. Fill (such as -1e4 in masked logits) is judged on its own and left out of them.
+    alone. Fill (such as -1e4 in masked logits) is judged on its own and left out of them. Of a
+    `loose` feed only form counted: shape, dtype, NaN/Inf.
     """
 
     feed: str
@@ -55,6 +56,7 @@ class OutputVerdict:
     nonfinite_eager: int = 0
     nonfinite_artifact: int = 0
     peak: float | None = None
+    loose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +85,12 @@ class Verdict:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest absolute error over all feeds and outputs; None where none is defined."""
-        return max((o.max_abs for o in self.outputs if o.max_abs is not None), default=None)
+        """The largest absolute error over feeds that count and outputs; None where none is."""
+        found = (o.max_abs for o in self.outputs if o.max_abs is not None and not o.loose)
+        return max(found, default=None)
 
     @property
     def sqnr(self) -> float | None:
-        """The smallest SQNR in dB over all feeds and outputs; None when everything is exact."""
-        return min((o.sqnr for o in self.outputs if o.sqnr is not None), default=None)
+        """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
+        found = (o.sqnr for o in self.outputs if o.sqnr is not None and not o.loose)
+        return min(found, default=None)

@@ -1,0 +1,65 @@
+"""Reads what torch.save wrote, tensors and plain values only unless more is asked for."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import IO
+
+from .errors import CheckpointError, first_line
+
+_BLOCKED = re.compile(
+    r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL (\S+)|Unsupported \w+ (\d+)"
+)
+
+
+def read_safely(source: Path | IO[bytes], name: str = "") -> object:
+    """What torch.save wrote, its tensors mapped from the file rather than read where possible.
+
+    Args:
+        source: a file, or an open stream that can seek.
+        name: what a message calls it; the path if empty.
+
+    Raises:
+        CheckpointError: it is damaged, or holds more than tensors and plain values.
+    """
+    import pickle
+
+    called = name or str(source)
+    try:
+        return torch_load(source, weights_only=True)
+    except pickle.UnpicklingError as error:
+        match = _BLOCKED.search(str(error))
+        if match is None:
+            raise unreadable(called, error) from error
+        what = match.group(1) or f"pickle opcode {match.group(2)}"
+        raise CheckpointError(
+            f"{called} holds more than weights and was refused: {what}",
+            hint="add --allow-pickle, only if you trust its maker: it runs code of theirs",
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise unreadable(called, error) from error
+
+
+def torch_load(source: Path | IO[bytes], *, weights_only: bool) -> object:
+    """torch.load on the CPU, a zip file on disk being mapped; torch's own errors pass through."""
+    import torch
+
+    mapped = isinstance(source, Path) and zipfile.is_zipfile(source)
+    with warnings.catch_warnings():
+        # torch warns of pickle protocols above 2, then reads or refuses them anyway
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        loaded: object = torch.load(
+            source, map_location="cpu", weights_only=weights_only, mmap=mapped or None
+        )
+    return loaded
+
+
+def unreadable(name: Path | str, error: Exception) -> CheckpointError:
+    """The error for a file that torch cannot read."""
+    return CheckpointError(
+        f"{name} cannot be read: {type(error).__name__}: {first_line(error)}",
+        hint="copy or download the file again, or save it again with torch.save",
+    )
