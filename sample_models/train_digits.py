@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Train, measure on the held-out digits, write the three files."""
     torch.manual_seed(SEED)
-    train_x, held_x, train_y, held_y = _split()
+    train_x, held_x, train_y, held_y = split()
     model = build()
     _fit(model, torch.from_numpy(train_x), torch.from_numpy(train_y))
     right = _predict(model, torch.from_numpy(held_x)) == torch.from_numpy(held_y)
@@ -38,7 +38,7 @@ def main() -> None:
     np.savez_compressed(HERE / "digits_heldout.npz", x=held_x, y=held_y)
 
 
-def _split() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def split() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Train images, held-out images, train labels, held-out labels; images (n, 1, 8, 8) in 0..1."""
     digits = load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)

@@ -36,9 +36,8 @@ def build(spec: str, arguments: Mapping[str, str]) -> torch.nn.Module:
 
     if not _SPEC.fullmatch(spec):
         raise UsageError(f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec))
-    module_name, _, attribute = spec.partition(":")
     with working_folder_importable(), seeded():  # importing may build, too
-        found = _attribute(_import(module_name, spec), attribute, spec)
+        found = _found(spec, "--model")
         if isinstance(found, nn.Module):
             return found
         if not callable(found):
@@ -53,6 +52,22 @@ def build(spec: str, arguments: Mapping[str, str]) -> torch.nn.Module:
             hint="return the module from the factory",
         )
     return built
+
+
+def find(spec: str, option: str) -> object:
+    """The object that `package.module:name` names; `option` is where the user wrote it.
+
+    Raises:
+        UsageError: there is no such module or name.
+        CheckpointError: the user's module raised while it was imported.
+    """
+    with working_folder_importable():
+        return _found(spec, option)
+
+
+def _found(spec: str, option: str) -> object:
+    module_name, _, attribute = spec.partition(":")
+    return _attribute(_import(module_name, f"{option} {spec}"), attribute, f"{option} {spec}")
 
 
 @contextmanager
@@ -80,7 +95,7 @@ def _mend(spec: str) -> str:
     return "for example --model nets.resnet:build"
 
 
-def _import(name: str, spec: str) -> ModuleType:
+def _import(name: str, asked: str) -> ModuleType:
     importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
@@ -89,7 +104,7 @@ def _import(name: str, spec: str) -> ModuleType:
             raise _broken(f"importing {name}", error) from error
         near = difflib.get_close_matches(name, _importable(), n=1)
         raise UsageError(
-            f"--model {spec}: there is no module {error.name!r} in {Path.cwd()} or installed",
+            f"{asked}: there is no module {error.name!r} in {Path.cwd()} or installed",
             hint=f"did you mean {near[0]}?" if near else "run modelc in the folder that holds it",
         ) from error
     except Exception as error:
@@ -104,13 +119,13 @@ def _importable() -> list[str]:
     return [name.removesuffix(".__init__") for name in names]
 
 
-def _attribute(module: ModuleType, path: str, spec: str) -> object:
+def _attribute(module: ModuleType, path: str, asked: str) -> object:
     found: object = module
     for part in path.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, [n for n in dir(found) if n[0] != "_"], n=3)
             raise UsageError(
-                f"--model {spec}: {module.__name__} has no {path!r}",
+                f"{asked}: {module.__name__} has no {path!r}",
                 hint=f"did you mean {' or '.join(near)}?"
                 if near
                 else f"name a function or class of {module.__file__}",

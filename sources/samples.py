@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError, first_line
 from ..core.signature import DTYPES, Dim, InputSpec
+from ..core.torch_file import read_safely
 from ..core.tree import leaves
-from .state_dict_file import read_safely
 
 if TYPE_CHECKING:
     from pathlib import Path

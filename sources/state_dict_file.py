@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.errors import CheckpointError, UsageError
+from ..core.torch_file import read_safely, torch_load, unreadable
 from .factory import build, working_folder_importable
 from .identify import weight_files
 from .loaded import Loaded
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from ..core.records import Checkpoint
 
 NESTED = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
-_BLOCKED = re.compile(
-    r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL (\S+)|Unsupported \w+ (\d+)"
-)
 
 
 def load(checkpoint: Checkpoint) -> Loaded:
@@ -74,29 +69,6 @@ def _needs_factory(path: Path | str) -> UsageError:
     )
 
 
-def read_safely(path: Path) -> object:
-    """What torch.save wrote, its tensors mapped from the file rather than read where possible.
-
-    Raises:
-        CheckpointError: it is damaged, or holds more than tensors and plain values.
-    """
-    import pickle
-
-    try:
-        return _torch_load(path, weights_only=True)
-    except pickle.UnpicklingError as error:
-        match = _BLOCKED.search(str(error))
-        if match is None:
-            raise _unreadable(path, error) from error
-        what = match.group(1) or f"pickle opcode {match.group(2)}"
-        raise CheckpointError(
-            f"{path} holds more than weights and was refused: {what}",
-            hint="add --allow-pickle, only if you trust its maker: it runs code of theirs",
-        ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise _unreadable(path, error) from error
-
-
 def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
     """What the file holds, and whether it had to be unpickled."""
     try:
@@ -106,29 +78,9 @@ def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
             raise
     with working_folder_importable():
         try:
-            return _torch_load(path, weights_only=False), PICKLE
+            return torch_load(path, weights_only=False), PICKLE
         except Exception as error:
-            raise _unreadable(path, error) from error
-
-
-def _torch_load(path: Path, *, weights_only: bool) -> object:
-    import torch
-
-    mapped = zipfile.is_zipfile(path)
-    with warnings.catch_warnings():
-        # torch warns of pickle protocols above 2, then reads or refuses them anyway
-        warnings.filterwarnings("ignore", message="Detected pickle protocol")
-        loaded: object = torch.load(
-            path, map_location="cpu", weights_only=weights_only, mmap=mapped or None
-        )
-    return loaded
-
-
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"{path} cannot be read: {type(error).__name__}: {first_line(error)}",
-        hint="copy or download the file again, or save it again with torch.save",
-    )
+            raise unreadable(path, error) from error
 
 
 def _tensors(found: object, path: Path) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:

@@ -1,0 +1,138 @@
+"""What one file, member or item holds: arrays by the names of the model's inputs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from ..core.contract import Array
+from ..core.errors import first_line
+from ..core.tree import leaves
+from .findings import Kind
+
+Blob: TypeAlias = Path | io.BytesIO  # a file, or a member of an archive in memory
+
+
+class MisfitError(Exception):
+    """A sample that cannot be fed: which kind of finding it is, and why, in one line."""
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def unreadable(error: BaseException) -> MisfitError:
+    """What a reader raises for a file that a library cannot read."""
+    reason = f"cannot be read: {type(error).__name__}: {first_line(error, limit=160)}"
+    return MisfitError(Kind.UNREADABLE, reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """An image file as it is stored: its mode, and how many distinct values its samples have."""
+
+    mode: str
+    levels: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """What a reader found in one file: an array, or arrays by name or position."""
+
+    value: object
+    look: Look | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """The arrays for the inputs, as they were stored; `surplus` is what no input takes."""
+
+    parts: Mapping[str, Array]
+    surplus: tuple[str, ...] = ()
+    look: Look | None = None
+
+
+Reader: TypeAlias = Callable[[Blob], Read]
+
+
+def content_of(value: object, names: Sequence[str], look: Look | None = None) -> Content:
+    """Give the arrays in `value` the names of inputs.
+
+    A lone array is the only input; a tuple or list goes by position; a mapping goes by name, nested
+    ones by dotted names, numpy's own `arr_0` by position. What is left over is surplus.
+
+    Raises:
+        MisfitError: an input is missing, or it is no array.
+    """
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Mapping):
+        return _by_name(value[0], names, surplus=_positions(value, 1), look=look)
+    if isinstance(value, Mapping):
+        return _by_name(value, names, look=look)
+    if isinstance(value, (tuple, list)):
+        parts = dict(zip(names, value, strict=False))
+        return _complete(parts, names, _positions(value, len(names)), look)
+    if len(names) != 1:
+        raise MisfitError(Kind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
+    return _complete({names[0]: value}, names, (), look)
+
+
+def _positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
+    return tuple(f"position {index}" for index in range(taken, len(value)))
+
+
+def _by_name(
+    value: Mapping[str, object],
+    names: Sequence[str],
+    *,
+    surplus: tuple[str, ...] = (),
+    look: Look | None,
+) -> Content:
+    found = {".".join(path): leaf for path, leaf in leaves(value, is_array)}
+    if not any(name in found for name in names):
+        for index, name in enumerate(names):
+            if f"arr_{index}" in found:
+                found[name] = found.pop(f"arr_{index}")
+    parts = {name: found[name] for name in names if name in found}
+    rest = tuple(name for name in found if name not in parts)
+    return _complete(parts, names, (*rest, *surplus), look)
+
+
+def _complete(
+    parts: Mapping[str, object], names: Sequence[str], surplus: tuple[str, ...], look: Look | None
+) -> Content:
+    missing = [name for name in names if name not in parts]
+    if missing:
+        held = ", ".join([*parts, *surplus]) or "nothing"
+        raise MisfitError(Kind.NAMES, f"lacks {', '.join(missing)}; it holds {held}")
+    arrays = {name: _array(name, parts[name]) for name in names}
+    return Content(parts=arrays, surplus=surplus, look=look)
+
+
+def is_array(value: object) -> bool:
+    """Whether it is an array of numpy's, a number of numpy's or a tensor of torch's."""
+    import numpy as np
+
+    return isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value)
+
+
+def _is_tensor(value: object) -> bool:
+    """Asked without importing torch: who has a tensor has imported it."""
+    return any(kind.__module__ == "torch" for kind in type(value).__mro__) and hasattr(
+        value, "detach"
+    )
+
+
+def _array(name: str, value: object) -> Array:
+    import numpy as np
+
+    from ..core.arrays import to_array
+
+    if _is_tensor(value):
+        return to_array(value)  # type: ignore[arg-type]  # just asked
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    raise MisfitError(Kind.DTYPE, f"{name} is a {type(value).__name__}, not an array or a tensor")

@@ -1,0 +1,186 @@
+"""The form of one feed: where its batch axis is, how samples are cut, cast and stacked to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.signature import FLOATS, Dim, InputSpec, Signature
+from .content import MisfitError
+from .findings import Kind
+
+if TYPE_CHECKING:
+    from ..core.contract import Array, Feed
+
+# A named first dim that counts samples; any other (`seq`, `points`) belongs to the sample.
+_BATCH = re.compile(r"\w*batch\w*|b|bsz?|n", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How samples become feeds of one signature.
+
+    `batched` are the inputs whose first dim counts samples. A feed holds `per_feed` of them: 1
+    where the signature allows it, else the fewest that it takes. 0 where no dim counts samples:
+    then each sample is a feed as it is.
+    """
+
+    signature: Signature
+    batched: frozenset[str]
+    per_feed: int
+
+    @classmethod
+    def of(cls, signature: Signature) -> Form:
+        """Find the batch axis: a first dim of a telling name, else the first input's first dim."""
+        firsts = {spec.name: spec.dims[0] for spec in signature.inputs if spec.dims}
+        told = [dim for dim in firsts.values() if dim.name and _BATCH.fullmatch(dim.name)]
+        batch = next(iter(told or firsts.values()), None)
+        if batch is None:
+            return cls(signature=signature, batched=frozenset(), per_feed=0)
+        names = frozenset(name for name, dim in firsts.items() if dim == batch)
+        counts = bool(told) or batch.name is None
+        return cls(signature=signature, batched=names, per_feed=batch.low if counts else 0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs, in order."""
+        return tuple(spec.name for spec in self.signature.inputs)
+
+    def rows(self, parts: Mapping[str, Array]) -> list[Feed]:
+        """Cut what one file holds into samples, each with a batch axis of 1, or into whole feeds.
+
+        Raises:
+            MisfitError: an input has too many or too few dims, or the batch sizes differ.
+        """
+        lacking = [spec.name for spec in self.signature.inputs if self._lacks(spec, parts)]
+        if lacking and len(lacking) < len(self.batched):
+            raise MisfitError(Kind.SHAPE, f"{lacking[0]} has no batch axis, other inputs have one")
+        if lacking:
+            return [{name: parts[name][None] if name in lacking else parts[name] for name in parts}]
+        sizes = {name: parts[name].shape[0] for name in self.names if name in self.batched}
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+            raise MisfitError(Kind.SHAPE, f"holds unequal numbers of samples: {told}")
+        count = next(iter(sizes.values()), 0)
+        if not self.per_feed or count == self.per_feed:
+            return [dict(parts)]
+        if not count:
+            raise MisfitError(Kind.SHAPE, f"holds no sample: the shape is {_shapes(parts)}")
+        return [self._row(parts, index) for index in range(count)]
+
+    def _row(self, parts: Mapping[str, Array], index: int) -> Feed:
+        return {
+            name: array[index : index + 1] if name in self.batched else array
+            for name, array in parts.items()
+        }
+
+    def _lacks(self, spec: InputSpec, parts: Mapping[str, Array]) -> bool:
+        """Whether the input comes without its batch axis."""
+        rank = parts[spec.name].ndim
+        if rank == len(spec.dims):
+            return False
+        if rank == len(spec.dims) - 1 and spec.name in self.batched:
+            return True
+        shape = "x".join(map(str, parts[spec.name].shape)) or "a number"
+        raise MisfitError(
+            Kind.SHAPE, f"{spec.name} is {shape}, of {rank} dims; {spec} has {len(spec.dims)}"
+        )
+
+    def fitted(self, row: Feed) -> Feed:
+        """The row in the inputs' dtypes, contiguous, its sizes and values checked.
+
+        Raises:
+            MisfitError: a size is not of the signature, a cast would change values, or NaN or Inf.
+        """
+        sizes: dict[str, int] = {}
+        for spec in self.signature.inputs:
+            for place, (dim, size) in enumerate(zip(spec.dims, row[spec.name].shape, strict=True)):
+                stacked = place == 0 and spec.name in self.batched and self.per_feed
+                if not stacked:
+                    _check_size(spec, dim, size, sizes)
+        return {spec.name: _cast(spec, row[spec.name]) for spec in self.signature.inputs}
+
+    def missing(self, row: Feed) -> int:
+        """How many more samples make it a feed."""
+        name = next((name for name in self.names if name in self.batched), None)
+        return max(self.per_feed - row[name].shape[0], 0) if name and self.per_feed else 0
+
+    def stacked(self, rows: Sequence[Feed]) -> Feed:
+        """One feed of `per_feed` rows; inputs without a batch axis are the first row's.
+
+        Raises:
+            MisfitError: the rows are of different sizes.
+        """
+        import numpy as np
+
+        if len(rows) == 1:
+            return rows[0]
+        for name in self.batched:
+            shapes = {row[name].shape for row in rows}
+            if len(shapes) > 1:
+                told = " and ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:2])
+                raise MisfitError(
+                    Kind.SHAPE, f"{name} comes as {told}: {self.per_feed} to a feed must be alike"
+                )
+        return {
+            name: np.concatenate([row[name] for row in rows]) if name in self.batched else array
+            for name, array in rows[0].items()
+        }
+
+
+def _shapes(parts: Mapping[str, Array]) -> str:
+    return ", ".join("x".join(map(str, array.shape)) for array in parts.values())
+
+
+def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> None:
+    if dim.name is None:
+        if size != dim.opt:
+            raise MisfitError(
+                Kind.SHAPE, f"{spec.name} has size {size} where {spec} says {dim.opt}"
+            )
+        return
+    if dim.bounded and not dim.low <= size <= dim.high:
+        allowed = f"{dim.low}..{dim.high}"
+        raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}, outside {allowed}")
+    if size < 1:
+        raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}: it is empty")
+    if sizes.setdefault(dim.name, size) != size:
+        raise MisfitError(
+            Kind.SHAPE, f"{dim.name} is {sizes[dim.name]} in one input and {size} in {spec.name}"
+        )
+
+
+def _cast(spec: InputSpec, array: Array) -> Array:
+    """A copy in the input's dtype. Between floats rounding is no change of values."""
+    import numpy as np
+
+    if array.dtype.kind not in "fiub":
+        raise MisfitError(Kind.DTYPE, f"{spec.name} is {array.dtype}; {spec.dtype} is wanted")
+    _check_finite(spec, array)
+    with np.errstate(all="ignore"):  # what does not fit is found below
+        cast = np.array(array, order="C").astype(spec.dtype, copy=False)
+        if array.dtype == cast.dtype:
+            return cast
+        if array.dtype.kind == "f" and spec.dtype in FLOATS:
+            kept = bool(np.isfinite(cast).all())
+        else:
+            kept = np.array_equal(cast.astype(array.dtype), array)
+    if not kept:
+        low, high = array.min(), array.max()
+        raise MisfitError(
+            Kind.DTYPE,
+            f"{spec.name} is {array.dtype} in {low:g}..{high:g} and would change as {spec.dtype}",
+        )
+    return cast
+
+
+def _check_finite(spec: InputSpec, array: Array) -> None:
+    import numpy as np
+
+    if array.dtype.kind != "f" or bool(np.isfinite(array).all()):
+        return
+    counts = {"NaN": int(np.isnan(array).sum()), "Inf": int(np.isinf(array).sum())}
+    told = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    raise MisfitError(Kind.NON_FINITE, f"{spec.name} holds {told} among {array.size:,} values")

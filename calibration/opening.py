@@ -1,0 +1,115 @@
+"""Finds out what a calibration source is and opens it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.contract import Feed
+from ..core.errors import UsageError
+from .assume import Images
+from .drawn import DrawnSource
+from .findings import Findings, Kind
+from .folder import FolderSource, list_files
+from .form import Form
+from .formats import SHARD, SUFFIXES, Source
+from .loader import LoaderSource, items_of
+from .options import RANDOM, CalibrationOptions
+from .preprocess import Preprocess
+from .shards import ShardSource
+
+LOADER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_DRAWN = 4096  # drawn samples there are at most, where as many as there are were asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lent:
+    """What the pipeline lends to a look at samples.
+
+    `load` gives the object that `package.module:loader` names, `draw` the drawn sample i.
+    `validation` are the feeds that the model is judged on; `own` says whether their values are
+    the user's, or drawn like the user's: others say little of real data.
+    """
+
+    load: Callable[[str], object]
+    draw: Callable[[int], Feed]
+    validation: Sequence[Feed] = ()
+    own: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A source, who reads its images, and whether samples are still to be chosen from it."""
+
+    source: Source
+    images: Images
+    choose: bool = False
+
+
+def open_source(
+    options: CalibrationOptions, form: Form, wanted: int, lent: Lent, findings: Findings
+) -> Opened:
+    """Open a folder, a file, a loader, or the drawn samples; `wanted` are read at most.
+
+    Raises:
+        UsageError: there is no such source, or no sample in it.
+    """
+    path = Path(options.source)
+    images = Images(options.preprocess, form.signature)
+    chooses = options.selection == RANDOM
+    if options.source == RANDOM:
+        findings.add(Kind.DRAWN, "the samples are drawn, not real: true ranges may be far off")
+        return Opened(source=DrawnSource(lent.draw, min(wanted, _DRAWN)), images=images)
+    if not path.exists() and LOADER.fullmatch(options.source):
+        loader = LoaderSource(options.source, items_of(options.source, lent.load), form)
+        loader.spool(wanted, options.seed if chooses else None)
+        source: Source = loader
+    else:
+        source = _on_disk(path, form, images, findings)
+    if not len(source):
+        told = ", ".join(f"{count:,} {what}" for what, count in source.skipped.items())
+        raise UsageError(
+            f"there are no samples in {options.source}" + (f", but {told}" if told else ""),
+            hint=f"samples are {' '.join(SUFFIXES)}",
+        )
+    return Opened(source=source, images=images, choose=chooses and source.kind != "loader")
+
+
+def _on_disk(path: Path, form: Form, images: Images, findings: Findings) -> Source:
+    if not path.exists():
+        raise _missing(path)
+    listing = list_files(path)
+    for kind, count in listing.others.items():
+        findings.add(
+            Kind.MIXED,
+            f"{count:,} {kind} beside {len(listing.groups[listing.main]):,} {listing.main} "
+            "are not used",
+            topic=kind,
+        )
+    if listing.main == SHARD:
+        return ShardSource(listing.groups[SHARD], form.names, images)
+    return FolderSource(listing, form.names, images)
+
+
+def _missing(path: Path) -> UsageError:
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    hint = "name a folder of samples, a shard, PKG.MOD:LOADER, or random"
+    return UsageError(
+        f"no such calibration data: {path}",
+        hint=f"did you mean {path.parent / near[0]}?" if near else hint,
+    )
+
+
+def tell_opened(opened: Opened, given: Preprocess | None, findings: Findings) -> None:
+    """What was assumed of images and what was passed over; told after the pass."""
+    for assumed in opened.images.assumed:
+        findings.add(Kind.ASSUMED, assumed)
+    if given is not None and not opened.images.settled:
+        findings.add(Kind.ASSUMED, "--preprocess has no effect: the samples hold no images")
+    if opened.source.skipped:
+        told = ", ".join(f"{count:,} {what}" for what, count in opened.source.skipped.items())
+        findings.add(Kind.SKIPPED, f"passed over: {told}")

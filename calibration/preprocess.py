@@ -1,0 +1,203 @@
+"""How an image becomes an input: resize, crop, channels, scale, mean and std, as text and back.
+
+`imagenet`, or `imagenet,resize=288,crop=288`, or `scale=1/255,mean=0.5,std=0.5`: a preset's name,
+then `key=value` pairs that change it. Without a name they change `raw`, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+
+from ..core.errors import UsageError
+from ..core.names import unknown
+
+LAYOUTS = ("NCHW", "NHWC")
+CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box")
+_SIDES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """The steps in their order: resize, center crop, channels, `(x * scale - mean) / std`, layout.
+
+    `resize` is `(shorter side,)` or `(height, width)`, `crop` is `(height, width)`, in pixels;
+    empty leaves the image as it is. `mean` and `std` are one value, or one a channel in the order
+    of `channels`. An empty `layout` or `channels` is what the signature says.
+    """
+
+    resize: tuple[int, ...] = ()
+    crop: tuple[int, ...] = ()
+    layout: str = ""
+    channels: str = ""
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        for key, value, known in (
+            ("layout", self.layout, LAYOUTS),
+            ("channels", self.channels, tuple(CHANNELS)),
+            ("interpolation", self.interpolation, INTERPOLATIONS),
+        ):
+            if value not in ("", *known) or (key == "interpolation" and not value):
+                raise unknown(f"--preprocess {key}", value, known)
+        if any(size < 1 for size in (*self.resize, *self.crop)):
+            raise _wrong("a size below 1", "give sizes in pixels, as in resize=256,crop=224")
+        if not math.isfinite(self.scale) or self.scale == 0:
+            raise _wrong(f"scale={self.scale:g}", "for example scale=1/255")
+        if 0 in self.std or not all(map(math.isfinite, (*self.mean, *self.std))):
+            raise _wrong("a std of 0, or a mean or std that is no number", "give finite numbers")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        count = CHANNELS.get(self.channels)
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in ((0, 1, 3) if count is None else (0, 1, count)):
+                raise _wrong(
+                    f"{key} with {len(values)} values", f"give one {key}, or one for each channel"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Preprocess:
+        """Read a preset's name, `key=value,...`, or both.
+
+        Raises:
+            UsageError: an unknown preset or key, or a value that does not fit its key.
+        """
+        first, *rest = [part.strip() for part in text.split(",")]
+        if "=" in first:
+            first, rest = "raw", [first, *rest]
+        if first not in PRESETS:
+            raise unknown("--preprocess preset", first, list(PRESETS))
+        return _changed(PRESETS[first], _pairs(rest, text))
+
+    def __str__(self) -> str:
+        """The steps as text that `parse` reads to the same; `raw` where there are none."""
+        parts = [
+            f"{field.name}={_WRITERS.get(field.name, str)(getattr(self, field.name))}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return ",".join(parts) or "raw"
+
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PRESETS: dict[str, Preprocess] = {
+    # torchvision's ImageClassification preset, which most ImageNet checkpoints were judged with
+    "imagenet": Preprocess(
+        resize=(256,), crop=(224, 224), scale=1 / 255, mean=_IMAGENET_MEAN, std=_IMAGENET_STD
+    ),
+    # as Inception, ViT and EfficientNet-lite checkpoints of TensorFlow's origin: values in -1..1
+    "imagenet-inception": Preprocess(
+        resize=(342,), crop=(299, 299), scale=1 / 255, mean=(0.5,), std=(0.5,)
+    ),
+    "unit": Preprocess(scale=1 / 255),
+    "raw": Preprocess(),
+}
+
+
+def _wrong(what: str, hint: str) -> UsageError:
+    return UsageError(f"--preprocess has {what}", hint=hint)
+
+
+def _pairs(parts: list[str], text: str) -> dict[str, str]:
+    """The `key=value` parts; a part without a key goes on with the list before it."""
+    pairs: dict[str, str] = {}
+    key = ""
+    for part in parts:
+        name, sign, value = part.partition("=")
+        if sign:
+            key = name.strip()
+            if key in pairs:
+                raise _wrong(f"{key} twice", f"give {key} once")
+            pairs[key] = value.strip()
+        elif key in ("mean", "std") and part:
+            pairs[key] += f",{part}"
+        else:
+            raise _wrong(
+                f"{part!r} in {text!r}, which is no key=value", "for example imagenet,crop=192"
+            )
+    return pairs
+
+
+def _changed(base: Preprocess, pairs: Mapping[str, str]) -> Preprocess:
+    changes: dict[str, object] = {}
+    for key, value in pairs.items():
+        if key not in _READERS:
+            raise unknown("--preprocess key", key, list(_READERS))
+        try:
+            changes[key] = _READERS[key](value)
+        except (ValueError, ZeroDivisionError) as error:
+            raise _wrong(f"{key}={value}", f"for example {_EXAMPLES[key]}") from error
+    return replace(base, **changes)  # type: ignore[arg-type]  # each reader gives its field's type
+
+
+def _resize(text: str) -> tuple[int, ...]:
+    sizes = tuple(map(int, text.lower().split("x")))
+    if not 1 <= len(sizes) <= _SIDES:
+        raise ValueError(text)
+    return sizes
+
+
+def _crop(text: str) -> tuple[int, ...]:
+    sizes = _resize(text)
+    return sizes if len(sizes) == _SIDES else sizes * _SIDES
+
+
+def _number(text: str) -> float:
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(_number, text.split(",")))
+
+
+def _said(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    "resize": _resize,
+    "crop": _crop,
+    "layout": lambda text: _said(text).upper(),
+    "channels": lambda text: _said(text).lower(),
+    "scale": _number,
+    "mean": _numbers,
+    "std": _numbers,
+    "interpolation": lambda text: _said(text).lower(),
+}
+_EXAMPLES = {
+    "resize": "resize=256 (the shorter side) or resize=224x320 (height x width)",
+    "crop": "crop=224 or crop=224x320",
+    "layout": "layout=NHWC",
+    "channels": "channels=bgr",
+    "scale": "scale=1/255",
+    "mean": "mean=0.485,0.456,0.406",
+    "std": "std=0.229,0.224,0.225",
+    "interpolation": "interpolation=bicubic",
+}
+
+
+def _sizes_text(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _number_text(value: float) -> str:
+    """Without loss: as `1/255` where it is just that, else every digit."""
+    return "1/255" if value == 1 / 255 else repr(value).removesuffix(".0")
+
+
+_WRITERS: dict[str, Callable[..., str]] = {
+    "resize": _sizes_text,
+    "crop": _sizes_text,
+    "scale": _number_text,
+    "mean": lambda values: ",".join(map(_number_text, values)),
+    "std": lambda values: ",".join(map(_number_text, values)),
+}

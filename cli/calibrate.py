@@ -1,0 +1,56 @@
+"""`modelc calibrate`: a look at calibration samples before they are used."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import options as o
+from . import options_precision as p
+
+
+def calibrate(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of images or arrays, .tar shards, PKG.MOD:LOADER, or random."
+        ),
+    ],
+    inputs: o.Input = None,
+    samples: o.Samples = None,
+    preprocess: p.PreprocessText = None,
+    calib_samples: Annotated[
+        int | None,
+        typer.Option(
+            "--calib-samples",
+            metavar="N",
+            help="Read only what a build with as many would read; default: all that are on disk.",
+        ),
+    ] = None,
+    calib_select: p.CalibSelect = None,
+    calib_seed: p.CalibSeed = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Show counts, ranges, histograms and problems of calibration samples."""
+    from ..pipeline.calibrating import look_at
+    from ..pipeline.manifest_file import as_json
+    from .render_calibration import show_calibration
+    from .screen import Screen
+    from .tables import show_json
+
+    with Screen(quiet=quiet) as screen:
+        report = look_at(
+            p.calibration_of(source, calib_samples, calib_select, calib_seed, preprocess),
+            tuple(inputs or ()),
+            samples,
+            screen,
+            thorough=calib_samples is None,
+        )
+    if json:
+        show_json(as_json(report))
+    else:
+        show_calibration(report)
+    raise typer.Exit(report.exit_code)

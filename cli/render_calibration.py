@@ -1,0 +1,91 @@
+"""Draws a look at calibration samples: counts, a row an input and channel, histograms, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from ..calibration.findings import Finding, Severity
+from ..calibration.report import CalibrationReport, InputReport, Spread
+from .tables import new_table, result_console, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_BLOCKS = "·▁▂▃▄▅▆▇█"
+_CHANNELS = 4  # as many rows of channels an input; all are in the JSON document
+
+
+def show_calibration(report: CalibrationReport) -> None:
+    """The report as tables, then what was found, then whether it can be used."""
+    console = result_console()
+    _show_counts(console, report)
+    if report.inputs:
+        _show_values(console, report.inputs)
+    for finding in report.findings:
+        _show_finding(console, finding)
+    errors = len(report.errors)
+    if errors:
+        kinds = "kind" if errors == 1 else "kinds"
+        say(console, f"[red]not usable[/]: {errors} {kinds} of errors")
+    else:
+        warnings = sum(one.severity is Severity.WARNING for one in report.findings)
+        told = f", with {warnings} warnings to look at" if warnings else ""
+        say(console, f"[green]usable[/]{told}")
+
+
+def _show_counts(console: Console, report: CalibrationReport) -> None:
+    kind = f"{escape(report.source)} ({report.kind})"
+    chosen = report.selection + (f" of seed {report.seed}" if report.selection == "random" else "")
+    say(
+        console,
+        f"{kind}: {report.found:,} samples, {report.read:,} read; "
+        f"{report.used:,} to calibrate with, {report.held_out:,} held out; {chosen}",
+    )
+    if report.preprocess:
+        say(console, f"preprocess: {escape(report.preprocess)}")
+
+
+def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
+    figures = ("min", "max", "mean", "std", "0.1 %", "99.9 %")
+    table = new_table("input", "dtype", "shape", *figures, "histogram", right=figures)
+    for one in inputs:
+        shapes = ", ".join(one.shapes[:2]) + (", …" if len(one.shapes) > 2 else "")  # noqa: PLR2004 - two fit
+        edges = (_figure(one.percentiles["0.1"]), _figure(one.percentiles["99.9"]))
+        bars = f"[cyan]{bars_text(one.histogram)}[/]"
+        table.add_row(escape(one.name), one.dtype, shapes, *_spread(one.total), *edges, bars)
+        for index, channel in _channels(one):
+            table.add_row(f"  [dim]channel {index}[/]", "", "", *_spread(channel), "", "", "")
+    console.print(table)
+
+
+def _channels(one: InputReport) -> Iterator[tuple[int, Spread]]:
+    """The first channels; none where one is all there is."""
+    if len(one.channels) > 1:
+        yield from enumerate(one.channels[:_CHANNELS])
+
+
+def _spread(spread: Spread) -> tuple[str, str, str, str]:
+    return tuple(map(_figure, (spread.low, spread.high, spread.mean, spread.std)))  # type: ignore[return-value]  # four
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def bars_text(counts: Sequence[int]) -> str:
+    """A histogram in one line of block characters; what is not empty has at least a sliver."""
+    most = max(counts, default=0)
+    steps = len(_BLOCKS) - 1
+    heights = [0 if not count else max(1, round(steps * count / most)) for count in counts]
+    return "".join(_BLOCKS[height] for height in heights)
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    style = _STYLES[finding.severity]
+    say(console, f"[{style}]{finding.severity}[/]: {escape(str(finding))}")
+    if finding.hint:
+        say(console, f"  [dim]hint: {escape(finding.hint)}[/]")

@@ -1,0 +1,59 @@
+"""Where results are drawn on stdout: the console, tables and lines of prose."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..core.verdict import State
+
+STATES = {
+    State.PASSED: "[green]pass[/]",
+    State.FAILED: "[red]FAIL[/]",
+    State.ERROR: "[red]error[/]",
+}
+_KILO = 1000
+_WIDE = 200  # what is piped is not cut to 80 columns
+
+
+def result_console() -> Console:
+    """The console of results; as wide as the terminal."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table with these columns, those in `right` aligned so."""
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def say(console: Console, text: str) -> None:
+    """One line of prose: what is piped stays one line."""
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them, in powers of 1000."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < _KILO:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KILO
+    return f"{amount:.2f} GB"
+
+
+def number_text(value: float | None, form: str = ".1e") -> str:
+    """A figure, or a dash where it is not defined."""
+    return "-" if value is None else format(value, form)
+
+
+def show_json(document: bytes) -> None:
+    """One JSON document, as it is."""
+    sys.stdout.buffer.write(document)
+    sys.stdout.flush()

@@ -1,0 +1,151 @@
+"""Calibration data for a run, and a look at it without one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..calibration.findings import Severity
+from ..calibration.form import Form
+from ..calibration.opening import Lent
+from ..calibration.options import CalibrationOptions
+from ..calibration.report import CalibrationReport
+from ..calibration.samples import CalibrationSet, look_at_samples, open_calibration
+from ..core.contract import Array, Feed
+from ..core.errors import UsageError
+from ..core.events import Tell
+from ..core.grammar import parse_input
+from ..core.signature import Signature, resolve
+from ..sources.factory import find
+from ..sources.samples import read_samples, specs_of
+from ..validators.draw import generator_for, values_of
+from ..validators.feeds import SAMPLE, draw_feeds
+from ..validators.samples import check_samples
+from .stage import Stage
+from .subject import Subject
+
+STEP = "calibration samples"
+
+
+def calibration_for(
+    options: CalibrationOptions, subject: Subject, stage: Stage, *, root: Path | None = None
+) -> CalibrationSet:
+    """The samples to quantize the subject with. To be closed when it is done.
+
+    Args:
+        options: which samples.
+        subject: whose inputs they are, with the feeds that it is judged on.
+        stage: where progress and findings are told.
+        root: the manifest's folder, which the record's source is relative to.
+
+    Raises:
+        UsageError: there are no samples, or a calibration with them would be wrong.
+    """
+    feeds = {reference.feed.name: reference.feed.arrays for reference in subject.references}
+    lent = Lent(
+        load=_load,
+        draw=_drawing(subject.signature, options.seed, feeds.get(SAMPLE)),
+        validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
+        own=SAMPLE in feeds,
+    )
+    with stage.step(STEP, log="calibration") as clock:
+        found = open_calibration(
+            options,
+            subject.signature,
+            lent,
+            root=root,
+            advance=lambda done, total: stage.advance(STEP, done, total),
+        )
+        clock.detail = f"{found.report.used} of {found.report.found}"
+    for finding in found.report.findings:
+        stage.note(f"calibration: {finding}", warning=finding.severity is Severity.WARNING)
+    return found
+
+
+def look_at(
+    options: CalibrationOptions,
+    inputs: tuple[str, ...],
+    samples: Path | None,
+    tell: Tell,
+    *,
+    thorough: bool = False,
+) -> CalibrationReport:
+    """What a calibration would read, without a model.
+
+    Args:
+        options: which samples.
+        inputs: the `--input` texts.
+        samples: a sample file that completes these, and whose values are what is normal.
+        tell: where progress is told.
+        thorough: whether to read every sample on disk, not only those that would be used.
+
+    Raises:
+        UsageError: nothing says what the inputs are, or there are no samples.
+    """
+    signature, own = _described(inputs, samples)
+    lent = Lent(
+        load=_load,
+        draw=_drawing(signature, options.seed, own),
+        validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
+        own=own is not None,
+    )
+    with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
+        stage = Stage(tell=tell, logs=Path(logs))
+        with stage.step(STEP, log="calibration") as clock:
+            report = look_at_samples(
+                options,
+                signature,
+                lent,
+                thorough=thorough,
+                advance=lambda done, total: stage.advance(STEP, done, total),
+            )
+            clock.passed, clock.detail = not report.errors, f"{report.read} read"
+    return report
+
+
+def _load(spec: str) -> object:
+    return find(spec, "--calib")
+
+
+def _described(
+    inputs: tuple[str, ...], samples: Path | None
+) -> tuple[Signature, dict[str, Array] | None]:
+    """The signature, and the user's sample checked against it."""
+    patterns = [parse_input(text) for text in inputs]
+    if samples is None and not patterns:
+        raise UsageError(
+            "nothing says what goes into the model",
+            hint='give --input "x:float32[batch=1..8,3,224,224]" or --inputs SAMPLE',
+        )
+    if samples is None:
+        return resolve(patterns, {}), None
+    found = read_samples(samples, [pattern.name for pattern in patterns])
+    signature = resolve(patterns, specs_of(found))
+    return signature, check_samples(signature, found)[0]
+
+
+def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[int], Feed]:
+    """Draws sample i at the smallest batch and the opt sizes, with values as validation feeds have.
+
+    Masks are padded, as most are in use.
+    """
+    known = sample or {}
+    values = {spec.name: values_of(spec, known.get(spec.name)) for spec in signature.inputs}
+    form = Form.of(signature)
+
+    def draw(index: int) -> Feed:
+        drawn: dict[str, Array] = {}
+        for spec in signature.inputs:
+            shape = [dim.opt for dim in spec.dims]
+            if spec.name in form.batched and form.per_feed:
+                shape[0] = form.per_feed
+            generator = generator_for(seed, "calibration", index, spec.name)
+            one = values[spec.name]
+            masked = one.binary and bool(shape)
+            drawn[spec.name] = (
+                one.draw_mask(shape, generator, "example") if masked else one.draw(shape, generator)
+            )
+        return drawn
+
+    return draw

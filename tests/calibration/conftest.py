@@ -1,0 +1,142 @@
+"""Folders of samples, good and bad, and the two ways of opening them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modelc.calibration.findings import Finding, Kind
+from modelc.calibration.opening import Lent
+from modelc.calibration.options import FIRST, CalibrationOptions
+from modelc.calibration.preprocess import Preprocess
+from modelc.calibration.report import CalibrationReport
+from modelc.calibration.samples import CalibrationSet, look_at_samples, open_calibration
+from modelc.core.contract import Feed
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+
+
+def no_load(spec: str) -> object:
+    raise AssertionError(f"nothing was to be imported, but {spec}")
+
+
+def no_draw(index: int) -> Feed:
+    raise AssertionError(f"nothing was to be drawn, but sample {index}")
+
+
+def signature_of(*texts: str) -> Signature:
+    """The signature that these `--input` texts say."""
+    return resolve([parse_input(text) for text in texts], {})
+
+
+class Asked:
+    """One way to ask for samples, with everything else as it is by default."""
+
+    def __init__(self, *inputs: str) -> None:
+        self.signature = signature_of(*inputs)
+
+    def _both(
+        self, source: object, lent: Lent | None, preprocess: str | None, options: dict[str, Any]
+    ) -> tuple[CalibrationOptions, Signature, Lent]:
+        steps = None if preprocess is None else Preprocess.parse(preprocess)
+        options = {"selection": FIRST, **options}  # in the order of their names
+        asked = CalibrationOptions(source=str(source), preprocess=steps, **options)
+        return asked, self.signature, lent or Lent(load=no_load, draw=no_draw)
+
+    def look(
+        self,
+        source: object,
+        *,
+        lent: Lent | None = None,
+        preprocess: str | None = None,
+        **options: Any,
+    ) -> CalibrationReport:
+        """A report, whatever is wrong."""
+        return look_at_samples(*self._both(source, lent, preprocess, options))
+
+    def open(
+        self,
+        source: object,
+        *,
+        lent: Lent | None = None,
+        preprocess: str | None = None,
+        root: Path | None = None,
+        **options: Any,
+    ) -> CalibrationSet:
+        """The set, or the refusal."""
+        return open_calibration(*self._both(source, lent, preprocess, options), root=root)
+
+
+def loading(found: object) -> Lent:
+    """Everything that is asked for by name is `found`."""
+    return Lent(load=lambda _spec: found, draw=no_draw)
+
+
+def judged_on(*feeds: Feed) -> Lent:
+    """The user's own validation feeds."""
+    return Lent(load=no_load, draw=no_draw, validation=feeds, own=True)
+
+
+def found(report: CalibrationReport, kind: Kind) -> Finding | None:
+    """The first finding of the kind."""
+    return next((one for one in report.findings if one.kind is kind), None)
+
+
+def needed(report: CalibrationReport, kind: Kind) -> Finding:
+    """The finding of the kind, which has to be there."""
+    finding = found(report, kind)
+    assert finding is not None, [str(one) for one in report.findings]
+    return finding
+
+
+def photo(seed: int, height: int = 40, width: int = 48) -> Image.Image:
+    """An RGB image with many distinct values."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def mask(seed: int, height: int = 40, width: int = 48) -> Image.Image:
+    """A paletted label mask of four classes."""
+    labels = np.random.default_rng(seed).integers(0, 4, (5, 6), dtype=np.uint8)
+    image = Image.fromarray(labels).resize((width, height), Image.Resampling.NEAREST)
+    image.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0])
+    return image
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Forty photos."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for index in range(40):
+        photo(index).save(folder / f"{index:02}.png")
+    return folder
+
+
+@pytest.fixture
+def save_arrays(tmp_path: Path) -> Callable[[Sequence[np.ndarray]], Path]:
+    """`save_arrays(arrays)`: a folder with one .npy each, 00.npy and on."""
+
+    def save(arrays: Sequence[np.ndarray]) -> Path:
+        folder = tmp_path / "arrays"
+        folder.mkdir()
+        for index, array in enumerate(arrays):
+            np.save(folder / f"{index:02}.npy", array)
+        return folder
+
+    return save
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Standard normal float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def normals(count: int, *shape: int) -> list[np.ndarray]:
+    """Several of them, all different."""
+    return [normal(*shape, seed=seed) for seed in range(count)]

@@ -1,0 +1,95 @@
+"""Where the batch axis is, and how samples become feeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modelc.calibration.content import MisfitError
+from modelc.calibration.form import Form
+
+from .conftest import normal, signature_of
+
+
+def form_of(*inputs: str) -> Form:
+    return Form.of(signature_of(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("text", "per_feed"),
+    [
+        ("x:float32[batch,3]", 1),
+        ("x:float32[N=1..8,3]", 1),
+        ("x:float32[batch_size=2..8,3]", 2),
+        ("x:float32[1,3]", 1),
+        ("x:float32[16,3]", 16),
+        ("x:float32[seq=1..9,3]", 0),
+        ("x:float32[]", 0),
+    ],
+)
+def test_a_feed_holds_the_fewest_samples_that_the_signature_takes(text: str, per_feed: int) -> None:
+    assert form_of(text).per_feed == per_feed
+
+
+def test_a_telling_name_counts_before_the_first_input() -> None:
+    form = form_of("anchors:float32[9,4]", "x:float32[batch,3]")
+    assert (form.batched, form.per_feed) == (frozenset({"x"}), 1)
+
+
+def test_an_input_without_the_batch_axis_goes_with_every_row() -> None:
+    form = form_of("x:float32[batch,3]", "anchors:float32[9,4]")
+    x, anchors = normal(5, 3), normal(9, 4)
+    rows = form.rows({"x": x, "anchors": anchors})
+    assert len(rows) == 5
+    assert all(row["anchors"] is anchors for row in rows)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((3,), 1), ((1, 3), 1), ((4, 3), 4), ((12, 3), 12)])
+def test_a_batch_is_cut_into_rows_of_one(shape: tuple[int, ...], count: int) -> None:
+    array = normal(*shape)
+    rows = form_of("x:float32[batch=1..8,3]").rows({"x": array})
+    assert {row["x"].shape for row in rows} == {(1, 3)}
+    np.testing.assert_array_equal(np.concatenate([r["x"] for r in rows]), array.reshape(count, 3))
+
+
+def test_a_sequence_is_not_cut_into_its_steps() -> None:
+    rows = form_of("x:float32[seq=1..9,3]").rows({"x": normal(7, 3)})
+    assert [row["x"].shape for row in rows] == [(7, 3)]
+
+
+def test_an_image_without_a_batch_axis_is_not_cut_into_its_channels() -> None:
+    form = form_of("x:float32[3,8,8]")
+    (row,) = form.rows({"x": normal(3, 8, 8)})
+    assert form.missing(row) == 0
+
+
+def test_rows_are_stacked_where_a_feed_takes_several() -> None:
+    form = form_of("x:float32[4,3]")
+    rows = form.rows({"x": normal(6, 3)})
+    assert [form.missing(row) for row in rows] == [3] * 6
+    np.testing.assert_array_equal(form.stacked(rows[:4])["x"], normal(6, 3)[:4])
+
+
+def test_rows_of_different_sizes_are_not_stacked() -> None:
+    form = form_of("x:float32[2,seq=1..9]")
+    rows = [form.rows({"x": normal(size)})[0] for size in (3, 4)]
+    with pytest.raises(MisfitError, match="1x3 and 1x4"):
+        form.stacked(rows)
+
+
+def test_unequal_batches_and_a_lone_batch_axis_are_misfits() -> None:
+    form = form_of("a:float32[batch,3]", "b:float32[batch,3]")
+    with pytest.raises(MisfitError, match="2 of a, 4 of b"):
+        form.rows({"a": normal(2, 3), "b": normal(4, 3)})
+    with pytest.raises(MisfitError, match="b has no batch axis"):
+        form.rows({"a": normal(2, 3), "b": normal(3)})
+
+
+def test_what_is_fed_is_a_contiguous_copy_of_the_inputs_dtype() -> None:
+    form = form_of("x:float32[batch,3]")
+    source = np.asfortranarray(normal(5, 3).astype(">f8"))
+    row = form.fitted(form.rows({"x": source})[2])
+    assert row["x"].dtype == np.float32
+    assert row["x"].dtype.isnative
+    assert row["x"].flags.c_contiguous
+    assert not np.shares_memory(row["x"], source)

@@ -1,0 +1,155 @@
+"""Loaders: any iterable of feeds, read once and kept aside."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from modelc.calibration.findings import Kind
+from modelc.core.errors import UsageError
+
+from .conftest import Asked, loading, needed, normal, normals
+
+ONE = Asked("x:float32[batch=1..8,6]")
+TWO = Asked("ids:int64[batch,seq]", "mask:int64[batch,seq]")
+DATA = normal(40, 6)
+
+
+def dataset() -> TensorDataset:
+    return TensorDataset(torch.from_numpy(DATA), torch.arange(40))
+
+
+def generate() -> Iterator[np.ndarray]:
+    yield from DATA
+
+
+def test_every_way_of_giving_samples_gives_the_same() -> None:
+    batches = [DATA[start : start + 8] for start in range(0, 40, 8)]
+    ways: list[Any] = [
+        list(DATA),
+        generate,
+        generate(),
+        batches,
+        [{"x": batch, "label": 1} for batch in batches],
+        [(torch.from_numpy(batch), torch.zeros(8)) for batch in batches],
+        [({"x": batch}, 3) for batch in batches],
+        DataLoader(dataset(), batch_size=16),
+        lambda: DataLoader(dataset(), batch_size=1),
+        dataset(),
+    ]
+    digests: set[str] = set()
+    for way in ways:
+        with ONE.open("mine:loader", lent=loading(way), hold_out=0) as opened:
+            np.testing.assert_array_equal(np.concatenate([feed["x"] for feed in opened]), DATA)
+            digests.add(opened.record.digest)
+            assert opened.record.kind == "loader"
+    assert len(digests) == 1
+
+
+def test_a_set_can_be_read_twice_though_its_loader_shuffles() -> None:
+    shuffled = DataLoader(dataset(), batch_size=8, shuffle=True)
+    with ONE.open("mine:loader", lent=loading(shuffled)) as opened:
+        first, second = ([feed["x"] for feed in opened] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_only_as_many_samples_are_taken_as_are_needed() -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[np.ndarray]:
+        while True:
+            taken.append(len(taken))
+            yield normal(6, seed=len(taken))
+
+    with ONE.open("mine:loader", lent=loading(endless), samples=10, hold_out=2) as opened:
+        assert (len(opened), len(opened.held_out), len(taken)) == (10, 2, 12)
+
+
+def test_a_random_selection_is_spread_over_a_pool_and_repeats_with_its_seed() -> None:
+    def chosen(seed: int) -> tuple[int, ...]:
+        items = [np.full(6, value, np.float32) for value in range(400)]
+        options: dict[str, Any] = {"samples": 8, "hold_out": 0, "selection": "random", "seed": seed}
+        with ONE.open("mine:loader", lent=loading(items), **options) as opened:
+            return tuple(int(feed["x"][0, 0]) for feed in opened)
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    assert len(set(chosen(1))) == 8
+    assert max(chosen(1)) < 16 * 8
+    assert max(chosen(1)) > 8
+
+
+def test_the_order_of_a_tuple_is_that_of_the_inputs_and_labels_are_said() -> None:
+    items = [(np.full((1, 4), n), np.ones((1, 4), np.int64), n) for n in range(40)]
+    with TWO.open("mine:loader", lent=loading(items), hold_out=0) as opened:
+        assert [int(feed["ids"][0, 0]) for feed in opened] == list(range(40))
+        assert "position 2 (40)" in needed(opened.report, Kind.SURPLUS).detail
+
+
+def test_an_item_of_other_names_is_an_error_with_its_number() -> None:
+    items: list[object] = [{"x": normal(6, seed=n)} for n in range(40)]
+    items[7] = {"image": normal(6)}
+    finding = needed(ONE.look("mine:loader", lent=loading(items)), Kind.NAMES)
+    assert str(finding) == "mine:loader item 7: lacks x; it holds image"
+
+
+def test_nan_in_one_row_of_a_batch_is_named_by_item_and_row() -> None:
+    data = DATA.copy()
+    data[21, 2] = np.nan
+    lent = loading(DataLoader(TensorDataset(torch.from_numpy(data)), batch_size=8))
+    finding = needed(ONE.look("mine:loader", lent=lent), Kind.NON_FINITE)
+    assert finding.files == ("mine:loader item 2 row 5",)
+
+
+def test_an_error_of_the_loaders_own_is_told_as_such() -> None:
+    def broken() -> Iterator[np.ndarray]:
+        yield normal(6)
+        raise ZeroDivisionError("no such thing")
+
+    with pytest.raises(UsageError, match="mine:loader raised ZeroDivisionError: no such thing"):
+        ONE.look("mine:loader", lent=loading(broken))
+
+
+@pytest.mark.parametrize("found", [3, "text", object()])
+def test_what_is_no_iterable_is_refused(found: object) -> None:
+    with pytest.raises(UsageError, match="cannot be iterated"):
+        ONE.look("mine:loader", lent=loading(found))
+
+
+def test_a_loader_that_takes_arguments_is_refused() -> None:
+    with pytest.raises(UsageError, match="raised TypeError"):
+        ONE.look("mine:loader", lent=loading(lambda path: [path]))
+
+
+def test_an_empty_loader_is_refused() -> None:
+    with pytest.raises(UsageError, match="no samples in mine:loader"):
+        ONE.look("mine:loader", lent=loading([]))
+
+
+def test_items_that_are_no_arrays_are_an_error() -> None:
+    report = ONE.look("mine:loader", lent=loading([["a", "b"]] * 3))
+    assert "x is a str" in needed(report, Kind.DTYPE).detail
+
+
+@pytest.mark.parametrize("way", ["closed", "looked", "refused", "forgotten"])
+def test_nothing_stays_behind(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    samples = normals(40, 6)
+    acts: dict[str, Callable[[], object]] = {
+        "closed": lambda: ONE.open("mine:loader", lent=loading(samples)).close(),
+        "looked": lambda: ONE.look("mine:loader", lent=loading(samples)),
+        "refused": lambda: ONE.open("mine:loader", lent=loading([np.full(6, np.nan)])),
+        "forgotten": lambda: len(ONE.open("mine:loader", lent=loading(samples))),
+    }
+    if way == "refused":
+        with pytest.raises(UsageError):
+            acts[way]()
+    else:
+        acts[way]()
+    assert not list(tmp_path.iterdir())
