@@ -1,0 +1,180 @@
+"""What a float model's tensors hold on a few samples, and what is left of it in 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.contract import Array
+from ..capturing import guarded
+from .feeding import Samples
+from .wiring import PRODUCTS, QUANTIZE, Wiring, values
+from .workplace import Workplace
+
+if TYPE_CHECKING:
+    import onnx
+
+# A mean over 16 images or sentences moves by a quarter of one's spread; more cost more than they
+# give.
+SAMPLES = 16
+_ENOUGH = 1 << 18  # elements of a tensor that are looked at; of a larger one, every n-th
+_NAME = "observed.onnx"
+_WITH_ZERO = 3  # inputs of a Q or DQ node that has a zero point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """The mean of what a product multiplies, by input channel: before and after quantization."""
+
+    exact: Array
+    rounded: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """By tensor name.
+
+    `useful` is the root mean square of the values that are neither zero nor within half of the
+    largest magnitude: what is left of a tensor when its fills and outliers are taken away; 0 where
+    nothing is left. `means` are those of what products with constant weights multiply.
+    """
+
+    useful: Mapping[str, float]
+    means: Mapping[str, Means]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scale:
+    """How one tensor is quantized: one scale, one zero point, and the integers it may use."""
+
+    step: float
+    zero: int
+    low: int
+    high: int
+
+    def rounded(self, array: Array) -> Array:
+        import numpy as np
+
+        steps = np.clip(np.rint(array / self.step) + self.zero, self.low, self.high)
+        result: Array = (steps - self.zero) * self.step
+        return result
+
+
+def observe(place: Workplace, quantized: onnx.ModelProto, samples: Samples) -> Activations:
+    """Run the float model on the first `SAMPLES` samples; look at all that `quantized` quantizes.
+
+    Args:
+        place: the float model, and where one with more outputs is written.
+        quantized: the Q/DQ model made of it, tensors and nodes under the same names.
+        samples: only the first are read, and they are not told as progress.
+    """
+    import onnx
+
+    model = onnx.load(str(place.model), load_external_data=False)
+    wiring = Wiring(model.graph)
+    scales = {
+        name: scale
+        for name, scale in _scales(quantized).items()
+        if name in wiring.producers or name in wiring.readers
+    }
+    if not scales:
+        return Activations(useful={}, means={})
+    axes = _channel_axes(model.graph.node, wiring)
+    known = {value.name for value in (*model.graph.input, *model.graph.output)}
+    # an output may go without a type: ONNX Runtime infers it
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in scales if name not in known
+    )
+    path = place.folder / _NAME
+    onnx.save(model, str(path))
+    del model, wiring
+    found = guarded("ONNX Runtime", lambda: _run(path, scales, axes, samples))
+    path.unlink()
+    return found
+
+
+def _scales(quantized: onnx.ModelProto) -> dict[str, _Scale]:
+    """How each activation is quantized; those with a scale that is not one number are left out."""
+    import numpy as np
+
+    wiring = Wiring(quantized.graph)
+    found: dict[str, _Scale] = {}
+    for node in quantized.graph.node:
+        if (
+            node.op_type != QUANTIZE
+            or node.input[0] in wiring.constants
+            or len(node.input) < _WITH_ZERO
+        ):
+            continue
+        scale, zero = (wiring.constants.get(name) for name in node.input[1:3])
+        if scale is None or zero is None or values(scale).size != 1:
+            continue
+        limits = np.iinfo(values(zero).dtype)
+        found[node.input[0]] = _Scale(
+            step=float(values(scale).item()),
+            zero=int(values(zero).item()),
+            low=int(limits.min),
+            high=int(limits.max),
+        )
+    return found
+
+
+def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: Wiring) -> dict[str, int]:
+    """The channel axis of what each product with constant weights multiplies."""
+    return {
+        node.input[0]: 1 if node.op_type in {"Conv", "ConvTranspose"} else -1
+        for node in nodes
+        if node.op_type in PRODUCTS
+        and node.input[0] not in wiring.constants
+        and node.input[1] in wiring.constants
+    }
+
+
+def _run(
+    path: Path, scales: Mapping[str, _Scale], axes: Mapping[str, int], samples: Samples
+) -> Activations:
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    fed = {value.name for value in session.get_inputs()}
+    asked = [name for name in scales if name not in fed]
+    useful: dict[str, float] = {}
+    means: dict[str, list[tuple[Array, Array]]] = {}
+    for feed in islice(samples.unheard(), SAMPLES):
+        found = dict(zip(asked, session.run(asked, feed), strict=True)) | feed
+        for name, scale in scales.items():
+            useful[name] = max(useful.get(name, 0.0), _useful(found[name]))
+            if name in axes:
+                pair = (found[name], scale.rounded(found[name]))
+                rows = (_channel_means(pair[0], axes[name]), _channel_means(pair[1], axes[name]))
+                means.setdefault(name, []).append(rows)
+    averages = {name: np.mean(rows, axis=0) for name, rows in means.items()}
+    return Activations(
+        useful=useful,
+        means={name: Means(exact=both[0], rounded=both[1]) for name, both in averages.items()},
+    )
+
+
+def _useful(array: Array) -> float:
+    import numpy as np
+
+    flat = np.abs(array.reshape(-1)[:: max(1, array.size // _ENOUGH)])
+    flat = flat[np.isfinite(flat) & (flat > 0)].astype(np.float64)
+    if flat.size == 0:
+        return 0.0
+    small = flat[flat <= flat.max() / 2]
+    return float(np.sqrt(np.mean(np.square(small)))) if small.size else 0.0
+
+
+def _channel_means(array: Array, axis: int) -> Array:
+    import numpy as np
+
+    others = tuple(i for i in range(array.ndim) if i != axis % array.ndim)
+    means: Array = array.mean(axis=others, dtype=np.float64)
+    return means

@@ -1,0 +1,56 @@
+"""The last steps on every Q/DQ model: its biases corrected, its scales checked, saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.contract import QuantizeJob
+from ..capturing import guarded
+from .activations import Activations
+from .bias_correction import correct_biases
+from .guard import check
+from .workplace import Workplace
+
+if TYPE_CHECKING:
+    import onnx
+
+_NAME = "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The saved model, how many products are in 8 bits, and how many biases were corrected."""
+
+    path: Path
+    products: int
+    corrected: int
+
+
+def finish(
+    model: onnx.ModelProto, job: QuantizeJob, place: Workplace, activations: Activations
+) -> Finished:
+    """Correct, check and save `model`, which is changed; the workplace is cleared.
+
+    Raises:
+        ConversionError: nothing is quantized, or a scale cannot be right.
+    """
+    import onnx
+
+    corrected = correct_biases(model, place.load(), activations.means)
+    products = check(model, activations.useful)
+    path = job.folder / _NAME
+    data = f"{_NAME}.data"
+    guarded(
+        "the ONNX writer",
+        lambda: onnx.save(
+            model,
+            str(path),
+            save_as_external_data=place.external,
+            location=data if place.external else None,
+        ),
+    )
+    guarded("the ONNX checker", lambda: onnx.checker.check_model(str(path)))
+    place.clear()
+    return Finished(path=path, products=products, corrected=corrected)

@@ -1,0 +1,105 @@
+"""What must hold of every Q/DQ model, whoever made it: it is quantized, and its scales can work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from ...core.errors import ConversionError
+from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring, values
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """A tensor whose useful values all fall within one step of its scale; and who reads it."""
+
+    tensor: str
+    step: float
+    useful: float
+    readers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.tensor} (step {self.step:.3g}, values of about {self.useful:.3g})"
+
+
+def check(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
+    """How many products compute in 8 bits.
+
+    Args:
+        model: with its small constants in memory.
+        useful: the size of a tensor's useful values, by name (`activations.Activations`).
+
+    Raises:
+        ConversionError: none does; or a scale is not finite, not positive, or so large that the
+            useful values vanish.
+    """
+    wiring = Wiring(model.graph)
+    for node in model.graph.node:
+        if node.op_type in {QUANTIZE, DEQUANTIZE}:
+            _check_scale(node, wiring)
+    for lost in lost_in(model, useful):
+        readers = ", ".join(lost.readers)
+        raise ConversionError(
+            f"quantizing {lost} for {readers} would lose it",
+            hint=f"keep it in floating point: --keep-fp {lost.readers[0]}",
+        )
+    count = sum(_quantized(node, wiring) for node in model.graph.node)
+    if count == 0:
+        raise ConversionError(
+            "the model has no convolution or matrix product that was quantized",
+            hint="build it without --int8, or keep less in floating point",
+        )
+    return count
+
+
+def lost_in(model: onnx.ModelProto, useful: Mapping[str, float]) -> Iterator[Lost]:
+    """Each activation that its scale would wipe out: a mask's fill sets the range, not the data."""
+    wiring = Wiring(model.graph)
+    for node in model.graph.node:
+        scale = wiring.constants.get(node.input[1]) if node.op_type == QUANTIZE else None
+        size = useful.get(node.input[0], 0.0)
+        if scale is None or size == 0.0:
+            continue
+        step = float(values(scale).max())
+        if vanishes(step, size):
+            yield Lost(tensor=node.input[0], step=step, useful=size, readers=_readers(node, wiring))
+
+
+def vanishes(step: float, useful: float) -> bool:
+    """Whether values of the size `useful` are lost at this step: most become 0 or one step."""
+    return not isfinite(step) or step > useful
+
+
+def _readers(node: onnx.NodeProto, wiring: Wiring) -> tuple[str, ...]:
+    """Who reads what a quantizer gives, through its dequantizer."""
+    taken = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
+    names = [reader.name for name in taken for reader in wiring.readers.get(name, ())]
+    return tuple(dict.fromkeys(names)) or (node.name,)
+
+
+def _check_scale(node: onnx.NodeProto, wiring: Wiring) -> None:
+    import numpy as np
+
+    constant = wiring.constants.get(node.input[1])
+    if constant is None:
+        return
+    scale = values(constant).astype(np.float64)
+    bad = scale[~(np.isfinite(scale) & (scale > 0))]
+    if bad.size:
+        around = [r.name for r in wiring.readers.get(node.output[0], ())]
+        raise ConversionError(
+            f"the scale of {node.name} is {bad.flat[0]} (read by {', '.join(around) or 'nobody'})",
+            hint="look at the samples with `modelc calibrate`, or keep the node: --keep-fp NODE",
+        )
+
+
+def _quantized(node: onnx.NodeProto, wiring: Wiring) -> bool:
+    """Whether a product reads both its factors from dequantizers."""
+    return node.op_type in PRODUCTS and all(
+        wiring.made_by(name, DEQUANTIZE) is not None for name in node.input[:2]
+    )

@@ -1,0 +1,158 @@
+"""NVIDIA's ModelOpt: places Q/DQ where TensorRT fuses, symmetric, the rest in 32-bit floats.
+
+Absent for ONNX Runtime's CPU: its convolutions give floats there, which no integer kernel does, and
+the ResNet-50-sized result ran slower than the float model (59 ms against 40).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.contract import Quantized, QuantizeJob, Readiness
+from ..capturing import versions
+from .activations import observe
+from .feeding import Reader, Samples, samples_of
+from .finishing import Finished, finish
+from .guard import lost_in
+from .method import method_of
+from .quiet import quietly
+from .workplace import Workplace, workplace_of
+
+if TYPE_CHECKING:
+    import onnx
+
+NAME: str = "modelopt"
+SUMMARY: str = "NVIDIA ModelOpt, for TensorRT: Q/DQ where it fuses"
+_METHODS = ("max", "entropy")  # few samples make a poor histogram: 17 dB on the digits, not 30
+METHODS: Mapping[str, tuple[str, ...]] = {"tensorrt-onnx": _METHODS, "openvino": _METHODS}
+
+_OPSET = 19  # ModelOpt's own least, for scales in half precision
+# What its `onnx` extra brings and its import needs. Not cupy (300 MB of CUDA): it is only for INT4.
+_NEEDS = ("nvidia-modelopt", "onnx-graphsurgeon", "onnxslim", "onnxconverter-common", "lief")
+_PATCHED = ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "registry")
+
+
+def readiness() -> Readiness:
+    """Whether ModelOpt and what its ONNX part imports are installed."""
+    found = versions(*_NEEDS)
+    missing = [name for name in _NEEDS if name not in found]
+    if missing:
+        return Readiness(
+            ready=False,
+            reason=f"{', '.join(missing)} not installed",
+            mend="pip install 'nvidia-modelopt[onnx]'",
+        )
+    return Readiness(ready=True, version=found["nvidia-modelopt"])
+
+
+def quantize(job: QuantizeJob) -> Quantized:
+    """Calibrate over all samples, and once more without what the first scales would wipe out.
+
+    Raises:
+        ConversionError: ModelOpt refused the model, or what it made cannot be right.
+    """
+    method = method_of(job, METHODS)
+    place = workplace_of(job, opset=_OPSET)
+    samples = samples_of(job, _inputs(place))
+    made = _made(place, method, samples, job.keep)
+    activations = observe(place, made, samples)
+    lost = sorted({n for gone in lost_in(made, activations.useful) for n in gone.readers})
+    if lost:
+        made = _made(place, method, samples, (*job.keep, *lost))
+    return _result(job, method, finish(made, job, place, activations), lost)
+
+
+def _inputs(place: Workplace) -> tuple[str, ...]:
+    import onnx
+
+    graph = onnx.load(str(place.model), load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    return tuple(value.name for value in graph.input if value.name not in constants)
+
+
+def _made(
+    place: Workplace, method: str, samples: Samples, keep: tuple[str, ...]
+) -> onnx.ModelProto:
+    """The Q/DQ model, read back into memory; ModelOpt writes beside what it reads."""
+    import onnx
+
+    path = place.folder / "quantized.onnx"
+    quietly("ModelOpt", lambda: _call(place, path, method, samples, keep))
+    return onnx.load(str(path))
+
+
+def _call(
+    place: Workplace, path: Path, method: str, samples: Samples, keep: tuple[str, ...]
+) -> None:
+    modelopt = importlib.import_module("modelopt.onnx.quantization")  # it ships no types
+    model, reader = str(place.model.absolute()), Reader(samples)
+    path = path.absolute()
+    # Where its shape inference gives up, it leaves what it has in the current folder.
+    with _unpatched(), chdir(place.folder):
+        modelopt.quantize(
+            model,
+            quantize_mode="int8",
+            calibration_data_reader=reader,
+            calibration_method=method,
+            calibration_eps=["cpu"],
+            nodes_to_exclude=[rf"{re.escape(name)}\Z" for name in keep],  # patterns of a start
+            use_external_data_format=place.external,
+            output_path=str(path),
+            high_precision_dtype="fp32",
+            log_level="CRITICAL",  # it has an error for every machine without a GPU
+        )
+
+
+@contextmanager
+def _unpatched() -> Iterator[None]:
+    """Undo what ModelOpt changes in ONNX Runtime's quantizer: methods, and the operator tables.
+
+    ONNX Runtime's own quantizer runs in the same process, and must not run ModelOpt's methods.
+    """
+    names = [f"onnxruntime.quantization.{name}" for name in _PATCHED]
+    modules = [importlib.import_module(name) for name in names]
+    classes = {
+        thing
+        for module in modules
+        for thing in vars(module).values()
+        if isinstance(thing, type) and thing.__module__ in names
+    }
+    tables = [table for table in vars(modules[-1]).values() if isinstance(table, dict)]
+    before = [(thing, dict(vars(thing))) for thing in (*modules, *classes)]
+    entries = [(table, dict(table)) for table in tables if "__name__" not in table]
+    try:
+        yield
+    finally:
+        for thing, attributes in before:
+            for name in set(vars(thing)) - set(attributes):
+                delattr(thing, name)
+            for name, value in attributes.items():
+                if vars(thing).get(name) is not value:
+                    setattr(thing, name, value)
+        for table, pairs in entries:
+            table.clear()
+            table.update(pairs)
+
+
+def _result(job: QuantizeJob, method: str, finished: Finished, lost: list[str]) -> Quantized:
+    told = "kept in floating point, as their values would be lost in 8 bits: "
+    return Quantized(
+        path=finished.path,
+        versions=versions("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx"),
+        options={
+            "quantizer": NAME,
+            "method": method,
+            "samples": str(len(job.calibration)),
+            "activations": "int8 symmetric",
+            "weights": "int8 per channel",
+            "products": str(finished.products),
+            "biases corrected": str(finished.corrected),
+            "kept": ", ".join(job.keep),
+        },
+        notes=(told + ", ".join(lost),) if lost else (),
+    )

@@ -1,0 +1,196 @@
+"""ONNX Runtime's static quantizer: the one whose result its own CPU kernels run fast.
+
+Its calibrators and its Q/DQ writer are called one after the other, not through `quantize_static`:
+that keeps the activations of every sample in memory unless told otherwise, and gives no chance to
+look at the ranges before they become scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ...core.contract import Quantized, QuantizeJob, Readiness
+from ...core.errors import ConversionError
+from ..capturing import versions
+from .activations import observe
+from .feeding import samples_of
+from .finishing import Finished, finish
+from .guard import lost_in
+from .method import method_of
+from .placement import Placement, placement_for_fusion, placement_in_chains, tidy
+from .quiet import quietly
+from .ranges import Method, endless, ranges_of
+from .wiring import PRODUCTS, Wiring
+from .workplace import Workplace, workplace_of
+
+if TYPE_CHECKING:
+    import onnx
+    from onnxruntime.quantization.calibrate import TensorsData
+
+NAME: str = "onnxruntime"
+SUMMARY: str = "ONNX Runtime's static quantizer, per channel"
+_METHODS = ("percentile", "minmax", "entropy")
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "onnx": _METHODS,
+    "openvino": _METHODS,
+    "tensorrt-onnx": _METHODS,
+}
+
+_OPSET = 13  # Q/DQ with one scale a channel
+_INTEGER_KERNELS = {"onnx": ("Conv", "Gemm", "MatMul")}  # no ConvTranspose, where it is the CPU
+_FUSING = ("tensorrt-onnx",)  # who fuses sums into convolutions, and takes symmetric scales only
+
+
+def readiness() -> Readiness:
+    """Whether an ONNX Runtime is installed."""
+    found = versions("onnxruntime-gpu", "onnxruntime")
+    if not found:
+        return Readiness(
+            ready=False, reason="onnxruntime is not installed", mend="pip install onnxruntime"
+        )
+    return Readiness(ready=True, version=next(iter(found.values())))
+
+
+def quantize(job: QuantizeJob) -> Quantized:
+    """Calibrate over all samples, write Q/DQ, leave out what its scale would wipe out.
+
+    Raises:
+        ConversionError: ONNX Runtime refused the model, or what it made cannot be right.
+    """
+    method = method_of(job, METHODS)
+    place = workplace_of(job, opset=_OPSET)
+    plan = _Plan(job, place)
+    samples = samples_of(job, plan.inputs)
+    how = Method(name=method, symmetric=job.consumer in _FUSING)
+    ranges = quietly(
+        "ONNX Runtime's calibrator", lambda: ranges_of(place, how, plan.tensors(), samples)
+    )
+    lost = plan.around(endless(ranges))
+    made = _written(job, place, plan.placement(lost), ranges)
+    activations = observe(place, made, samples)
+    more = plan.around({found.tensor for found in lost_in(made, activations.useful)})
+    if more:
+        lost |= more
+        made = _written(job, place, plan.placement(lost), ranges)
+    return _result(job, method, finish(made, job, place, activations), lost)
+
+
+class _Plan:
+    """The float graph without its weights, and what is asked for: where Q/DQ go follows."""
+
+    def __init__(self, job: QuantizeJob, place: Workplace) -> None:
+        import onnx
+
+        self._job = job
+        self._graph = onnx.load(str(place.model), load_external_data=False).graph
+        self._wiring = Wiring(self._graph)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        names = (value.name for value in self._graph.input)
+        return tuple(name for name in names if name not in self._wiring.constants)
+
+    def placement(self, lost: Collection[str] = ()) -> Placement:
+        keep = (*self._job.keep, *lost)
+        if self._job.consumer in _FUSING:
+            sizes = {name: dim.high for name, dim in self._job.signature.dynamic_dims.items()}
+            found = placement_for_fusion(self._graph, self._wiring, keep, sizes)
+        else:
+            kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
+            found = placement_in_chains(self._graph, self._wiring, keep, kinds)
+        if not found.nodes:
+            raise ConversionError(
+                "the model has no convolution or matrix product to quantize",
+                hint="build it without --int8, or keep less in floating point",
+            )
+        return found
+
+    def tensors(self) -> frozenset[str]:
+        """All that the chosen nodes read or make, constants apart: what may become Q/DQ."""
+        chosen = self.placement().nodes
+        found: set[str] = set()
+        for node in self._graph.node:
+            if node.name in chosen:
+                found.update(self._wiring.activations(node), node.output)
+        return frozenset(found - {""})
+
+    def around(self, tensors: Collection[str]) -> set[str]:
+        """The chosen nodes that read or make one of the tensors."""
+        chosen = self.placement().nodes
+        wiring = self._wiring
+        return {
+            node.name
+            for name in tensors
+            for node in (*wiring.readers.get(name, ()), wiring.producers.get(name))
+            if node is not None and node.name in chosen
+        }
+
+
+def _written(
+    job: QuantizeJob, place: Workplace, placement: Placement, ranges: TensorsData
+) -> onnx.ModelProto:
+    """The Q/DQ model by ONNX Runtime's writer, then tidied."""
+    from onnxruntime.quantization import QDQQuantizer, QuantType
+    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+    fusing = job.consumer in _FUSING
+    model = quietly("ONNX's shape inference", lambda: load_model_with_shape_infer(place.model))
+    kinds = sorted({node.op_type for node in model.graph.node if node.name in placement.nodes})
+    quantizer = QDQQuantizer(
+        model,
+        per_channel=True,
+        reduce_range=False,  # 7 bits are for CPUs without VNNI, whose 16-bit sums overflow
+        weight_qType=QuantType.QInt8,
+        activation_qType=QuantType.QInt8 if fusing else QuantType.QUInt8,
+        tensors_range=ranges,
+        nodes_to_quantize=sorted(placement.nodes),
+        nodes_to_exclude=[],
+        op_types_to_quantize=kinds,
+        extra_options=_for_fusion(kinds) if fusing else _for_chains(),
+    )
+    quietly("ONNX Runtime's quantizer", quantizer.quantize_model)
+    quantizer.model.topological_sort()
+    made: onnx.ModelProto = quantizer.model.model
+    tidy(made, placement)
+    return made
+
+
+def _for_chains() -> dict[str, object]:
+    """For CPUs: their matrix products give floats, their convolutions integers."""
+    return {
+        "OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"],
+        "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+    }
+
+
+def _for_fusion(kinds: list[str]) -> dict[str, object]:
+    """For TensorRT: symmetric, floats out of every node, pairs on the weights, biases in floats."""
+    return {
+        "ActivationSymmetric": True,
+        "WeightSymmetric": True,
+        "AddQDQPairToWeight": True,
+        "QuantizeBias": False,
+        "OpTypesToExcludeOutputQuantization": kinds,
+        "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+        "QDQDisableWeightAdjustForInt32Bias": True,
+    }
+
+
+def _result(job: QuantizeJob, method: str, finished: Finished, lost: Collection[str]) -> Quantized:
+    told = "kept in floating point, as their values would be lost in 8 bits: "
+    return Quantized(
+        path=finished.path,
+        versions=versions("onnxruntime-gpu", "onnxruntime", "onnx"),
+        options={
+            "quantizer": NAME,
+            "method": method,
+            "samples": str(len(job.calibration)),
+            "activations": "int8 symmetric" if job.consumer in _FUSING else "uint8",
+            "weights": "int8 per channel",
+            "products": str(finished.products),
+            "biases corrected": str(finished.corrected),
+            "kept": ", ".join(job.keep),
+        },
+        notes=(told + ", ".join(sorted(lost)),) if lost else (),
+    )

@@ -1,0 +1,28 @@
+"""The table of quantizers. A new one is its name in the import line and in the tuple."""
+
+from __future__ import annotations
+
+from ...core.contract import Quantizer
+from ...core.names import unknown
+from . import modelopt_ptq, nncf_ptq, onnxruntime_static
+
+QUANTIZERS: tuple[Quantizer, ...] = (onnxruntime_static, modelopt_ptq, nncf_ptq)
+
+
+def quantizer_named(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) -> Quantizer:
+    """The quantizer called `name`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for quantizer in quantizers:
+        if name == quantizer.NAME:
+            return quantizer
+    raise unknown("quantizer", name, [quantizer.NAME for quantizer in quantizers])
+
+
+def quantizers_for(
+    consumer: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS
+) -> tuple[Quantizer, ...]:
+    """The quantizers that suit what runs the result, best first; none for a target without INT8."""
+    return tuple(quantizer for quantizer in quantizers if consumer in quantizer.METHODS)

@@ -1,0 +1,57 @@
+"""Who makes and who reads each tensor of an ONNX graph, and what its constants hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+    from ...core.contract import Array
+
+# Operators whose weights and activations take 8 bits with profit: nearly all the work is theirs.
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+class Wiring:
+    """A graph by tensor name, as it was when read; graphs inside nodes are left out.
+
+    `constants` are the initializers, which have no producer.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.producers: dict[str, onnx.NodeProto] = {}
+        self.readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            self.producers.update((name, node) for name in node.output if name)
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def activations(self, node: onnx.NodeProto) -> list[str]:
+        """The inputs of a node that are computed or fed, not constant."""
+        return [name for name in node.input if name and name not in self.constants]
+
+    def made_by(self, name: str, operator: str) -> onnx.NodeProto | None:
+        """The producer of a tensor, where it is that operator."""
+        node = self.producers.get(name)
+        return node if node is not None and node.op_type == operator else None
+
+    def before(self, name: str) -> str | None:
+        """The tensor that a Q/DQ pair stands for; None where no such pair makes `name`."""
+        taken = self.made_by(name, DEQUANTIZE)
+        given = self.made_by(taken.input[0], QUANTIZE) if taken is not None else None
+        return str(given.input[0]) if given is not None else None
+
+
+def values(tensor: onnx.TensorProto) -> Array:
+    """The numbers of a constant whose data is in memory."""
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
+
+
+def integer(node: onnx.NodeProto, name: str, default: int) -> int:
+    """An integer attribute of a node."""
+    return next((int(a.i) for a in node.attribute if a.name == name), default)

@@ -1,0 +1,126 @@
+"""A copy of the parent to work on: the libraries write beside what they read."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.contract import QuantizeJob
+from ...core.errors import ConversionError
+from ..capturing import guarded
+
+if TYPE_CHECKING:
+    import onnx
+
+_FOLDER = "work"
+_NAME = "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """The copy: its folder, its model file, and whether its weights lie in a file of their own."""
+
+    folder: Path
+    model: Path
+    external: bool
+
+    def load(self) -> onnx.ModelProto:
+        """The copy with its weights in memory."""
+        import onnx
+
+        return onnx.load(str(self.model))
+
+    def clear(self) -> None:
+        """Delete it all."""
+        shutil.rmtree(self.folder)
+
+
+def workplace_of(job: QuantizeJob, *, opset: int) -> Workplace:
+    """Copy the parent into the job's folder, every node named, at `opset` or later.
+
+    Raises:
+        ConversionError: the parent cannot be read, or cannot be raised to the opset.
+    """
+    import onnx
+
+    folder = job.folder / _FOLDER
+    folder.mkdir()
+    model = guarded("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
+    external = _locations(model)
+    for name in external:
+        shutil.copyfile(job.parent.parent / name, folder / name)
+    path = folder / _NAME
+    found = _opset(model)
+    if found < opset:
+        model = _raised(model, found, opset, external=bool(external))
+    changes = _name_nodes(model) + _lift_constants(model.graph)
+    if changes or found < opset:
+        onnx.save(model, str(path))
+    else:
+        shutil.copyfile(job.parent, path)
+    return Workplace(folder=folder, model=path, external=bool(external))
+
+
+def _locations(model: onnx.ModelProto) -> set[str]:
+    """The files, beside the model, that hold its weights."""
+    return {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max(
+        (int(o.version) for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=1
+    )
+
+
+def _raised(model: onnx.ModelProto, found: int, opset: int, *, external: bool) -> onnx.ModelProto:
+    """The model at a later opset.
+
+    The converter works on one protobuf in memory, so weights in files of their own stay behind.
+    """
+    from onnx import version_converter
+
+    if external:
+        raise ConversionError(
+            f"the model has opset {found}, {opset} is needed, and its weights lie in another file",
+            hint="export it with --opset 21",
+        )
+    try:
+        return version_converter.convert_version(model, opset)
+    except Exception as error:
+        raise ConversionError(
+            f"the model has opset {found} and could not be raised to {opset}",
+            hint="export it with --opset 21",
+        ) from error
+
+
+def _lift_constants(graph: onnx.GraphProto) -> int:
+    """Turn `Constant` nodes into initializers, which is where libraries look for weights."""
+    lifted = [
+        (node, attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    ]
+    for node, tensor in lifted:
+        graph.initializer.add().CopyFrom(tensor)
+        graph.initializer[-1].name = node.output[0]
+        graph.node.remove(node)
+    return len(lifted)
+
+
+def _name_nodes(model: onnx.ModelProto) -> int:
+    """Give every node without a name one of its own; how many there were."""
+    nameless = [node for node in model.graph.node if not node.name]
+    taken = {node.name for node in model.graph.node}
+    for index, node in enumerate(nameless):
+        name = f"{node.op_type}_{index}"
+        node.name = name if name not in taken else f"unnamed_{name}"
+    return len(nameless)

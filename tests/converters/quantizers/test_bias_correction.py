@@ -1,0 +1,125 @@
+"""The mean error of rounded weights and activations goes into the bias, whatever the product."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from modelc.converters.quantizers.activations import Means
+from modelc.converters.quantizers.bias_correction import correct_biases
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CASES: dict[str, tuple[tuple[str, dict[str, Any]], tuple[int, ...], int]] = {
+    "conv": (("Conv", {}), (6, 4, 1, 1), 0),
+    "grouped conv": (("Conv", {"group": 2}), (6, 2, 1, 1), 0),
+    "gemm": (("Gemm", {}), (4, 6), 1),
+    "transposed gemm": (("Gemm", {"transB": 1, "alpha": 0.5}), (6, 4), 0),
+    "matmul": (("MatMul", {}), (4, 6), 1),
+}
+
+
+def models(case: str, *, integer_bias: bool) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The float model, and one whose weights are rounded to coarse steps along the channel axis."""
+    (operator, attributes), shape, axis = CASES[case]
+    draw = np.random.default_rng(0)
+    weights = draw.normal(size=shape).astype(np.float32)
+    bias = draw.normal(size=6).astype(np.float32)
+    scale = draw.uniform(0.2, 0.4, 6).astype(np.float32)
+    along = scale.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    rounded = np.clip(np.rint(weights / along), -127, 127).astype(np.int8)
+    first = node(operator, "w", "b", attributes)
+    exact = model_of(first, {"w": weights, "b": bias}, operator)
+    constants = {"wq": rounded, "ws": scale, "wz": np.zeros(6, np.int8)}
+    taken = [helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], axis=axis)]
+    if integer_bias:
+        steps = scale * np.float32(0.001)
+        constants |= {"bq": np.rint(bias / steps).astype(np.int32), "bs": steps}
+        constants["bz"] = np.zeros(6, np.int32)
+        taken.append(helper.make_node("DequantizeLinear", ["bq", "bs", "bz"], ["b"], axis=0))
+    else:
+        constants["b"] = bias
+    second = node(operator, "wd", "b", attributes)
+    return exact, model_of([*taken, *second], constants, operator)
+
+
+def node(
+    operator: str, weights: str, bias: str, attributes: dict[str, Any]
+) -> list[onnx.NodeProto]:
+    if operator != "MatMul":
+        made = helper.make_node(operator, ["x", weights, bias], ["y"], name="p", **attributes)
+        return [made]
+    return [
+        helper.make_node("MatMul", ["x", weights], ["m"], name="p"),
+        helper.make_node("Add", ["m", bias], ["y"], name="sum"),
+    ]
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], constants: dict[str, NDArray[np.generic]], operator: str
+) -> onnx.ModelProto:
+    shape: list[str | int | None] = ["n", 4, 3, 3] if operator == "Conv" else ["n", 4]
+    graph = helper.make_graph(
+        nodes,
+        "one product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def mean_output(model: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    from onnx.reference import ReferenceEvaluator
+
+    (y, *_) = map(np.asarray, ReferenceEvaluator(model).run(None, {"x": x}))
+    others = tuple(i for i in range(y.ndim) if i != 1)
+    mean: NDArray[np.float64] = y.mean(axis=others, dtype=np.float64)
+    return mean
+
+
+@pytest.mark.parametrize("integer_bias", [False, True], ids=["float bias", "integer bias"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_mean_output_becomes_that_of_the_float_model(case: str, integer_bias: bool) -> None:
+    exact, rounded = models(case, integer_bias=integer_bias)
+    shape = (50, 4, 3, 3) if "conv" in case else (50, 4)
+    x = np.random.default_rng(1).normal(2.0, 1.0, shape).astype(np.float32)
+    mean = x.mean(axis=tuple(i for i in range(x.ndim) if i != 1), dtype=np.float64)
+    wanted = mean_output(exact, x)
+    before = np.abs(mean_output(rounded, x) - wanted).max()
+    assert correct_biases(rounded, exact, {"x": Means(exact=mean, rounded=mean)}) == 1
+    after = np.abs(mean_output(rounded, x) - wanted).max()
+    assert before > 0.1
+    assert after < 1e-3
+
+
+def test_what_rounding_did_to_the_input_is_corrected_as_well() -> None:
+    exact, rounded = models("matmul", integer_bias=False)
+    x = np.full((5, 4), 0.49, np.float32)  # rounds to 0 at a step of 1
+    means = Means(exact=x[0].astype(np.float64), rounded=np.zeros(4))
+    correct_biases(rounded, exact, {"x": means})
+    wanted = mean_output(exact, x)
+    assert np.allclose(mean_output(rounded, np.rint(x)), wanted, atol=1e-5)
+
+
+def test_a_bias_that_two_products_share_is_left_alone() -> None:
+    exact, rounded = models("gemm", integer_bias=False)
+    twin = helper.make_node("Gemm", ["x", "wd", "b"], ["y2"], name="twin")
+    rounded.graph.node.append(twin)
+    mean = np.ones(4)
+    assert correct_biases(rounded, exact, {"x": Means(exact=mean, rounded=mean)}) == 0
+
+
+def test_a_product_without_a_bias_is_left_alone(tmp_path: Path) -> None:
+    exact, rounded = models("conv", integer_bias=False)
+    del rounded.graph.node[-1].input[2]
+    onnx.save(rounded, tmp_path / "before.onnx")
+    mean = np.ones(4)
+    assert correct_biases(rounded, exact, {"x": Means(exact=mean, rounded=mean)}) == 0
+    assert rounded == onnx.load(tmp_path / "before.onnx")

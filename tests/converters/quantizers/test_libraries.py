@@ -1,0 +1,80 @@
+"""What the libraries do besides: patches, telemetry, their errors and ours."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modelc.converters.quantizers.registry import quantizer_named
+from modelc.core.contract import Feed
+from modelc.core.errors import ConversionError, UsageError
+
+from .conftest import Feeds, Subject, job_in, ready
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
+
+
+def quantizer_state() -> dict[str, dict[str, object]]:
+    """Every class, function and table of ONNX Runtime's quantizer, by name."""
+    found: dict[str, dict[str, object]] = {}
+    for name in ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "registry"):
+        module = importlib.import_module(f"onnxruntime.quantization.{name}")
+        for key, value in vars(module).items():
+            if isinstance(value, type):
+                found[f"{name}.{key}"] = dict(vars(value))
+            elif callable(value):
+                found[f"{name}.{key}"] = {"it": value}
+            elif key.endswith("Registry"):
+                found[f"{name}.{key}"] = dict(value)
+    return found
+
+
+@ready("modelopt")
+def test_modelopt_leaves_onnxruntimes_quantizer_as_it_was(digits: Subject, tmp_path: Path) -> None:
+    before = quantizer_state()
+    quantizer_named("modelopt").quantize(digits.job(tmp_path, "tensorrt-onnx"))
+    assert quantizer_state() == before
+
+
+@pytest.mark.slow
+@ready("nncf")
+def test_nncf_is_imported_without_its_telemetry() -> None:
+    code = (
+        "import sys; from modelc.converters.quantizers import nncf_ptq as q; q._nncf();"
+        "from nncf.telemetry.wrapper import telemetry;"
+        "print(type(telemetry).__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "unittest.mock"
+
+
+class Refusing(Feeds):
+    """Samples that stop with an error of ours."""
+
+    def __iter__(self) -> Iterator[Feed]:
+        raise UsageError("shard 3 is cut off", hint="copy it again")
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "modelopt", "nncf"])
+def test_an_error_of_the_samples_passes_as_it_is(
+    name: str, digits: Subject, tmp_path: Path
+) -> None:
+    job = job_in(digits, tmp_path, "openvino", calibration=Refusing(digits.make, 3))
+    with pytest.raises(UsageError, match="shard 3") as caught:
+        quantizer_named(name).quantize(job)
+    assert caught.value.hint == "copy it again"
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "modelopt", "nncf"])
+def test_a_file_that_is_no_model_is_one_error(name: str, digits: Subject, tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"\x08\x07 nothing of the kind")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    job = job_in(digits, folder, "openvino", parent=tmp_path / "broken.onnx")
+    with pytest.raises(ConversionError, match="refused the model"):
+        quantizer_named(name).quantize(job)

@@ -1,0 +1,58 @@
+"""The table of quantizers: names, consumers, methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelc.converters.quantizers.registry import QUANTIZERS, quantizer_named, quantizers_for
+from modelc.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from .conftest import Subject
+
+
+def test_names_are_unique() -> None:
+    names = [quantizer.NAME for quantizer in QUANTIZERS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
+def test_every_consumer_has_a_method(quantizer) -> None:  # type: ignore[no-untyped-def]  # a module
+    assert quantizer.METHODS
+    assert all(quantizer.METHODS.values())
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        quantizer_named("modelop")
+    assert "'modelopt'" in caught.value.hint
+
+
+@pytest.mark.parametrize("consumer", ["onnx", "openvino", "tensorrt-onnx"])
+def test_every_int8_consumer_has_a_quantizer(consumer: str) -> None:
+    assert quantizers_for(consumer)
+
+
+def test_a_format_without_int8_has_none() -> None:
+    assert quantizers_for("torchscript") == ()
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
+def test_a_method_it_does_not_have_is_wrong_usage(  # type: ignore[no-untyped-def]  # a module
+    quantizer, digits: Subject, tmp_path: Path
+) -> None:
+    consumer = next(iter(quantizer.METHODS))
+    with pytest.raises(UsageError, match="calibration method 'guess'"):
+        quantizer.quantize(replace(digits.job(tmp_path, consumer), method="guess"))
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
+def test_a_consumer_it_does_not_suit_is_wrong_usage(  # type: ignore[no-untyped-def]  # a module
+    quantizer, digits: Subject, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="torchscript"):
+        quantizer.quantize(digits.job(tmp_path, "torchscript"))
