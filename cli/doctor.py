@@ -1,0 +1,31 @@
+"""`modelc doctor`: what can be built here, what is missing, and what is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from . import options as o
+
+
+def doctor(
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Look at driver, GPUs, libraries, versions and clashes, and say what can be built here.
+
+    What is missing is no fault; only what is installed and cannot work ends with exit code 4.
+    """
+    from ..pipeline.doctor import examine, surroundings
+    from ..pipeline.manifest_file import as_json
+    from .render_doctor import show_diagnosis
+    from .tables import show_json
+
+    folders = {"work": Path.cwd(), "cache": o.cache_folder()}
+    diagnosis = examine(surroundings({name: f for name, f in folders.items() if f is not None}))
+    if json:
+        show_json(as_json(diagnosis))
+    else:
+        show_diagnosis(diagnosis)
+    raise typer.Exit(diagnosis.exit_code)

@@ -1,0 +1,111 @@
+"""Asks one library what it can do here and writes a line of JSON for each thing it says.
+
+Run as a script by `asking.py`, in a process of its own and by its path, so it imports nothing of
+modelc: a library may crash, hang or print as it loads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+Said = tuple[str, bool, str]  # of what, whether it works, what was said
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PLACE = re.compile(r"^.*?\.(?:cc|h):\d+ .*?\) ")  # the source file and function it was said in
+_MARKS = ("error", "fail", "cannot", "not ")  # of the line in a library's chatter that says why
+
+
+def main() -> None:
+    """Answer for the library that the first argument names."""
+    with (
+        os.fdopen(os.dup(1), "w", encoding="utf-8") as answers,
+        tempfile.TemporaryFile() as chatter,
+    ):
+        for descriptor in (1, 2):
+            os.dup2(chatter.fileno(), descriptor)
+        for name, works, told in QUESTIONS[sys.argv[1]](chatter.fileno()):
+            _write(answers, name, works=works, told=told)
+        os._exit(0)  # what was loaded may crash on its way out
+
+
+def _write(answers: TextIO, name: str, *, works: bool, told: str) -> None:
+    answers.write(json.dumps({"name": name, "works": works, "told": told}) + "\n")
+    answers.flush()  # a crash later on loses nothing of what was said
+
+
+def _onnxruntime(chatter: int) -> Iterator[Said]:
+    """Each execution provider that was compiled in, and whether a session really gets it."""
+    import onnxruntime
+
+    model = _smallest_model()
+    for provider in onnxruntime.get_available_providers():
+        start = os.lseek(chatter, 0, os.SEEK_END)
+        try:
+            session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
+            works = session.get_providers()[0] == provider
+            told = "" if works else _reason(chatter, start)
+        except Exception as error:  # noqa: BLE001 - a library's edge
+            works, told = False, _telling(str(error))
+        yield provider, works, told
+
+
+def _smallest_model() -> bytes:
+    from onnx import TensorProto, helper
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "smallest", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 13)]
+    made: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return made
+
+
+def _reason(chatter: int, start: int) -> str:
+    """Why, by what was printed since `start`."""
+    size = os.lseek(chatter, 0, os.SEEK_END) - start
+    os.lseek(chatter, start, os.SEEK_SET)
+    text = os.read(chatter, size).decode("utf-8", "replace") if size else ""
+    os.lseek(chatter, 0, os.SEEK_END)
+    return _telling(text)
+
+
+def _telling(text: str) -> str:
+    """The line that says why, without colours and without where in the library it was said."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    grave = [line for line in lines if any(mark in line.lower() for mark in _MARKS)]
+    line = _COLOUR.sub("", (grave or lines or ["it does not say why"])[0])
+    return _PLACE.sub("", line.rpartition("with error: ")[2]).strip()
+
+
+def _openvino(_: int) -> Iterator[Said]:
+    """Each device, with its full name."""
+    import openvino
+
+    core = openvino.Core()
+    for device in core.available_devices:
+        yield device, True, str(core.get_property(device, "FULL_DEVICE_NAME")).strip()
+
+
+def _tensorrt(_: int) -> Iterator[Said]:
+    """Whether the package can be imported at all; no object is made, which needs a driver."""
+    try:
+        import tensorrt
+    except ImportError as error:
+        yield "tensorrt", False, str(error)
+    else:
+        yield "tensorrt", True, str(tensorrt.__version__)
+
+
+QUESTIONS: dict[str, Callable[[int], Iterator[Said]]] = {
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "tensorrt": _tensorrt,
+}
+
+if __name__ == "__main__":
+    main()

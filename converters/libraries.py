@@ -1,0 +1,105 @@
+"""What the libraries that convert and run models can do on this host, or why they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..core.diagnosis import Check, State
+from .asking import Answer, ask
+from .packages import Installed, installed
+from .trt import package
+from .trt.driver import Driver, probe
+from .trt.health import check_driver, check_package
+
+Ask: TypeAlias = Callable[[Iterable[str]], Mapping[str, Answer]]
+_SHOWN = ("torch", "onnx", "openvino", "nncf", "nvidia-modelopt", "pillow", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The distributions, the driver and TensorRT that are here, and how to ask a library."""
+
+    packages: Installed
+    driver: Driver
+    tensorrt: package.Installed
+    ask: Ask = ask
+
+
+def this_host() -> Host:
+    """Look, without importing anything."""
+    return Host(packages=installed(), driver=probe(), tensorrt=package.find())
+
+
+def check_libraries(host: Host) -> tuple[Check, ...]:
+    """Driver and GPUs first, then each library, which is asked in a process of its own."""
+    trt = ["tensorrt"] if host.tensorrt.importable else []
+    answers = host.ask(["onnxruntime", "openvino", *trt])
+    return (
+        *check_driver(host.driver, _cuda_majors(host.packages)),
+        *check_package(host.tensorrt, answers.get("tensorrt")),
+        *_providers(answers.get("onnxruntime", Answer()), host),
+        _openvino(answers.get("openvino", Answer()), host.packages),
+        *(_version(name, host.packages) for name in _SHOWN),
+    )
+
+
+def _cuda_majors(packages: Installed) -> list[int]:
+    """The CUDA majors that torch and TensorRT were installed for."""
+    found = [packages.cuda.get("torch", "").partition(".")[0]]
+    found += [
+        name.partition("-cu")[2][:2] for name in packages.versions if name.startswith("tensorrt-cu")
+    ]
+    return [int(major) for major in found if major.isdecimal()]
+
+
+def _providers(answer: Answer, host: Host) -> tuple[Check, ...]:
+    """Which execution providers load; one that needs a GPU is only amiss where there is one."""
+    if not answer.said:
+        packages = ("onnxruntime-gpu", "onnxruntime")
+        return (_unanswered("ONNX Runtime", answer.failure, host.packages, packages),)
+    loaded = [said.name for said in answer.said if said.works]
+    found = [
+        Check(
+            name="ONNX Runtime",
+            state=State.OK if loaded else State.BROKEN,
+            told=f"loads {', '.join(loaded) or 'no provider at all'}",
+            mend="" if loaded else "pip install --force-reinstall onnxruntime",
+        )
+    ]
+    for said in answer.said:
+        if not said.works:
+            state = State.WARN if host.driver.devices else State.MISSING
+            found.append(Check(name=said.name, state=state, told=said.told))
+    if answer.failure:  # after it had said something: the provider that was next ended it
+        found.append(Check(name="ONNX Runtime", state=State.BROKEN, told=answer.failure))
+    return tuple(found)
+
+
+def _openvino(answer: Answer, packages: Installed) -> Check:
+    if not answer.said:
+        return _unanswered("OpenVINO", answer.failure, packages, ("openvino",))
+    devices = ", ".join(f"{said.name} ({said.told})" for said in answer.said)
+    if answer.failure:
+        told = f"devices: {devices}; then {answer.failure}"
+        return Check(name="OpenVINO", state=State.BROKEN, told=told)
+    return Check(name="OpenVINO", state=State.OK, told=f"devices: {devices}")
+
+
+def _unanswered(name: str, reason: str, packages: Installed, names: Sequence[str]) -> Check:
+    """A library that said nothing: it is not installed, or it is broken."""
+    here = next((one for one in names if one in packages.versions), None)
+    if here is None:
+        mend = f"pip install {names[-1]}"
+        return Check(name=name, state=State.MISSING, told="not installed", mend=mend)
+    told = f"{here} {packages.versions[here]} is installed and does not answer: "
+    mend = f"pip install --force-reinstall {here}"
+    return Check(name=name, state=State.BROKEN, told=told + (reason or "no reason"), mend=mend)
+
+
+def _version(name: str, packages: Installed) -> Check:
+    """What is installed of what modelc works with."""
+    if name in packages.versions:
+        return Check(name=name, state=State.OK, told=packages.versions[name])
+    return Check(name=name, state=State.MISSING, told="not installed", mend=f"pip install {name}")

@@ -1,0 +1,215 @@
+"""Which installed distributions clash, or break what others need of them; pure, from their names.
+
+Distributions of one Python share one folder. Two that write the same files leave a mixture of
+both, and pip says nothing of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+from ..core.diagnosis import Check, State
+
+# All of them write the folder `onnxruntime`.
+_RUNTIMES = (
+    "onnxruntime", "onnxruntime-directml", "onnxruntime-gpu", "onnxruntime-openvino",
+    "onnxruntime-qnn", "onnxruntime-training",
+)  # fmt: skip
+_MAJOR = re.compile(r"^(?P<library>.+)-cu(?P<major>1\d)(?P<part>-.+)?$")
+# Whose needs are looked at, by the start of their names. What they pin of NVIDIA's are libraries
+# that they were compiled against.
+_RELEVANT = (
+    "modelc", "nncf", "nvidia-modelopt", "onnx", "openvino", "tensorrt", "torch",
+)  # fmt: skip
+_PINNED = ("nvidia-", "tensorrt")
+_CUDA = re.compile(r"^cuda(?:_version)?\b[^=]*=\s*['\"]([\d.]+)['\"]", flags=re.MULTILINE)
+_BUILT = {"torch": "version.py", "onnxruntime": "capi/build_and_package_info.py"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """The distributions of this Python: versions by name, and what each asks of others.
+
+    `cuda` is the CUDA that a library was built with, by package; a CPU build is not in it. All
+    names are normalised: lower case, dashes.
+    """
+
+    versions: Mapping[str, str]
+    needs: Mapping[str, Sequence[str]]
+    cuda: Mapping[str, str]
+
+
+def installed() -> Installed:
+    """Read the metadata of all distributions; nothing is imported."""
+    found = {_normal(one.metadata["Name"]): one for one in metadata.distributions()}
+    return Installed(
+        versions={name: one.version for name, one in found.items()},
+        needs={
+            name: tuple(one.requires or ())
+            for name, one in found.items()
+            if name.startswith(_RELEVANT)
+        },
+        cuda={name: cuda for name, file in _BUILT.items() if (cuda := _built_with(name, file))},
+    )
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _built_with(package: str, file: str) -> str:
+    """The CUDA version that a package's own file names; empty for a CPU build."""
+    spec = util.find_spec(package)
+    path = Path(spec.origin).parent / file if spec is not None and spec.origin else None
+    if path is None or not path.is_file():
+        return ""
+    match = _CUDA.search(path.read_text("utf-8"))
+    return match.group(1) if match else ""
+
+
+def clashes(found: Installed) -> tuple[Check, ...]:
+    """Every clash; one check that says there is none where there is none."""
+    checks = (*_runtimes(found), *_majors(found), *_mixed(found))
+    return checks or (Check(name="clashes", state=State.OK, told="none"),)
+
+
+def _runtimes(found: Installed) -> Iterator[Check]:
+    present = [name for name in _RUNTIMES if name in found.versions]
+    if len(present) > 1:
+        yield Check(
+            name="onnxruntime",
+            state=State.BROKEN,
+            told=f"{_join(present)} are both installed and overwrite one another's files",
+            mend=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
+        )
+
+
+def _majors(found: Installed) -> Iterator[Check]:
+    """One library for two CUDA majors: `nvidia-cudnn-cu12` and `-cu13` write the same files."""
+    libraries: dict[str, dict[str, str]] = {}
+    for name in found.versions:
+        match = _MAJOR.match(name)
+        if match and name.startswith(_PINNED):
+            library = match["library"] + (match["part"] or "")
+            libraries.setdefault(library, {})[match["major"]] = name
+    for library, majors in libraries.items():
+        if len(majors) > 1:
+            names = [majors[major] for major in sorted(majors)]
+            yield Check(
+                name=library,
+                state=State.BROKEN,
+                told=f"{_join(names)} are both installed and overwrite one another's files",
+                mend=f"pip uninstall -y {' '.join(names)}, then install the one that torch needs",
+            )
+
+
+def _mixed(found: Installed) -> Iterator[Check]:
+    """Libraries of two CUDA majors that are to work in one process."""
+    torch = _major(found.cuda.get("torch", ""))
+    if not torch:
+        return
+    majors = {
+        m["major"]
+        for name in found.versions
+        if name.startswith("tensorrt") and (m := _MAJOR.match(name))
+    }
+    if majors and torch not in majors:
+        yield Check(
+            name="tensorrt and torch",
+            state=State.BROKEN,
+            told=f"TensorRT is for CUDA {_join(sorted(majors))}, torch for CUDA {torch}; one "
+            "process has one of them",
+            mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
+        )
+    runtime = _major(found.cuda.get("onnxruntime", ""))
+    if runtime and runtime != torch:
+        yield Check(
+            name="onnxruntime and torch",
+            state=State.WARN,
+            told=f"onnxruntime-gpu is built for CUDA {runtime}, torch for CUDA {torch}: its CUDA "
+            "provider does not find its libraries among torch's",
+            mend=f"pip install nvidia-cudnn-cu{runtime} in an environment of its own, or run it on "
+            "the CPU",
+        )
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def unmet(found: Installed, own: Sequence[str]) -> tuple[Check, ...]:
+    """Versions that break what a package of ours needs.
+
+    Args:
+        found: what is installed.
+        own: what modelc itself asks for, as requirement texts.
+    """
+    checks: list[Check] = []
+    for name, needs in {**found.needs, "modelc": own}.items():
+        broken = [
+            text for need in needs if (text := _unmet(need, found, optional=name != "modelc"))
+        ]
+        if broken:
+            grave = name == "modelc" or any(text.startswith(_PINNED) for text in broken)
+            checks.append(
+                Check(
+                    name=f"what {name} needs",
+                    state=State.BROKEN if grave else State.WARN,
+                    told="; ".join(broken),
+                    mend=f"pip install --upgrade {name}" if name != "modelc" else _pip(broken),
+                )
+            )
+    if not checks:
+        checks.append(Check(name="requirements", state=State.OK, told=_met(found, own)))
+    return tuple(checks)
+
+
+def _met(found: Installed, own: Sequence[str]) -> str:
+    who = [name for name in found.needs if name != "modelc"]
+    return f"met: {len(own)} of modelc's own, and those of {len(who)} packages that it works with"
+
+
+def _pip(broken: Iterable[str]) -> str:
+    names = [text.partition(" ")[0] for text in broken]
+    return f"pip install --upgrade {' '.join(names)}"
+
+
+def _unmet(need: str, found: Installed, *, optional: bool) -> str:
+    """`torch 2.9 is installed, >=2.11 is needed`; empty where the need is met.
+
+    A need with a marker that is not true here is met, and so is an extra's whose package is not
+    here; a package that another one lacks is that one's own business.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(need)
+    except InvalidRequirement:
+        return ""
+    version = found.versions.get(_normal(requirement.name))
+    extra = requirement.marker is not None and "extra" in str(requirement.marker)
+    if not extra and requirement.marker is not None and not requirement.marker.evaluate():
+        return ""
+    if extra and (optional or version is None):
+        return ""
+    if version is None:
+        return (
+            ""
+            if optional
+            else f"{requirement.name} is not installed, {_range(requirement.specifier)}"
+        )
+    if requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{requirement.name} {version} is installed, {_range(requirement.specifier)}"
+
+
+def _range(specifier: object) -> str:
+    return f"{specifier} is needed" if str(specifier) else "any version is needed"
+
+
+def _join(names: Sequence[str]) -> str:
+    return " and ".join(names)

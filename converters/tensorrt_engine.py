@@ -1,0 +1,275 @@
+"""TensorRT engines, from ONNX whose types are the engine's precision; TensorRT 10.13 and 11.
+
+Nothing here imports tensorrt before the driver has said that there is a device: without one,
+objects of TensorRT crash the process. Engines are built in a process of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.capture import Capture
+from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
+from ..core.digest import record_of
+from ..core.errors import MissingError, RunnerError, UsageError
+from ..core.precision import Precision
+from ..core.records import Coverage
+from ..core.signature import Signature
+from .trt import package, timing_cache, trtexec
+from .trt.driver import CudaDevice, Driver, probe
+from .trt.inspector import Layer, understood
+from .trt.inspector import coverage as coverage_of
+from .trt.launching import Host, build_with_python, build_with_trtexec
+from .trt.options import BuilderChoice, EngineOptions, parse_options
+from .trt.profiles import profiles_for, told, unbounded
+from .trt.records import BuildRequest, Built
+from .trt.sidecar import EngineSidecar, read_sidecar, write_sidecar
+
+if TYPE_CHECKING:
+    from .trt.engine_runner import EngineRunner
+
+NAME: str = "tensorrt"
+SUMMARY: str = "TensorRT engine for one GPU type, with a sidecar that says what it is"
+SUFFIX: str = ".engine"
+MADE_FROM: Mapping[Precision, str] = {
+    Precision.FP32: "tensorrt-onnx",
+    Precision.FP16: "tensorrt-onnx:fp16",
+    Precision.BF16: "tensorrt-onnx:bf16",
+    Precision.INT8: "tensorrt-onnx:int8",
+}
+CAPTURES: tuple[Capture, ...] = ()
+DEVICES: tuple[str, ...] = ("cuda",)
+FINISHED_BY: str = "build-trt"
+HERE = Host()
+_MAGIC = b"ftrt"  # the first bytes of a serialized engine
+
+
+def readiness() -> Readiness:
+    """Whether there is a device, and TensorRT's package or trtexec; nothing of it is imported."""
+    driver = probe()
+    if not driver.devices:  # asked first, and alone where it says no
+        return package.readiness_of(driver, package.Installed())
+    return package.readiness_of(driver, package.find())
+
+
+def claims(path: Path) -> bool:
+    """An .engine file that starts as a TensorRT plan does."""
+    if path.suffix != SUFFIX or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_MAGIC)) == _MAGIC
+
+
+def preflight(job: Job) -> Preflight:
+    """What TensorRT would stumble over in the job's parent, told without TensorRT."""
+    from .trt.preflight import preflight as look
+
+    return look(job)
+
+
+def convert(job: Job, host: Host = HERE) -> Converted:
+    """Build the engine in a process of its own, and write beside it what it is.
+
+    Args:
+        job: its settings are those of `trt.options`.
+        host: the machine that it is built on and for.
+
+    Raises:
+        ConversionError: TensorRT refused the model, crashed or took too long.
+        MissingError: no device, or nothing that builds.
+        UsageError: a setting cannot be.
+    """
+    if job.parent is None:
+        raise RuntimeError("a job for TensorRT came without its ONNX parent")
+    options = _with_cache(parse_options(job.settings), job.cache)
+    for line in unbounded(job.signature, options.profiles):
+        what, _, mend = line.partition(": ")
+        raise UsageError(what, hint=mend)
+    driver = host.driver()
+    if not driver.devices:
+        raise MissingError(f"TensorRT needs a GPU: {driver.reason}", hint=package.DRIVER_MEND)
+    engine = job.folder / f"{job.stem}{SUFFIX}"
+    request = BuildRequest(
+        onnx=str(job.parent.absolute()),
+        engine=str(engine.absolute()),
+        profiles=profiles_for(job.signature, options.profiles),
+        options=options,
+    )
+    builder, built = _build(request, job, driver.devices[0], host)
+    sidecar = _sidecar(request, built, driver, builder)
+    path = write_sidecar(sidecar, engine)
+    return Converted(
+        files=((engine.name, "model"), (path.name, "config")),
+        versions={"tensorrt": built.tensorrt},
+        options=_told(sidecar),
+        notes=(*built.notes, *_unread(built)),
+        judged_as=Precision.FP16 if _is_tf32(job, options) else None,
+    )
+
+
+def _with_cache(options: EngineOptions, folder: Path | None) -> EngineOptions:
+    """Kernel timings are kept in the cache folder, unless a place for them was named."""
+    if folder is None or options.cache_folder:
+        return options
+    return replace(options, cache_folder=str(folder / NAME))
+
+
+def _is_tf32(job: Job, options: EngineOptions) -> bool:
+    """Whether FP32 layers may compute in TF32, whose mantissa is that of FP16."""
+    return options.tf32 and job.precision is Precision.FP32
+
+
+def _build(
+    request: BuildRequest, job: Job, device: CudaDevice, host: Host
+) -> tuple[BuilderChoice, Built]:
+    """With the package where it is here, else with trtexec; or with the one that was named."""
+    options = request.options
+    found = host.installed()
+    if options.builder is not BuilderChoice.TRTEXEC and found.importable:
+        cache = timing_cache.place(options, device, found.package)
+        asked = replace(request, timing_cache=cache)
+        built = build_with_python(asked, job.folder, job.advance, command=host.child)
+        return BuilderChoice.PYTHON, built
+    if options.builder is not BuilderChoice.PYTHON and found.program is not None:
+        version = trtexec.version_of(found.program)
+        cache = timing_cache.place(options, device, ".".join(map(str, version)))
+        asked = replace(request, timing_cache=cache)
+        built = build_with_trtexec(found.program, asked, job.folder, version=version)
+        return BuilderChoice.TRTEXEC, built
+    missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
+    raise MissingError(f"the builder {missing} is not installed", hint=package.MEND)
+
+
+def _sidecar(
+    request: BuildRequest, built: Built, driver: Driver, builder: BuilderChoice
+) -> EngineSidecar:
+    device = driver.devices[0]
+    options = request.options
+    found, _ = understood(built.layers)
+    return EngineSidecar(
+        engine=record_of(Path(request.engine)),
+        onnx=record_of(Path(request.onnx)),
+        gpu=device.name,
+        capability=".".join(map(str, device.capability)),
+        memory=device.memory,
+        cuda=driver.cuda,
+        tensorrt=built.tensorrt,
+        builder=builder,
+        inputs=built.inputs,
+        outputs=built.outputs,
+        profiles=tuple(map(told, request.profiles)),
+        layers=found.layers,
+        plugins=options.plugins,
+        options=_changed(options),
+        stripped=options.strip_weights,
+    )
+
+
+def _unread(built: Built) -> tuple[str, ...]:
+    """Why it is not known what the engine computes in, where it is not."""
+    _, why = understood(built.layers)
+    return (why,) if why else ()
+
+
+def _changed(options: EngineOptions) -> dict[str, str]:
+    """The options that are not what they would be by themselves, as text."""
+    plain = EngineOptions()
+    aside = {"profiles", "plugins", "cache_folder", "timing_cache", "timeout", "weights"}
+    return {
+        one.name: str(getattr(options, one.name))
+        for one in fields(options)
+        if one.name not in aside and getattr(options, one.name) != getattr(plain, one.name)
+    }
+
+
+def _told(sidecar: EngineSidecar) -> dict[str, str]:
+    """What the manifest says of the engine."""
+    return {
+        "gpu": f"{sidecar.gpu} (compute capability {sidecar.capability})",
+        "cuda driver": sidecar.cuda,
+        "builder": sidecar.builder,
+        "profiles": "; ".join(sidecar.profiles),
+        **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
+        **sidecar.options,
+    }
+
+
+def open_runner(
+    path: Path, device: str, signature: Signature, settings: Mapping[str, str] | None = None
+) -> EngineRunner:
+    """Load an engine on the GPU.
+
+    Args:
+        path: the engine.
+        device: `cuda`.
+        signature: whose names order the inputs.
+        settings: as for a job; `plugins`, `trust_engine` and `weights` are of use here.
+
+    Raises:
+        RunnerError: TensorRT would not load it.
+        MissingError: no device, or no TensorRT.
+    """
+    if device != "cuda":
+        raise MissingError(f"TensorRT runs on cuda, not on {device}", hint="use --device cuda")
+    trt = package.load_tensorrt()
+
+    import torch
+
+    from .torch_runner import check_device
+    from .trt.engine_runner import EngineRunner
+    from .trt.messages import kept_log
+    from .trt.opening import load_engine
+
+    check_device(device)
+    loaded = load_engine(trt, path, parse_options(settings or {}), kept_log(trt))
+    return EngineRunner(trt, loaded, signature, torch.device(device))
+
+
+def inspect(path: Path) -> Inspection:
+    """Read the sidecar; the engine itself is code, and is not loaded."""
+    sidecar = read_sidecar(path)
+    precisions = Counter(layer.dtype for layer in sidecar.layers if layer.computes)
+    facts = {
+        "gpu": f"{sidecar.gpu} (compute capability {sidecar.capability})",
+        "tensorrt": sidecar.tensorrt,
+        "cuda driver": sidecar.cuda,
+        "built with": sidecar.builder,
+        "layers": str(len(sidecar.layers)),
+        "compute layers": ", ".join(f"{n} {kind}" for kind, n in precisions.items()) or "unknown",
+        **{f"profile {i}": profile for i, profile in enumerate(sidecar.profiles)},
+        **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
+        **({"weights": f"none: they come from {sidecar.onnx.name}"} if sidecar.stripped else {}),
+        **sidecar.options,
+    }
+    return Inspection(
+        target=NAME,
+        inputs=sidecar.inputs,
+        outputs=sidecar.outputs,
+        facts=facts,
+        weights={},  # an engine does not tell
+        operators=Counter(layer.kind or "?" for layer in sidecar.layers),
+        metadata={},
+    )
+
+
+def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
+    """What the engine computes in, from its sidecar; by time where it runs here, else by layers."""
+    layers = read_sidecar(path).layers
+    return coverage_of(layers, _times(path, example, device, layers)) if layers else None
+
+
+def _times(
+    path: Path, example: Feed, device: str, layers: tuple[Layer, ...]
+) -> Mapping[str, float] | None:
+    """Milliseconds by layer; None where the engine cannot be run, or nothing computes."""
+    if device not in DEVICES or not any(layer.computes for layer in layers):
+        return None
+    try:
+        with open_runner(path, device, Signature(inputs=())) as runner:
+            return runner.layer_times(example)
+    except (MissingError, RunnerError):
+        return None

@@ -1,0 +1,134 @@
+"""ONNX that TensorRT takes as it is: its types are the precision of the engine to be built.
+
+TensorRT 11 has no precision flags and no calibrators, and 10 is used the same way: what is half
+in the model is half in the engine, and where it has Q/DQ, layers compute in int8. Everything about
+an engine that can be proven without a GPU is proven on this file, by ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.capture import Capture
+from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
+from ..core.errors import ConversionError
+from ..core.precision import Precision
+from ..core.records import Coverage
+from ..core.signature import Signature
+from . import onnx_graph
+from .capturing import guarded, versions
+from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
+from .onnx_half import to_half
+from .onnx_origins import origins_of
+from .trt.findings import Finding, Model, Severity, shown, told
+from .trt.qdq import check_qdq
+
+NAME: str = "tensorrt-onnx"
+SUMMARY: str = "ONNX that TensorRT takes as it is: typed in FP16 or BF16, or with symmetric Q/DQ"
+SUFFIX: str = ".trt.onnx"
+MADE_FROM: Mapping[Precision, str] = {
+    Precision.FP32: "onnx",
+    Precision.FP16: "onnx",
+    Precision.BF16: "onnx",
+    Precision.INT8: "onnx",
+}
+CAPTURES: tuple[Capture, ...] = ()
+DEVICES: tuple[str, ...] = ("cpu",)
+_FIRST_KEY = b"\x08"  # protobuf's key of field 1, `ir_version`
+_LOG = logging.getLogger(__name__)
+
+
+def readiness() -> Readiness:
+    """Whether what makes and runs ONNX is installed; TensorRT is not needed."""
+    return onnx_graph.readiness()
+
+
+def claims(path: Path) -> bool:
+    """A .trt.onnx file that starts as a ModelProto does."""
+    if not path.name.endswith(SUFFIX) or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(1) == _FIRST_KEY
+
+
+def convert(job: Job) -> Converted:
+    """FP16 and BF16 by AutoCast; FP32, Q/DQ and what is engine-ready already as it is.
+
+    Raises:
+        ConversionError: AutoCast refused the model, or TensorRT would not take its Q/DQ.
+        UsageError: a `keep` pattern matches nothing.
+    """
+    if job.parent is None:
+        raise RuntimeError("a job for engine-ready ONNX came without its parent")
+    path = job.folder / (job.stem + SUFFIX)
+    if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
+        return _checked(job, job.parent, path)
+    half = to_half(job, job.parent, path)
+    warnings = _refuse_faults(_load(path), path, required=False)
+    return Converted(
+        files=half.files,
+        versions=half.versions,
+        options=half.options,
+        notes=(*half.notes, *warnings),
+    )
+
+
+def _checked(job: Job, parent: Path, path: Path) -> Converted:
+    """The parent under our name and record, once its Q/DQ are what TensorRT takes."""
+    model = _load(parent)
+    warnings = _refuse_faults(model, parent, required=job.precision is Precision.INT8)
+    set_metadata(model, job.metadata)
+    files = save_model(model, path, external_data=job.external_data)
+    check_model(path)
+    return Converted(
+        files=(*files, *copy_sidecar(parent, path)),
+        versions=versions("onnx", "onnx-ir"),
+        options={"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)},
+        notes=warnings,
+    )
+
+
+def _load(path: Path) -> Model:
+    import onnx_ir
+
+    return guarded("onnx_ir", lambda: onnx_ir.load(path))
+
+
+def _refuse_faults(model: Model, path: Path, *, required: bool) -> tuple[str, ...]:
+    """The warnings on a model's Q/DQ.
+
+    Raises:
+        ConversionError: an error; the message names nodes and modules.
+    """
+    findings = check_qdq(model, origins_of(path), required=required)
+    for finding in findings:
+        _LOG.log(_level(finding), "%s", finding)
+    errors = told(findings, Severity.ERROR)
+    if errors:
+        raise ConversionError(
+            f"TensorRT would not take {path.name}: {shown(errors)}",
+            hint="quantize symmetrically to int8, biases apart; or let modelc do it, with --calib",
+        )
+    return told(findings, Severity.WARNING)
+
+
+def _level(finding: Finding) -> int:
+    return logging.ERROR if finding.severity is Severity.ERROR else logging.WARNING
+
+
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:
+    """Open it in ONNX Runtime, which computes what the types and the Q/DQ say."""
+    return onnx_graph.open_runner(path, device, signature)
+
+
+def inspect(path: Path) -> Inspection:
+    """What any ONNX says of itself."""
+    return replace(onnx_graph.inspect(path), target=NAME)
+
+
+def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
+    """The dtypes of the compute layers, as the file says."""
+    return onnx_graph.coverage(path, example, device)

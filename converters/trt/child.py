@@ -1,0 +1,86 @@
+"""The process that builds: `python -m modelc.converters.trt.child FOLDER`.
+
+Standard output carries progress, one JSON list `[done, total]` a line; everything that TensorRT
+prints there goes to standard error. It stops when its standard input ends, which it also does
+when the parent dies, or when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from types import ModuleType
+from typing import IO
+
+from ...core.contract import Advance
+from ...core.errors import ModelcError
+from .build import CancelledBuildError, Watch, build
+from .package import load_tensorrt
+from .records import CHILD_FILE, RESULT_FILE, BuildRequest, Outcome, read_record, write_record
+
+_BUG = 70
+
+
+def main(folder: Path, load: Callable[[], ModuleType] = load_tensorrt) -> int:
+    """Build what the folder's request says; write the outcome beside it.
+
+    Args:
+        folder: holds the request.
+        load: gives the tensorrt package.
+    """
+    channel = _own_stdout()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    stopping = Event()
+    signal.signal(signal.SIGINT, lambda *_: stopping.set())
+    Thread(target=_await_end, args=(stopping,), daemon=True).start()
+    request = read_record(folder / CHILD_FILE, BuildRequest)
+    watch = Watch(advance=_advance(channel), stopped=stopping.is_set)
+    outcome = _carry_out(request, watch, load)
+    write_record(outcome, folder / RESULT_FILE)
+    return outcome.exit_code
+
+
+def _carry_out(request: BuildRequest, watch: Watch, load: Callable[[], ModuleType]) -> Outcome:
+    try:
+        return Outcome(built=build(load(), request, watch))
+    except CancelledBuildError:
+        return Outcome(cancelled=True, exit_code=130)
+    except ModelcError as error:
+        return Outcome(message=error.message, hint=error.hint, exit_code=error.exit_code)
+    except Exception as error:  # the process's edge: a framework raises anything
+        logging.getLogger(__name__).exception("the build broke off")
+        return Outcome(message=repr(error), hint="the whole text is in the log", exit_code=_BUG)
+
+
+def _own_stdout() -> IO[str]:
+    """The pipe to the parent, out of the reach of what prints to descriptor 1."""
+    sys.stdout.flush()
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return channel
+
+
+def _advance(channel: IO[str]) -> Advance:
+    def tell(done: int, total: int) -> None:
+        channel.write(json.dumps([done, total]) + "\n")
+
+    return tell
+
+
+def _await_end(stopping: Event) -> None:
+    while os.read(0, 1 << 10):
+        pass
+    stopping.set()
+
+
+if __name__ == "__main__":
+    _code = main(Path(sys.argv[1]))
+    for _stream in (sys.stdout, sys.stderr):
+        _stream.flush()
+    os._exit(_code)  # native libraries may crash on their way out; the outcome is written

@@ -1,0 +1,152 @@
+"""Asks the CUDA driver itself what devices there are, before any TensorRT object exists.
+
+Through ctypes on the driver's own library, so it needs neither torch nor CUDA's runtime, and it
+never raises for a driver that is missing or broken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+# CUdevice_attribute of cuda.h.
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+_NAME_BYTES = 256
+
+
+class CudaLibrary(Protocol):
+    """The functions of the driver that are called here; each returns a CUresult, 0 for success."""
+
+    @property
+    def cuInit(self) -> Callable[..., int]: ...  # noqa: N802, D102 - the driver's own names
+
+    @property
+    def cuDriverGetVersion(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGetCount(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGet(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGetName(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGetAttribute(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceTotalMem_v2(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuGetErrorName(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+
+Loader: TypeAlias = Callable[[str], CudaLibrary]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaDevice:
+    """One GPU. `memory` is its total in bytes, `capability` its (major, minor)."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """What the driver says. `version` is cuDriverGetVersion's: 13010 for CUDA 13.1.
+
+    `reason` says why there are no devices; it is empty where there are some.
+    """
+
+    version: int | None
+    devices: tuple[CudaDevice, ...]
+    reason: str = ""
+
+    @property
+    def cuda(self) -> str:
+        """The newest CUDA that the driver runs, as `13.1`; empty without a driver."""
+        if self.version is None:
+            return ""
+        return f"{self.version // 1000}.{self.version % 1000 // 10}"
+
+
+class _RefusedError(Exception):
+    """A driver call that did not return CUDA_SUCCESS."""
+
+
+def _load(name: str) -> CudaLibrary:
+    library: CudaLibrary = ctypes.CDLL(name)
+    return library
+
+
+def probe(load: Loader = _load) -> Driver:
+    """Ask the driver for its version and its devices; a missing driver is an answer, not an error.
+
+    Args:
+        load: opens the driver's library by name; raises OSError where there is none.
+    """
+    try:
+        library = load(LIBRARY)
+    except OSError:
+        return Driver(version=None, devices=(), reason=f"no CUDA driver: {LIBRARY} is not there")
+    version: int | None = None
+    try:
+        _call(library, "cuInit", 0)
+        version = _integer(library, "cuDriverGetVersion")
+        count = _integer(library, "cuDeviceGetCount")
+        devices = tuple(_device(library, index) for index in range(count))
+    except _RefusedError as error:
+        return Driver(version=version, devices=(), reason=str(error))
+    reason = "" if devices else "the CUDA driver sees no device"
+    return Driver(version=version, devices=devices, reason=reason)
+
+
+def _device(library: CudaLibrary, index: int) -> CudaDevice:
+    handle = _integer(library, "cuDeviceGet", index)
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    _call(library, "cuDeviceGetName", name, _NAME_BYTES, handle)
+    major = _integer(library, "cuDeviceGetAttribute", _CAPABILITY_MAJOR, handle)
+    minor = _integer(library, "cuDeviceGetAttribute", _CAPABILITY_MINOR, handle)
+    memory = ctypes.c_size_t()
+    _call(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), handle)
+    return CudaDevice(
+        index=index,
+        name=name.value.decode("utf-8", "replace"),
+        capability=(major, minor),
+        memory=memory.value,
+    )
+
+
+def _integer(library: CudaLibrary, function: str, *arguments: int) -> int:
+    """The int that a call writes to its first parameter."""
+    value = ctypes.c_int()
+    _call(library, function, ctypes.byref(value), *arguments)
+    return value.value
+
+
+def _call(library: CudaLibrary, function: str, *arguments: object) -> None:
+    try:
+        result = getattr(library, function)(*arguments)
+    except AttributeError as error:
+        raise _RefusedError(f"the CUDA driver has no {function}: it is too old") from error
+    if result != 0:
+        raise _RefusedError(f"the CUDA driver refused {function}: {_error_name(library, result)}")
+
+
+def _error_name(library: CudaLibrary, code: int) -> str:
+    """`CUDA_ERROR_NO_DEVICE` for 100."""
+    text = ctypes.c_char_p()
+    known = library.cuGetErrorName(code, ctypes.byref(text)) == 0 and text.value is not None
+    return (text.value or b"").decode() if known else f"error {code}"

@@ -1,0 +1,221 @@
+"""What TensorRT demands of the Q/DQ in an ONNX model, whoever made it.
+
+Where Q/DQ belong is in NVIDIA's guide, "Explicit Quantization", with its recommendations on Q/DQ
+placement: all inputs of weighted operations, the residual input of skip connections, one scale for
+an activation and one a channel for a weight.
+https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/quantized-types-explicit-quantization.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..onnx_origins import Origin
+from .findings import Finding, Model, Node, Severity, Value, domain_of, place_of, readers_of
+from .qdq_pairs import (
+    DEQUANTIZE,
+    QUANTIZE,
+    axis_of,
+    constant,
+    is_dequantize,
+    is_quantize,
+    is_weight,
+    per_channel,
+    problems,
+    shape_of,
+)
+
+LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Operators with integers inside: a form of quantization that TensorRT's parser does not read.
+_INTEGER = frozenset({
+    "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearAdd", "QLinearConv",
+    "QLinearMatMul",
+})  # fmt: skip
+# TensorRT moves a DQ over what only changes the shape.
+_SHAPE_ONLY = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_POINTWISE = ("Clip", "HardSwish", "LeakyRelu", "Relu", "Sigmoid")  # fused into the sum before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """The findings as they come."""
+
+    origins: Mapping[str, Origin]
+    found: list[Finding] = field(default_factory=list)
+
+    def error(self, node: Node, what: str, detail: str = "") -> None:
+        self._add(Severity.ERROR, node, what, detail)
+
+    def warn(self, node: Node, what: str, detail: str = "") -> None:
+        self._add(Severity.WARNING, node, what, detail)
+
+    def _add(self, severity: Severity, node: Node, what: str, detail: str) -> None:
+        place = place_of(node, self.origins)
+        self.found.append(Finding(severity=severity, what=what, place=place, detail=detail))
+
+
+def check_qdq(
+    model: Model, origins: Mapping[str, Origin], *, required: bool = True
+) -> tuple[Finding, ...]:
+    """Every fault of a model's Q/DQ.
+
+    Args:
+        model: loaded from its file, so that constants beside it can be read.
+        origins: modules by node name.
+        required: whether it is an error that nothing is quantized.
+    """
+    check = _Check(origins=origins)
+    nodes = tuple(model.graph.all_nodes())
+    for node in nodes:
+        _check_node(check, node)
+    layers = [node for node in nodes if node.op_type in LAYERS and domain_of(node) == ""]
+    quantized = [node for node in layers if _check_layer(check, node)]
+    for node in nodes:
+        if node.op_type == "Add":
+            _check_sum(check, node)
+    if required and not quantized:
+        check.found.append(_nothing(nodes, layers))
+    return tuple(check.found)
+
+
+def _check_node(check: _Check, node: Node) -> None:
+    if node.op_type in _INTEGER:
+        check.error(node, f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}")
+    elif node.op_type in (QUANTIZE, DEQUANTIZE) and domain_of(node) != "":
+        check.error(node, f"{node.op_type} that is not ONNX's own", f"of {node.domain}")
+    elif is_quantize(node) or is_dequantize(node):
+        for what, detail in problems(node):
+            check.error(node, what, detail)
+
+
+def _check_layer(check: _Check, layer: Node) -> bool:
+    """Whether a layer computes in 8 bits: both of its operands come out of a DequantizeLinear."""
+    operands = [_dequantized(value) for value in layer.inputs[:2]]
+    given = [node for node in operands if node is not None]
+    weight = operands[1] if len(operands) > 1 else None
+    if weight is not None and per_channel(weight) and is_weight(weight):
+        _check_axis(check, layer, weight)
+    if len(given) == 1 and len(operands) > 1:
+        side = "data" if operands[0] is not None else "weight"
+        check.warn(
+            layer, "one operand is quantized and the other is not: it computes in floating point",
+            f"its {side} is",
+        )  # fmt: skip
+    return len(given) == len(operands)
+
+
+def _dequantized(value: Value | None) -> Node | None:
+    """The DequantizeLinear that a tensor comes from, behind what only changes its shape."""
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker.op_type in _SHAPE_ONLY:
+        source = maker.inputs[0]
+        maker = source.producer() if source is not None else None
+    return maker if is_dequantize(maker) else None
+
+
+def _check_axis(check: _Check, layer: Node, weight: Node) -> None:
+    """One scale for each channel of the output, on the axis where the layer has those."""
+    shape = shape_of(weight.inputs[0])
+    if shape is None and (source := weight.inputs[0]) is not None:
+        maker = source.producer()
+        shape = shape_of(maker.inputs[0]) if maker is not None else None
+    path = _between(layer, weight)
+    if shape is None or path is None:
+        return
+    axis = axis_of(weight, len(shape))
+    for permutation in path:
+        axis = permutation.index(axis)
+    wanted = _output_axis(layer, len(shape))
+    if axis != wanted:
+        check.error(
+            layer, "scales on another axis of the weight than its output channels",
+            f"axis {axis}, not {wanted}",
+        )  # fmt: skip
+
+
+def _between(layer: Node, weight: Node) -> list[Sequence[int]] | None:
+    """The permutations from a weight to its layer; None where its shape is changed otherwise."""
+    found: list[Sequence[int]] = []
+    value = layer.inputs[1]
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker is not weight:
+        permutation = maker.attributes.get_ints("perm", ())
+        if maker.op_type not in ("Transpose", "Identity") or (
+            maker.op_type == "Transpose" and not permutation
+        ):
+            return None
+        if permutation:
+            found.insert(0, list(permutation))
+        value = maker.inputs[0]
+        maker = value.producer() if value is not None else None
+    return found
+
+
+def _output_axis(layer: Node, rank: int) -> int:
+    if layer.op_type == "Conv":
+        return 0
+    if layer.op_type == "ConvTranspose":
+        return 1
+    transposed = layer.op_type == "Gemm" and layer.attributes.get_int("transB", 0) == 1
+    return 0 if transposed else rank - 1
+
+
+def _check_sum(check: _Check, node: Node) -> None:
+    """A residual sum that is quantized again wants its skip input quantized, and it alone.
+
+    Else TensorRT does not fuse layer, sum and Q, and the sum is computed in floating point.
+    """
+    if not _requantized(node) or any(constant(value) is not None for value in node.inputs):
+        return
+    makers = [value.producer() for value in node.inputs if value is not None]
+    paired = [maker for maker in makers if is_dequantize(maker)]
+    layers = [maker for maker in makers if _in_integers(maker)]
+    behind = any(_layer_behind(maker) for maker in paired)
+    if not (layers or behind):
+        return  # a sum of something else
+    if not paired or len(paired) + len(layers) < len(makers):
+        check.warn(
+            node, "a residual sum without Q/DQ on its skip input is computed in floating point"
+        )
+    elif not layers:
+        check.warn(
+            node, "a residual sum with Q/DQ on both inputs is not fused with the layer before it"
+        )
+
+
+def _requantized(node: Node) -> bool:
+    """Whether a Q reads the sum, at once or behind an activation function."""
+    return any(
+        is_quantize(reader) or (reader.op_type in _POINTWISE and _requantized(reader))
+        for reader in readers_of(node)
+    )
+
+
+def _in_integers(maker: Node | None) -> bool:
+    """Whether a node is a layer with quantized operands, or adds a constant bias to one."""
+    if maker is None:
+        return False
+    if maker.op_type == "Add" and any(constant(value) is not None for value in maker.inputs):
+        return any(_in_integers(v.producer()) for v in maker.inputs if v is not None)
+    return maker.op_type in LAYERS and all(_dequantized(value) for value in maker.inputs[:2])
+
+
+def _layer_behind(dequantize: Node | None) -> bool:
+    """Whether a DQ and its Q stand right behind a quantized layer."""
+    source = dequantize.inputs[0] if dequantize is not None else None
+    quantize = source.producer() if source is not None else None
+    data = quantize.inputs[0] if quantize is not None and is_quantize(quantize) else None
+    return data is not None and _in_integers(data.producer())
+
+
+def _nothing(nodes: Sequence[Node], layers: Sequence[Node]) -> Finding:
+    """That the model is not quantized, and how far it is from it."""
+    pairs = sum(1 for node in nodes if is_quantize(node) or is_dequantize(node))
+    if not pairs:
+        what = f"nothing is quantized: there is no {QUANTIZE} and no {DEQUANTIZE}"
+    else:
+        what = (
+            f"nothing is quantized: none of {len(layers)} layers has Q/DQ on both of its operands"
+        )
+    return Finding(severity=Severity.ERROR, what=what)

@@ -1,0 +1,204 @@
+"""What TensorRT's ONNX parser does not take of operators that it supports.
+
+From the column "Restrictions" of the operator table (`operators.py`) and the parser's static
+checks (onnx-tensorrt, onnxOpCheckers.cpp), as far as a graph without its data can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .findings import Node
+from .qdq_pairs import constant, shape_of
+
+Violated: TypeAlias = Callable[[Node], bool]
+_TOPK_LIMIT = 3840
+_IMAGE_RANK = 4  # batch, channels, height, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restriction:
+    """Something that an operator must not be. `sure`: the parser is known to refuse it."""
+
+    violated: Violated
+    text: str
+    sure: bool = True
+
+
+def violations(node: Node) -> Iterator[Restriction]:
+    """The restrictions that a node is at odds with."""
+    return (one for one in _TABLE.get(node.op_type, ()) if one.violated(node))
+
+
+def _integer(name: str, *, default: int, allowed: tuple[int, ...]) -> Violated:
+    return lambda node: node.attributes.get_int(name, default) not in allowed
+
+
+def _text(name: str, *, default: str, allowed: tuple[str, ...]) -> Violated:
+    return lambda node: node.attributes.get_string(name, default) not in allowed
+
+
+def _ones(name: str) -> Violated:
+    return lambda node: any(size != 1 for size in node.attributes.get_ints(name, ()))
+
+
+def _computed(index: int) -> Violated:
+    """Whether an input is given and is not a constant."""
+    return lambda node: _given(node, index) and constant(node.inputs[index]) is None
+
+
+def _given(node: Node, index: int) -> bool:
+    return index < len(node.inputs) and node.inputs[index] is not None
+
+
+def _input_given(*indices: int) -> Violated:
+    return lambda node: any(_given(node, index) for index in indices)
+
+
+def _output_read(*indices: int) -> Violated:
+    """Whether an output beyond those that TensorRT makes is there."""
+    return lambda node: any(
+        index < len(node.outputs) and bool(node.outputs[index].name) for index in indices
+    )
+
+
+def _rank(index: int, allowed: tuple[int, ...]) -> Violated:
+    def violated(node: Node) -> bool:
+        shape = shape_of(node.inputs[index]) if _given(node, index) else None
+        return shape is not None and len(shape) not in allowed
+
+    return violated
+
+
+def _dynamic(index: int) -> Violated:
+    def violated(node: Node) -> bool:
+        shape = shape_of(node.inputs[index]) if _given(node, index) else None
+        return shape is not None and None in shape
+
+    return violated
+
+
+def _greater(index: int, limit: int) -> Violated:
+    def violated(node: Node) -> bool:
+        value = constant(node.inputs[index]) if _given(node, index) else None
+        return value is not None and bool((value.numpy() >= limit).any())
+
+    return violated
+
+
+def _training(node: Node) -> bool:
+    value = constant(node.inputs[2]) if _given(node, 2) else None
+    return value is not None and bool(value.numpy().any())
+
+
+def _two_faced(node: Node) -> bool:
+    """Whether a bidirectional cell has other activations on its way back."""
+    names = [name.lower() for name in node.attributes.get_strings("activations", ())]
+    if node.attributes.get_string("direction", "forward") != "bidirectional":
+        return False
+    return names[: len(names) // 2] != names[len(names) // 2 :]
+
+
+def _branch_ranks(node: Node) -> bool:
+    """Whether the two branches of an If make tensors of other ranks."""
+    then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    pairs = zip(then.outputs, other.outputs, strict=False)
+    ranks = [(shape_of(a), shape_of(b)) for a, b in pairs]
+    return any(a is not None and b is not None and len(a) != len(b) for a, b in ranks)
+
+
+def _growing(node: Node) -> bool:
+    """Whether a Loop collects outputs for as many turns as its data says."""
+    body = node.attributes["body"].as_graph()
+    carried = max(len(node.inputs) - 2, 0)  # after the trip count and the condition
+    collects = len(body.outputs) - 1 > carried  # after the body's own condition
+    stops = _given(node, 1) and constant(node.inputs[1]) is None
+    return collects and (stops or _computed(0)(node))
+
+
+def _rule(violated: Violated, text: str) -> Restriction:
+    return Restriction(violated=violated, text=text)
+
+
+def _doubt(violated: Violated, text: str) -> Restriction:
+    return Restriction(violated=violated, text=text, sure=False)
+
+
+_DILATED = _rule(_ones("dilations"), "its dilations are not 1")
+_POOL = (_doubt(_rank(0, (4, 5)), "only 2D and 3D pooling is listed"), _DILATED)
+_AXES = _rule(_computed(1), "its axes are computed, not a constant")
+_FOLDED = _doubt(_computed(1), "its axes are computed; TensorRT must be able to fold them")
+_NORM = _rule(_integer("p", default=2, allowed=(1, 2)), "its norm is not L1 or L2")
+_CELL = _rule(_two_faced, "its activations differ between forward and backward")
+_REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+_NOT_NUMBERS = ("sparse_value", "value_string", "value_strings")
+_MODES = ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners")
+
+_TABLE: Mapping[str, tuple[Restriction, ...]] = {
+    **dict.fromkeys(_REDUCTIONS, (_AXES,)),
+    "Attention": (
+        _rule(_rank(0, (_IMAGE_RANK,)), "its queries are not 4D"),
+        _rule(_input_given(4, 5, 6), "it has past keys, past values or key lengths"),
+        _rule(_output_read(1, 2, 3), "present keys and values, or the product, are read"),
+        _rule(lambda node: node.attributes.get_float("softcap", 0.0) != 0.0, "it has a softcap"),
+    ),
+    "AveragePool": _POOL,
+    "BatchNormalization": (
+        _rule(_integer("training_mode", default=0, allowed=(0,)), "it is in training mode"),
+        _rule(_output_read(1, 2), "its second output is read"),
+    ),
+    "Constant": (
+        _rule(
+            lambda node: any(name in node.attributes for name in _NOT_NUMBERS),
+            "it holds a sparse tensor or text",
+        ),
+    ),
+    "CumSum": (_rule(_computed(1), "its axis is computed, not a constant"),),
+    "Dropout": (_rule(_training, "it is in training mode"),),
+    "EyeLike": (_rule(_dynamic(0), "its input has dynamic dims"),),
+    "GRU": (_CELL,),
+    "GridSample": (_rule(_rank(0, (_IMAGE_RANK,)), "its input is not 4D"),),
+    "If": (_rule(_branch_ranks, "its branches make tensors of different ranks"),),
+    "LSTM": (
+        _CELL,
+        _rule(_integer("input_forget", default=0, allowed=(0,)), "its gates are coupled"),
+        _rule(_integer("layout", default=0, allowed=(0,)), "its layout is batch first"),
+    ),
+    "LayerNormalization": (_rule(_output_read(1, 2), "its mean or deviation is read"),),
+    "Loop": (_doubt(_growing, "it collects outputs for a number of turns that data decides"),),
+    "LpNormalization": (_NORM,),
+    "LpPool": (*_POOL, _NORM),
+    "MaxPool": (*_POOL, _rule(_output_read(1), "its indices are read")),
+    "OneHot": (_rule(_computed(1), "its depth is computed, not a constant"),),
+    "RNN": (_CELL,),
+    "Resize": (
+        _doubt(
+            _text("mode", default="nearest", allowed=("nearest", "linear")),
+            "its mode is not listed: nearest and linear are",
+        ),
+        _rule(
+            _text("coordinate_transformation_mode", default="half_pixel", allowed=_MODES),
+            "its coordinate transformation is not supported",
+        ),
+        _rule(_integer("antialias", default=0, allowed=(0,)), "it is antialiased"),
+        _rule(
+            _text("keep_aspect_ratio_policy", default="stretch", allowed=("stretch",)),
+            "it keeps the aspect ratio",
+        ),
+    ),
+    "STFT": (_rule(_computed(1), "its frame step is computed, not a constant"),),
+    "ScatterND": (
+        _rule(_text("reduction", default="none", allowed=("none",)), "it reduces what it scatters"),
+    ),
+    "Squeeze": (_FOLDED,),
+    "TopK": (
+        _rule(_integer("sorted", default=1, allowed=(1,)), "its result is not sorted"),
+        _rule(_greater(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
+    ),
+    "Unsqueeze": (_FOLDED,),
+}  # fmt: skip

@@ -1,0 +1,154 @@
+"""Runs a process that may crash, hang or be told to stop; this one survives all of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, Queue
+from threading import Thread
+from typing import IO, TypeAlias
+
+Heard: TypeAlias = Callable[[str], None]
+_TAIL = 40  # lines of the log that are kept for a message
+_TICK = 0.2  # seconds between two looks at whether the process lives
+_STDERR = 2
+
+
+class OverdueError(Exception):
+    """The process did not end in time, and was ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """Seconds to wait: for the process to end by itself, then for each way of ending it.
+
+    `whole` is None for as long as it takes. `stop` is for the step of a build that is running.
+    """
+
+    whole: float | None = None
+    stop: float = 30.0
+    terminate: float = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a process ended; `tail` holds the last lines that it wrote to its standard error."""
+
+    code: int
+    tail: tuple[str, ...]
+
+    @property
+    def signal_name(self) -> str:
+        """`SIGSEGV` where a signal ended it, else nothing."""
+        try:
+            return signal.Signals(-self.code).name if self.code < 0 else ""
+        except ValueError:
+            return f"signal {-self.code}"
+
+
+def supervise(command: Sequence[str], heard: Heard, patience: Patience) -> Ended:
+    """Run a command to its end.
+
+    Its standard output is heard line by line, in this thread. Its standard error goes to ours.
+    To stop, its standard input is closed; if that does not help, it is terminated, then killed.
+
+    Raises:
+        OverdueError: it took longer than `patience.whole`.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    lines: Queue[str | None] = Queue()
+    tail: deque[str] = deque(maxlen=_TAIL)
+    threads = (
+        Thread(target=_pump, args=(process.stdout, lines.put), daemon=True),
+        Thread(target=_pump, args=(process.stderr, lambda line: _keep(line, tail)), daemon=True),
+    )
+    for thread in threads:
+        thread.start()
+    try:
+        _listen(process, lines, heard, patience.whole)
+    except BaseException:
+        _stop(process, patience)
+        raise
+    finally:
+        _let_go(process, threads)
+    return Ended(code=process.returncode, tail=tuple(tail))
+
+
+def _listen(
+    process: subprocess.Popen[str],
+    lines: Queue[str | None],
+    heard: Heard,
+    seconds: float | None,
+) -> None:
+    """Hear lines until the process has ended and no more come."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while True:
+        try:
+            line = lines.get(timeout=_TICK)
+        except Empty:
+            if process.poll() is not None:
+                return
+        else:
+            if line is None:
+                break
+            heard(line)
+        if end is not None and time.monotonic() > end:
+            raise OverdueError(f"it took longer than {seconds:g} s")
+    process.wait(None if end is None else max(end - time.monotonic(), _TICK))
+
+
+def _stop(process: subprocess.Popen[str], patience: Patience) -> None:
+    """Ask, then terminate; what is left of it is killed. A second interrupt skips the asking."""
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait(patience.stop)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(patience.terminate)
+
+
+def _let_go(process: subprocess.Popen[str], threads: Sequence[Thread]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    for thread in threads:
+        thread.join(timeout=1.0)  # a grandchild may hold the pipe open
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _pump(stream: IO[str] | None, put: Callable[[str | None], object]) -> None:
+    for line in stream or ():
+        put(line.rstrip("\n"))
+    put(None)
+
+
+def _keep(line: str | None, tail: deque[str]) -> None:
+    if line is None:
+        return
+    tail.append(line)
+    to_log(line)
+
+
+def to_log(line: str) -> None:
+    """To our own standard error by its descriptor: the pipeline sends that to the step's log."""
+    sys.stderr.flush()
+    os.write(_STDERR, f"{line}\n".encode())

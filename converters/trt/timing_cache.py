@@ -1,0 +1,109 @@
+"""Timings of kernels that are kept between builds: one file a GPU and TensorRT version.
+
+Several builds may share a file: each reads it, builds, and adds its own timings to what is on
+disk by then, under a lock. A file that does not fit is never an error; it only saves no time.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .driver import CudaDevice
+from .options import EngineOptions
+
+if TYPE_CHECKING:
+    import tensorrt
+
+OFF = "off"
+LOCK_SECONDS = 60.0
+
+
+def place(options: EngineOptions, device: CudaDevice | None, version: str) -> str:
+    """The file to use; empty where there is to be none.
+
+    Args:
+        options: `timing_cache` is a file, `off` or empty; `cache_folder` holds the others.
+        device: the GPU that is built for.
+        version: TensorRT's.
+    """
+    if options.timing_cache:
+        return "" if options.timing_cache == OFF else options.timing_cache
+    if not options.cache_folder or device is None:
+        return ""
+    gpu = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
+    major, minor = device.capability
+    name = f"{gpu}-sm{major}{minor}-tensorrt-{version}.timing"
+    return str(Path(options.cache_folder) / name)
+
+
+def load(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:
+    """Give the builder the timings of the file, or an empty cache; say where they do not fit."""
+    notes: tuple[str, ...] = ()
+    data = _read(path)
+    if data:
+        cache = _created(config, data)
+        if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+            return ()
+        notes = (f"the timing cache {path.name} is of another GPU or version: not used",)
+    empty = _created(config, b"")
+    if empty is None or not config.set_timing_cache(empty, ignore_mismatch=False):
+        return (*notes, "TensorRT took no timing cache")
+    return notes
+
+
+def save(
+    config: tensorrt.IBuilderConfig, path: Path, *, patience: float = LOCK_SECONDS
+) -> tuple[str, ...]:
+    """Add the builder's timings to the file as it is now; say why where that cannot be done.
+
+    Args:
+        config: after the build.
+        path: the file.
+        patience: seconds to wait for another build that writes it.
+    """
+    from filelock import FileLock, Timeout
+
+    cache: tensorrt.ITimingCache | None = config.get_timing_cache()
+    if cache is None:
+        return ()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f"{path.name}.lock"), timeout=patience):
+            return _merge(config, cache, path)
+    except Timeout:
+        return (f"the timing cache {path.name} is in use by another build: not written",)
+    except OSError as error:
+        return (f"the timing cache {path.name} cannot be written: {error.strerror}",)
+
+
+def _merge(
+    config: tensorrt.IBuilderConfig, cache: tensorrt.ITimingCache, path: Path
+) -> tuple[str, ...]:
+    notes: tuple[str, ...] = ()
+    data = _read(path)
+    if data:
+        there = _created(config, data)
+        if there is None or not cache.combine(there, ignore_mismatch=False):
+            notes = (f"the timing cache {path.name} did not fit this GPU and version: replaced",)
+    blob: tensorrt.IHostMemory | None = cache.serialize()
+    if blob is None:
+        return (*notes, f"the timing cache {path.name} was not written: TensorRT gave none")
+    draft = path.with_name(f".{path.name}.partial")
+    draft.write_bytes(bytes(blob))
+    draft.replace(path)
+    return notes
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _created(config: tensorrt.IBuilderConfig, data: bytes) -> tensorrt.ITimingCache | None:
+    """The cache, or None where TensorRT does not know the bytes for one."""
+    try:
+        cache: tensorrt.ITimingCache | None = config.create_timing_cache(data)
+    except (RuntimeError, TypeError):  # the bindings raise where the library gives a null pointer
+        return None
+    return cache

@@ -1,0 +1,55 @@
+"""`modelc doctor`: its table, its JSON, its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from modelc.cli.render_doctor import show_diagnosis
+from modelc.converters.registry import TARGETS
+from modelc.core.diagnosis import Buildable, Check, Diagnosis, State
+
+Door = Callable[..., "subprocess.CompletedProcess[str]"]
+GOOD = Check(name="torch", state=State.OK, told="2.13.0", mend="not to be shown")
+CLASH = Check(name="onnxruntime", state=State.BROKEN, told="two [of] them", mend="pip uninstall")
+ENGINE = Buildable(name="tensorrt", makes="fp16", ready=False, told="no driver", mend="find one")
+
+
+@pytest.mark.slow
+def test_it_says_what_can_be_built_here(door: Door) -> None:
+    ran = door("doctor")
+    assert ran.returncode in (0, 4)
+    assert all(target.NAME in ran.stdout for target in TARGETS)
+    assert ran.stderr == ""
+    assert "formats can be built here" in ran.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_its_json_is_one_document_with_every_check(door: Door) -> None:
+    ran = door("doctor", "--json")
+    found = json.loads(ran.stdout)
+    assert {"name", "state", "told", "mend"} == set(found["checks"][0])
+    assert {one["state"] for one in found["checks"]} <= {state.value for state in State}
+    assert [one["name"] for one in found["targets"]] == [target.NAME for target in TARGETS]
+
+
+def test_what_is_broken_is_named_last(capsys: pytest.CaptureFixture[str]) -> None:
+    show_diagnosis(Diagnosis(checks=(GOOD, CLASH), targets=(ENGINE,)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "broken: onnxruntime; 0 of 1 formats can be built here"
+
+
+def test_a_mend_is_shown_for_what_is_to_be_mended_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    show_diagnosis(Diagnosis(checks=(GOOD, CLASH), targets=(ENGINE,)))
+    told = capsys.readouterr().out
+    assert "not to be shown" not in told
+    assert "pip uninstall" in told
+    assert "two [of] them" in told
+
+
+@pytest.mark.parametrize(("checks", "code"), [((GOOD,), 0), ((GOOD, CLASH), 4)])
+def test_only_what_is_broken_changes_the_exit_code(checks: tuple[Check, ...], code: int) -> None:
+    assert Diagnosis(checks=checks, targets=()).exit_code == code

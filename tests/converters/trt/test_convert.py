@@ -1,0 +1,119 @@
+"""`convert` as the pipeline calls it, on a host that says it has a GPU; the builder is a double."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.converters import tensorrt_engine
+from modelc.converters.trt.driver import CudaDevice, Driver
+from modelc.converters.trt.launching import Host
+from modelc.converters.trt.package import Installed
+from modelc.converters.trt.sidecar import read_sidecar
+from modelc.core.contract import Job
+from modelc.core.errors import MissingError, UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+
+Children = Callable[..., tuple[str, ...]]
+DRIVER = Driver(
+    version=13010,
+    devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
+)
+SIGNATURE = resolve([parse_input("x:float32[batch=1..8,3]")], {}).with_outputs(("y",))
+
+
+def job_in(folder: Path, **settings: str) -> Job:
+    parent = folder / "model.fp16.trt.onnx"
+    parent.write_bytes(b"onnx")
+    (folder / "work").mkdir()
+    return Job(
+        signature=SIGNATURE,
+        precision=Precision.FP16,
+        folder=folder / "work",
+        stem="model.fp16",
+        example={"x": np.zeros((4, 3), np.float32)},
+        parent=parent,
+        settings=settings,
+    )
+
+
+def host(child: tuple[str, ...] = (), program: str | None = None) -> Host:
+    found = Installed(importable=bool(child), package="11.4.0.106", program=program)
+    return Host(driver=lambda: DRIVER, installed=lambda: found, child=child)
+
+
+def test_the_engine_and_its_sidecar_are_made(tmp_path: Path, child: Children) -> None:
+    job = job_in(tmp_path, refittable="true", profiles="x=1x3:1x3:1x3")
+    made = tensorrt_engine.convert(job, host(child()))
+    assert made.files == (("model.fp16.engine", "model"), ("model.fp16.engine.json", "config"))
+    assert made.versions == {"tensorrt": "11.4.0.106"}
+    assert made.notes == ()
+    assert made.options == {
+        "gpu": "NVIDIA L4 (compute capability 8.9)",
+        "cuda driver": "13.1",
+        "builder": "python",
+        "profiles": "x=1x3:4x3:8x3; x=1x3:1x3:1x3",
+        "refittable": "True",
+    }
+    engine = job.folder / "model.fp16.engine"
+    assert tensorrt_engine.claims(engine)
+    assert read_sidecar(engine).onnx.name == "model.fp16.trt.onnx"
+    found = tensorrt_engine.coverage(engine, job.example, "cpu")
+    assert found is not None
+    assert found.layers == {"fp16": 1}
+    assert sorted(path.name for path in job.folder.iterdir()) == [
+        "model.fp16.engine",
+        "model.fp16.engine.json",
+    ]
+
+
+def test_an_engine_whose_layers_cannot_be_read_is_kept_with_a_note(
+    tmp_path: Path, child: Children
+) -> None:
+    job = job_in(tmp_path)
+    made = tensorrt_engine.convert(job, host(child(layers="nonsense")))
+    assert "TensorRT's inspector gave what modelc cannot read" in made.notes[0]
+    assert tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cpu") is None
+
+
+def test_timings_go_to_the_cache_folder_by_gpu_and_version(tmp_path: Path, child: Children) -> None:
+    job = job_in(tmp_path, cache_folder=str(tmp_path / "cache"))
+    tensorrt_engine.convert(job, host(child()))
+    (file,) = (tmp_path / "cache").glob("*.timing")
+    assert file.name == "nvidia-l4-sm89-tensorrt-11.4.0.106.timing"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
+def test_trtexec_builds_where_the_package_is_not_installed(tmp_path: Path) -> None:
+    program = tmp_path / "trtexec"
+    program.write_text(
+        "#!/bin/sh\necho '[TensorRT v110400]'\n"
+        'for a in "$@"; do case "$a" in --saveEngine=*) printf ftrt > "${a#*=}";; esac; done\n'
+    )
+    program.chmod(0o755)
+    made = tensorrt_engine.convert(job_in(tmp_path), host(program=str(program)))
+    assert (made.versions, made.options["builder"]) == ({"tensorrt": "11.4.0"}, "trtexec")
+    assert made.notes == ("TensorRT told nothing of the engine's layers",)
+
+
+@pytest.mark.parametrize("builder", ["python", "trtexec", "auto"])
+def test_a_builder_that_is_not_here_is_missing(tmp_path: Path, builder: str) -> None:
+    with pytest.raises(MissingError, match="is not installed"):
+        tensorrt_engine.convert(job_in(tmp_path, builder=builder), host())
+
+
+def test_without_a_device_nothing_is_started(tmp_path: Path) -> None:
+    bare = Host(driver=lambda: Driver(version=None, devices=(), reason="no CUDA driver"))
+    with pytest.raises(MissingError, match="TensorRT needs a GPU: no CUDA driver"):
+        tensorrt_engine.convert(job_in(tmp_path), bare)
+
+
+def test_settings_are_read_before_anything_is_started(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="optimization-level"):
+        tensorrt_engine.convert(job_in(tmp_path, optimization_level="9"), host())

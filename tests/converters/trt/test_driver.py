@@ -1,0 +1,101 @@
+"""What the CUDA driver is asked, on a fake of its library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modelc.converters.trt.driver import LIBRARY, CudaDevice, probe
+
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+NAMES = {NO_DEVICE: b"CUDA_ERROR_NO_DEVICE"}
+ATTRIBUTES = {75: 9, 76: 0}  # compute capability of cuda.h
+
+
+class FakeCuda:
+    """The driver of a host with some H100; each call returns a CUresult."""
+
+    def __init__(self, devices: int = 1, init: int = 0) -> None:
+        self.devices, self.init = devices, init
+
+    def cuInit(self, _: int) -> int:  # noqa: N802 - the driver's own names
+        return self.init
+
+    def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = 13010
+        return 0
+
+    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = self.devices
+        return 0
+
+    def cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
+        out._obj.value = index + 40  # a handle is no index
+        return 0
+
+    def cuDeviceGetName(self, out: Any, size: int, handle: int) -> int:  # noqa: N802
+        out.value = f"NVIDIA H100 #{handle}".encode()[: size - 1]
+        return 0
+
+    def cuDeviceGetAttribute(self, out: Any, attribute: int, _: int) -> int:  # noqa: N802
+        out._obj.value = ATTRIBUTES[attribute]
+        return 0
+
+    def cuDeviceTotalMem_v2(self, out: Any, _: int) -> int:  # noqa: N802
+        out._obj.value = 85 << 30  # more than an int holds
+        return 0
+
+    def cuGetErrorName(self, code: int, out: Any) -> int:  # noqa: N802
+        if code not in NAMES:
+            return 1
+        out._obj.value = NAMES[code]
+        return 0
+
+
+def absent(name: str) -> Any:
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+def test_each_device_is_told_with_name_capability_and_memory() -> None:
+    driver = probe(lambda _: FakeCuda(devices=2))
+    assert driver.devices == (
+        CudaDevice(index=0, name="NVIDIA H100 #40", capability=(9, 0), memory=85 << 30),
+        CudaDevice(index=1, name="NVIDIA H100 #41", capability=(9, 0), memory=85 << 30),
+    )
+    assert (driver.version, driver.cuda, driver.reason) == (13010, "13.1", "")
+
+
+def test_a_host_without_a_driver_is_an_answer() -> None:
+    driver = probe(absent)
+    assert (driver.version, driver.devices) == (None, ())
+    assert driver.reason == f"no CUDA driver: {LIBRARY} is not there"
+
+
+def test_a_driver_that_refuses_is_told_by_its_errors_name() -> None:
+    driver = probe(lambda _: FakeCuda(init=NO_DEVICE))
+    assert driver.devices == ()
+    assert driver.reason == "the CUDA driver refused cuInit: CUDA_ERROR_NO_DEVICE"
+
+
+def test_an_error_without_a_name_is_told_by_its_number() -> None:
+    assert probe(lambda _: FakeCuda(init=999)).reason.endswith("cuInit: error 999")
+
+
+def test_a_driver_without_devices_keeps_its_version() -> None:
+    driver = probe(lambda _: FakeCuda(devices=0))
+    assert (driver.version, driver.reason) == (13010, "the CUDA driver sees no device")
+
+
+def test_a_library_that_lacks_a_function_is_too_old() -> None:
+    class Old(FakeCuda):
+        @property
+        def cuDeviceTotalMem_v2(self) -> Any:  # noqa: N802
+            raise AttributeError("undefined symbol")
+
+    driver = probe(lambda _: Old())
+    assert driver.devices == ()
+    assert "has no cuDeviceTotalMem_v2" in driver.reason
+
+
+def test_the_real_library_is_asked_without_raising() -> None:
+    driver = probe()
+    assert bool(driver.devices) is not bool(driver.reason)

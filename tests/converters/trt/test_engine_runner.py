@@ -1,0 +1,276 @@
+"""The runner's flow on the strict double, with CPU memory in place of the GPU's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from modelc.converters.trt.engine_runner import EngineRunner
+from modelc.converters.trt.messages import kept_log
+from modelc.converters.trt.opening import LoadedEngine, load_engine
+from modelc.converters.trt.options import EngineOptions
+from modelc.core.errors import RunnerError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+
+SIGNATURE = resolve([parse_input("x:float32[batch=1..8,3]")], {}).with_outputs(("y",))
+FEED = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+RANGES = [((1, 3), (4, 3), (8, 3)), ((16, 3), (16, 3), (32, 3))]
+
+
+@dataclass
+class Device:
+    """An engine that doubles its one input, on memory it is given addresses of."""
+
+    double: Any = None
+    refused: tuple[str, ...] = ()
+    grows: bool = False  # whether only the data tells the output's shape
+    dtype: str = "FLOAT"
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    addresses: dict[str, int] = field(default_factory=dict)
+    allocators: dict[str, Any] = field(default_factory=dict)
+    profiles: list[int] = field(default_factory=list)
+
+    def answer(self, name: str) -> bool:
+        return name not in self.refused
+
+    def execute(self, context: Any, stream_handle: int) -> bool:
+        if not self.answer("execute"):
+            return False
+        size = 4 * self.shapes["x"][0] * self.shapes["x"][1]
+        target = self.addresses.get("y", 0)
+        if self.grows:
+            allocator = self.allocators["y"]
+            target = allocator.reallocate_output_async("y", 0, size, 256, stream_handle)
+            allocator.notify_shape("y", self.shapes["x"])
+            if not target:
+                return False
+        given = (ctypes.c_float * (size // 4)).from_address(self.addresses["x"])
+        made = (ctypes.c_float * (size // 4)).from_address(target)
+        made[:] = [2 * value for value in given]
+        self._profile(context)
+        return True
+
+    def _profile(self, context: Any) -> None:
+        profiler = context.__dict__["_own"].get("profiler")
+        if profiler is not None:
+            profiler.report_layer_time("conv", 0.5)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return (-1, 3) if name == "y" and self.grows else self.shapes["x"]
+
+    def known(self, name: str, book: dict[str, Any]) -> Callable[..., bool]:
+        """A behaviour that keeps a value by tensor name, unless it is refused."""
+
+        def keep(_: Any, **given: Any) -> bool:
+            tensor, value = given.values()
+            if not self.answer(name) or not self.answer(f"{name} {tensor}"):
+                return False
+            book[tensor] = value
+            return True
+
+        return keep
+
+    def made(self, name: str, kind: str) -> Callable[..., Any]:
+        """A behaviour that makes an object, unless it is refused."""
+        return lambda *_, **__: self.double.new(kind) if self.answer(name) else None
+
+    def trt(self, enum: str, member: str) -> Any:
+        return getattr(getattr(self.double.module, enum), member)
+
+    def behaviours(self) -> dict[str, Callable[..., Any]]:
+        return {**self._of_engine(), **self._of_context()}
+
+    def _of_engine(self) -> dict[str, Callable[..., Any]]:
+        engine: dict[str, Callable[..., Any]] = {
+            "create_execution_context": self.made("context", "IExecutionContext"),
+            "streamable_weights_size": lambda _: 0,
+            "num_io_tensors": lambda _: 2,
+            "num_optimization_profiles": lambda _: len(RANGES),
+            "get_tensor_name": lambda _, index: ("y", "x")[index],
+            "get_tensor_mode": lambda _, name: self.trt(
+                "TensorIOMode", "INPUT" if name == "x" else "OUTPUT"
+            ),
+            "get_tensor_dtype": lambda _, name: self.trt(
+                "DataType", self.dtype if name == "y" else "FLOAT"
+            ),
+            "get_tensor_location": lambda *_, **__: self.trt("TensorLocation", "DEVICE"),
+            "get_tensor_profile_shape": lambda _, profile_index, **__: RANGES[profile_index],
+        }
+        named = {f"ICudaEngine.{name}": behave for name, behave in engine.items()}
+        loads = self.made("deserialize", "ICudaEngine")
+        return {**named, "Runtime.deserialize_cuda_engine": loads}
+
+    def _of_context(self) -> dict[str, Callable[..., Any]]:
+        context: dict[str, Callable[..., Any]] = {
+            "active_optimization_profile": lambda _: [0, *self.profiles][-1],
+            "set_optimization_profile_async": self._take,
+            "set_input_shape": self.known("shape", self.shapes),
+            "set_tensor_address": self.known("address", self.addresses),
+            "set_output_allocator": self.known("allocator", self.allocators),
+            "infer_shapes": lambda _: [] if self.answer("infer") else ["x"],
+            "get_tensor_shape": lambda _, name: self.shape(name),
+            "execute_async_v3": self.execute,
+        }
+        return {f"IExecutionContext.{name}": behave for name, behave in context.items()}
+
+    def _take(self, _: Any, profile_index: int, **__: int) -> bool:
+        if not self.answer("profile"):
+            return False
+        self.profiles.append(profile_index)
+        return True
+
+
+Devices = Callable[..., Device]
+
+
+@pytest.fixture
+def device_of(double_of: Callable[..., Any]) -> Devices:
+    """`device_of(refused=("execute",))`: a device whose runs fail."""
+
+    def make(**values: Any) -> Device:
+        device = Device(**values)
+        device.double = double_of(device.behaviours())
+        return device
+
+    return make
+
+
+def runner_on(device: Device) -> EngineRunner:
+    trt = device.double.module
+    engine, runtime = device.double.new("ICudaEngine"), device.double.new("Runtime")
+    loaded = LoadedEngine(engine=engine, runtime=runtime, log=kept_log(trt))
+    return EngineRunner(trt, loaded, SIGNATURE, torch.device("cpu"))
+
+
+def test_a_feed_goes_in_and_outputs_come_out(device_of: Devices) -> None:
+    with runner_on(device_of()) as runner:
+        assert runner.inputs == ("x",)
+        outputs = runner.run(FEED)
+    assert list(outputs) == ["y"]
+    np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])
+
+
+def test_an_output_whose_shape_only_the_data_tells_is_allocated_while_it_runs(
+    device_of: Devices,
+) -> None:
+    with runner_on(device_of(grows=True)) as runner:
+        np.testing.assert_array_equal(runner.run(FEED)["y"], 2 * FEED["x"])
+
+
+def test_outputs_are_copies(device_of: Devices) -> None:
+    with runner_on(device_of()) as runner:
+        first = runner.run(FEED)["y"]
+        kept = first.copy()
+        runner.run({"x": FEED["x"] + 1})
+        np.testing.assert_array_equal(first, kept)
+
+
+def test_the_first_profile_that_fits_is_taken_and_not_taken_twice(device_of: Devices) -> None:
+    device = device_of()
+    large = {"x": np.ones((16, 3), np.float32)}
+    with runner_on(device) as runner:
+        for feed in (FEED, large, large, FEED):
+            runner.run(feed)
+    assert device.profiles == [1, 0]
+
+
+def test_a_shape_that_no_profile_holds_is_refused_with_those_there_are(
+    device_of: Devices,
+) -> None:
+    with (
+        runner_on(device_of()) as runner,
+        pytest.raises(RunnerError, match=r"no optimization profile holds x \(12, 3\)") as caught,
+    ):
+        runner.run({"x": np.ones((12, 3), np.float32)})
+    assert "x=1x3:4x3:8x3; x=16x3:16x3:32x3" in caught.value.hint
+
+
+def test_another_dtype_is_refused_not_cast(device_of: Devices) -> None:
+    with (
+        runner_on(device_of()) as runner,
+        pytest.raises(RunnerError, match="is float64, the engine takes float32"),
+    ):
+        runner.run({"x": FEED["x"].astype(np.float64)})
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        ("shape", "refused x with shape"),
+        ("address x", "refused the memory of x"),
+        ("address y", "refused the memory of y"),
+        ("infer", "cannot tell shapes without x"),
+        ("execute", "did not run"),
+    ],
+)
+def test_every_no_of_tensorrt_is_an_error(device_of: Devices, refused: str, reason: str) -> None:
+    with (
+        runner_on(device_of(refused=(refused,))) as runner,
+        pytest.raises(RunnerError, match=reason),
+    ):
+        runner.run(FEED)
+
+
+def test_an_allocator_that_is_not_taken_is_an_error(device_of: Devices) -> None:
+    with (
+        runner_on(device_of(grows=True, refused=("allocator",))) as runner,
+        pytest.raises(RunnerError, match="took no allocator for y"),
+    ):
+        runner.run(FEED)
+
+
+def test_a_profile_that_is_not_taken_is_an_error(device_of: Devices) -> None:
+    with (
+        runner_on(device_of(refused=("profile",))) as runner,
+        pytest.raises(RunnerError, match="did not take optimization profile 1"),
+    ):
+        runner.run({"x": np.ones((16, 3), np.float32)})
+
+
+def test_an_engine_without_a_context_is_an_error(device_of: Devices) -> None:
+    with pytest.raises(RunnerError, match="made no execution context"):
+        runner_on(device_of(refused=("context",)))
+
+
+def test_an_output_type_that_torch_has_not_is_named(device_of: Devices) -> None:
+    with (
+        runner_on(device_of(dtype="FP4")) as runner,
+        pytest.raises(RunnerError, match="'y' is FP4, which torch has not"),
+    ):
+        runner.run(FEED)
+
+
+def test_layer_times_are_the_mean_of_the_runs(device_of: Devices) -> None:
+    with runner_on(device_of()) as runner:
+        assert runner.layer_times(FEED, runs=4) == {"conv": 0.5}
+
+
+def loading(device: Device, path: Path, **values: Any) -> LoadedEngine:
+    trt = device.double.module
+    return load_engine(trt, path, EngineOptions(**values), kept_log(trt))
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_host_code_is_allowed_only_where_the_user_said_so(
+    device_of: Devices, tmp_path: Path, trusted: bool
+) -> None:
+    (tmp_path / "m.engine").write_bytes(b"ftrt")
+    loaded = loading(device_of(), tmp_path / "m.engine", trust_engine=trusted)
+    assert loaded.runtime.engine_host_code_allowed is trusted
+
+
+def test_an_engine_that_tensorrt_does_not_load_is_an_error(
+    device_of: Devices, tmp_path: Path
+) -> None:
+    (tmp_path / "m.engine").write_bytes(b"ftrt")
+    with pytest.raises(RunnerError, match=r"would not load m\.engine") as caught:
+        loading(device_of(refused=("deserialize",)), tmp_path / "m.engine")
+    assert "m.engine.json" in caught.value.hint

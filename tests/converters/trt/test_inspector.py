@@ -1,0 +1,157 @@
+"""The engine inspector's JSON, in the form of TensorRT 10 and in that of 11; written by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from modelc.converters.trt.inspector import UNKNOWN, Layer, coverage, read_layers, understood
+from modelc.core.errors import ConversionError
+
+REFORMAT = "Reformatting CopyNode for Input Tensor 0 to conv1"
+
+
+def layer(name: str, kind: str, inputs: Sequence[Mapping[str, object]], **more: object) -> object:
+    return {"Name": name, "LayerType": kind, "Inputs": inputs, "Outputs": [], **more}
+
+
+TEN = json.dumps(
+    {
+        "Layers": [
+            layer(
+                REFORMAT,
+                "Reformat",
+                [{"Name": "x", "Format/Datatype": "Row major linear FP32"}],
+                TacticName="copy_gemm_layout",
+            ),
+            layer(
+                "conv1 + relu",
+                "CaskConvolution",
+                [
+                    {
+                        "Name": "q",
+                        "Format/Datatype": "Thirty-two wide channel vectorized row major Int8",
+                    }
+                ],
+                ParameterType="Convolution",
+                Metadata="[ONNX Layer: conv1]\u001e[ONNX Layer: relu]",
+            ),
+            layer("fc", "gemm", [{"Name": "h", "Format/Datatype": "Half"}]),
+            layer("pool", "CaskPooling", [{"Name": "h", "Format/Datatype": "Half"}]),
+        ],
+        "Bindings": ["x", "y"],
+    }
+)
+ELEVEN = json.dumps(
+    {
+        "Layers": [
+            layer("conv1", "Convolution", [{"Name": "q", "Format": "LINEAR", "DataType": "Int8"}]),
+            layer(
+                "fc", "MatrixMultiply", [{"Name": "h", "Format": "kLINEAR", "Datatype": "BFloat16"}]
+            ),
+        ],
+        "I/O Tensors": [
+            {"Name": "x", "IOMode": "Input", "DataType": "Float", "Dimensions": [-1, 3]},
+            {"Name": "y", "IOMode": "OUTPUT", "DataType": "Half", "Dimensions": [-1, 10]},
+        ],
+    }
+)
+
+
+def test_ten_gives_names_of_tensors_and_eleven_the_tensors() -> None:
+    assert read_layers(TEN).tensors == ("x", "y")
+    assert read_layers(TEN).inputs == ()
+    eleven = read_layers(ELEVEN)
+    assert eleven.tensors == ("x", "y")
+    assert [(t.name, t.dtype, t.dims) for t in (*eleven.inputs, *eleven.outputs)] == [
+        ("x", "float32", ("?", "3")),
+        ("y", "float16", ("?", "10")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"), [(TEN, {"int8": 1, "fp16": 1}), (ELEVEN, {"int8": 1, "bf16": 1})]
+)
+def test_only_layers_that_compute_are_counted(text: str, layers: dict[str, int]) -> None:
+    found = coverage(read_layers(text).layers)
+    assert found.layers == layers
+    assert set(found.share.values()) == {0.5}
+    assert (found.work, found.source) == ("layers", "TensorRT engine inspector")
+
+
+def test_fused_nodes_are_kept() -> None:
+    assert read_layers(TEN).layers[1].nodes == ("conv1", "relu")
+
+
+@pytest.mark.parametrize(
+    ("tactic", "dtype"),
+    [
+        ("sm72_xmma_fprop_implicit_gemm_indexed_i8i8_i8i32_f32_nchw_tensor8x8x16", "int8"),
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64", "fp16"),
+        ("sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_s16816", "bf16"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32tf32_tf32f32_f32_nhwc", "tf32"),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchw_simt", "fp32"),
+        ("ampere_sgemm_128x64_nn", "fp32"),
+        ("sm90_xmma_gemm_e4m3e4m3_e4m3f32_f32_tn", "fp8"),
+    ],
+)
+def test_the_kernels_own_name_says_what_it_multiplies(tactic: str, dtype: str) -> None:
+    row = layer("c", "gemm", [{"Format/Datatype": "N/A due to dynamic shapes"}], TacticName=tactic)
+    (found,) = read_layers(json.dumps({"Layers": [row], "Bindings": []})).layers
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("told", "dtype"),
+    [
+        ("Float", "fp32"),
+        ("Half", "fp16"),
+        ("BFloat16", "bf16"),
+        ("Int8", "int8"),
+        ("UInt8", "uint8"),
+        ("Row major linear FP16 format (kLINEAR)", "fp16"),
+        ("N/A due to dynamic shapes", UNKNOWN),
+    ],
+)
+def test_types_are_read_however_they_are_told(told: str, dtype: str) -> None:
+    row = layer("c", "gemm", [{"Format/Datatype": told}])
+    (found,) = read_layers(json.dumps({"Layers": [row]})).layers
+    assert found.dtype == dtype
+
+
+def test_an_engine_built_without_details_gives_names_of_unknown_type() -> None:
+    found = coverage(read_layers('{"Layers": ["conv1", "pool"], "Bindings": []}').layers)
+    assert found.layers == {UNKNOWN: 1}
+
+
+def test_a_cast_is_no_convolution() -> None:
+    (found,) = read_layers(json.dumps({"Layers": [layer("c", "ConverterCast", [])]})).layers
+    assert not found.computes
+
+
+def test_shares_are_of_time_where_every_layer_has_one() -> None:
+    layers = read_layers(TEN).layers
+    timed = coverage(layers, {"conv1 + relu": 1.0, "fc": 3.0, REFORMAT: 9.0})
+    assert (timed.work, timed.share) == ("time", {"int8": 0.25, "fp16": 0.75})
+    assert coverage(layers, {"fc": 3.0}).work == "layers"
+
+
+def test_an_engine_in_which_nothing_computes_has_no_share() -> None:
+    idle = Layer(name="r", kind="Reformat", dtype="fp32", computes=False)
+    assert coverage([idle]).layers == coverage([idle]).share == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"Layers": 3}', '{"Layers": [3]}'])
+def test_what_is_of_neither_form_is_an_error(text: str) -> None:
+    with pytest.raises(ConversionError, match="cannot read"):
+        read_layers(text)
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "told nothing"), ("{}", "cannot read")])
+def test_an_engine_whose_layers_are_not_told_is_not_lost(text: str, why: str) -> None:
+    found, reason = understood(text)
+    assert found.layers == ()
+    assert why in reason
+    assert understood(TEN) == (read_layers(TEN), "")

@@ -1,0 +1,162 @@
+"""Builds in a process of their own: a double behind the real child, and children that break."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modelc.converters.trt.launching import build_with_python
+from modelc.converters.trt.records import BuildRequest
+from modelc.converters.trt.supervising import Patience
+from modelc.core.errors import ConversionError, MissingError
+
+Requests = Callable[..., BuildRequest]
+Children = Callable[..., tuple[str, ...]]
+SOON = Patience(whole=60.0, stop=20.0, terminate=1.0)
+
+
+def script(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", textwrap.dedent(text))
+
+
+@pytest.mark.parametrize("version", ["10.16", "11.4"])
+def test_what_the_child_builds_comes_back_with_progress_and_without_noise(
+    request_of: Requests,
+    tmp_path: Path,
+    child: Children,
+    version: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    told: list[tuple[int, int]] = []
+    built = build_with_python(
+        request_of(),
+        tmp_path,
+        lambda *at: told.append(at),
+        patience=SOON,
+        command=child(version=version),
+    )
+    assert built.tensorrt.startswith(version)
+    assert (tmp_path / "model.engine").read_bytes() == b"ftrt-engine"
+    assert told == [(250, 1000), (500, 1000), (750, 1000), (1000, 1000)]
+    assert "noise of its C++" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model.engine"]
+
+
+def test_an_error_in_the_child_comes_back_as_it_was(
+    request_of: Requests, tmp_path: Path, child: Children
+) -> None:
+    with pytest.raises(ConversionError, match="no engine: out of everything") as caught:
+        build_with_python(
+            request_of(),
+            tmp_path,
+            lambda *_: None,
+            patience=SOON,
+            command=child(engine=None, complaints=["out of everything"]),
+        )
+    assert caught.value.hint == "the whole text is in the log"
+
+
+def test_a_native_crash_while_building_is_an_error_with_signal_and_last_lines(
+    request_of: Requests, tmp_path: Path, child: Children
+) -> None:
+    crash = "os.write(2, b'Cask Error: illegal address\\\\n'); os.abort()"
+    with pytest.raises(ConversionError) as caught:
+        build_with_python(
+            request_of(), tmp_path, lambda *_: None, patience=SOON, command=child(before=crash)
+        )
+    assert "crashed with SIGABRT" in caught.value.message
+    assert "Cask Error: illegal address" in caught.value.message
+    assert caught.value.exit_code == 5
+    assert not list(tmp_path.glob("*.engine"))
+
+
+def test_an_interrupt_cancels_at_the_next_step(
+    request_of: Requests, tmp_path: Path, child: Children
+) -> None:
+    def interrupt(done: int, _: int) -> None:
+        if done == 1:
+            threading.Timer(0.0, signal.raise_signal, (signal.SIGINT,)).start()
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        build_with_python(
+            request_of(),
+            tmp_path,
+            interrupt,
+            patience=SOON,
+            command=child(steps=1000, pause=0.01),
+        )
+    assert time.monotonic() - began < 8  # by itself: the whole build takes 10 s, patience 20
+    assert not list(tmp_path.glob("*.engine"))
+
+
+def test_without_a_device_the_real_child_says_so(request_of: Requests, tmp_path: Path) -> None:
+    from modelc.converters.trt.driver import probe
+
+    if probe().devices:
+        pytest.skip("this host has a device")
+    with pytest.raises(MissingError, match="TensorRT needs a GPU"):
+        build_with_python(request_of(), tmp_path, lambda *_: None, patience=SOON)
+
+
+def test_a_child_that_ends_without_an_outcome_is_an_error(
+    request_of: Requests, tmp_path: Path
+) -> None:
+    with pytest.raises(ConversionError, match="ended with 3; its last lines: gave up"):
+        build_with_python(
+            request_of(),
+            tmp_path,
+            lambda *_: None,
+            command=script("import sys; print('gave up', file=sys.stderr); sys.exit(3)"),
+        )
+
+
+def test_an_outcome_of_an_earlier_build_is_not_taken_for_this_ones(
+    request_of: Requests, tmp_path: Path
+) -> None:
+    (tmp_path / "build.result.json").write_text('{"built": {"tensorrt": "1"}}')
+    with pytest.raises(ConversionError, match="said nothing"):
+        build_with_python(request_of(), tmp_path, lambda *_: None, command=script("pass"))
+
+
+def test_a_child_that_hangs_is_ended_after_the_timeout(
+    request_of: Requests, tmp_path: Path
+) -> None:
+    with pytest.raises(ConversionError, match="longer than") as caught:
+        build_with_python(
+            request_of(),
+            tmp_path,
+            lambda *_: None,
+            patience=Patience(whole=0.4, stop=0.1, terminate=0.1),
+            command=script("import time; time.sleep(60)"),
+        )
+    assert "--timeout" in caught.value.hint
+
+
+def test_lines_that_are_no_progress_go_to_the_log(
+    request_of: Requests, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[int, int]] = []
+    with pytest.raises(ConversionError):
+        build_with_python(
+            request_of(),
+            tmp_path,
+            lambda *at: told.append(at),
+            command=script("print('[TRT] chatter'); print('[3, 4]'); print('7'); print('[1]')"),
+        )
+    assert told == [(3, 4)]
+    assert "[TRT] chatter" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
+def test_a_python_that_is_not_there_is_named(request_of: Requests, tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="/no/python cannot be started"):
+        build_with_python(request_of(), tmp_path, lambda *_: None, command=("/no/python",))

@@ -1,0 +1,91 @@
+"""Text options to one frozen record: units, choices, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelc.converters.trt.options import (
+    KEYS,
+    BuilderChoice,
+    EngineOptions,
+    HardwareLevel,
+    parse_options,
+)
+from modelc.core.errors import UsageError
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    assert parse_options({}) == EngineOptions()
+    assert EngineOptions().tf32  # TensorRT's own default
+
+
+def test_every_key_is_read() -> None:
+    options = parse_options(
+        {
+            "workspace": "4G",
+            "optimization_level": "5",
+            "profiles": "x=1x3:2x3:4x3; x=8x3:8x3:8x3",
+            "timing_cache": "off",
+            "cache_folder": "/cache",
+            "version_compatible": "true",
+            "hardware_compatible": "ampere-plus",
+            "refittable": "true",
+            "strip_weights": "true",
+            "weight_streaming": "true",
+            "tf32": "false",
+            "plugins": "/a.so;/b.so",
+            "trust_engine": "true",
+            "builder": "trtexec",
+            "timeout": "90",
+            "weights": "/model.onnx",
+        }
+    )
+    plain = EngineOptions()
+    assert not [key for key in KEYS if getattr(options, key) == getattr(plain, key)]
+    assert (options.workspace, options.timeout) == (4 << 30, 90.0)
+    assert (options.plugins, len(options.profiles)) == (("/a.so", "/b.so"), 2)
+    assert options.hardware_compatible is HardwareLevel.AMPERE_PLUS
+    assert options.builder is BuilderChoice.TRTEXEC
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512M", 512 << 20), ("1.5g", 3 << 29), ("4096", 4096), ("1T", 1 << 40)]
+)
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert parse_options({"workspace": text}).workspace == size
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("workspace", "4 lots"),
+        ("workspace", "0"),
+        ("workspace", "-1G"),
+        ("workspace", "infG"),
+        ("workspace", "4Q"),
+        ("optimization_level", "6"),
+        ("optimization_level", "high"),
+        ("tf32", "maybe"),
+        ("hardware_compatible", "turing"),
+        ("builder", "make"),
+        ("timeout", "0"),
+        ("timeout", "nan"),
+        ("timeout", "soon"),
+    ],
+)
+def test_nonsense_is_refused_with_its_value(key: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text) as caught:
+        parse_options({key: text})
+    assert key.replace("_", "-") in caught.value.message
+
+
+def test_an_option_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="unknown TensorRT option 'workspaces'") as caught:
+        parse_options({"workspaces": "4G"})
+    assert "'workspace'" in caught.value.hint
+
+
+def test_a_version_compatible_engine_needs_trust() -> None:
+    with pytest.raises(UsageError, match="carries its own runtime") as caught:
+        parse_options({"version_compatible": "true"})
+    assert "--trust-engine" in caught.value.hint

@@ -1,0 +1,111 @@
+"""Whether engines can be built here: the driver first, then what builds, and never an import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelc.converters import tensorrt_engine
+from modelc.converters.trt.driver import CudaDevice, Driver, probe
+from modelc.converters.trt.package import Installed, find, load_tensorrt, readiness_of
+from modelc.core.errors import MissingError
+from modelc.core.signature import Signature
+
+NONE = Driver(version=None, devices=(), reason="no CUDA driver: libcuda.so.1 is not there")
+ONE = Driver(
+    version=13010,
+    devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
+)
+
+
+def test_without_a_device_the_driver_says_why() -> None:
+    found = readiness_of(NONE, Installed(importable=True, package="11.4.0", program="/t"))
+    assert not found.ready
+    assert found.reason == NONE.reason
+    assert "NVIDIA GPU" in found.mend
+
+
+def test_with_a_device_and_no_tensorrt_it_says_what_to_install() -> None:
+    found = readiness_of(ONE, Installed())
+    assert not found.ready
+    assert found.reason == "neither the tensorrt package nor the trtexec program is installed"
+    assert found.mend == "pip install 'tensorrt>=10.13'"
+
+
+@pytest.mark.parametrize("version", ["10.12.0.36", "8.6.1", "10"])
+def test_a_package_below_the_floor_is_too_old(version: str) -> None:
+    found = readiness_of(ONE, Installed(importable=True, package=version))
+    assert not found.ready
+    assert f"tensorrt {version} is older than 10.13" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("installed", "version"),
+    [
+        (Installed(importable=True, package="10.13.0.35"), "10.13.0.35"),
+        (Installed(importable=True, package="11.4.0.106"), "11.4.0.106"),
+        (Installed(importable=False, program="/usr/bin/trtexec"), "trtexec"),
+    ],
+)
+def test_a_device_and_something_that_builds_is_ready(installed: Installed, version: str) -> None:
+    found = readiness_of(ONE, installed)
+    assert (found.ready, found.version) == (True, version)
+
+
+def test_the_program_is_looked_for_on_the_path() -> None:
+    assert find(lambda name: f"/bin/{name}").program == "/bin/trtexec"
+
+
+def test_readiness_imports_nothing_of_the_frameworks() -> None:
+    asked = (
+        "import sys\n"
+        "from modelc.converters import tensorrt_engine\n"
+        "tensorrt_engine.readiness()\n"
+        "print([n for n in ('tensorrt', 'torch', 'numpy', 'onnx', 'msgspec') if n in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_tensorrt_is_not_imported_without_a_device() -> None:
+    with pytest.raises(MissingError, match=r"needs a GPU: no CUDA driver"):
+        load_tensorrt(lambda: NONE)
+
+
+def test_a_package_that_cannot_be_imported_is_missing() -> None:
+    if find().importable:
+        pytest.skip("tensorrt is installed")
+    with pytest.raises(MissingError, match="tensorrt cannot be imported"):
+        load_tensorrt(lambda: ONE)
+
+
+def test_a_runner_without_a_device_is_missing(tmp_path: Path) -> None:
+    if probe().devices:
+        pytest.skip("this host has a device")
+    with pytest.raises(MissingError, match="needs a GPU"):
+        tensorrt_engine.open_runner(tmp_path / "e.engine", "cuda", Signature(inputs=()))
+
+
+def test_a_runner_on_the_cpu_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="runs on cuda, not on cpu"):
+        tensorrt_engine.open_runner(tmp_path / "e.engine", "cpu", Signature(inputs=()))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "claimed"),
+    [
+        ("m.engine", b"ftrt\0\0", True),
+        ("m.engine", b"{json}", False),
+        ("m.engine", b"", False),
+        ("m.plan", b"ftrt\0\0", False),
+    ],
+)
+def test_an_engine_is_known_by_suffix_and_first_bytes(
+    tmp_path: Path, name: str, content: bytes, claimed: bool
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert tensorrt_engine.claims(tmp_path / name) is claimed
+    assert not tensorrt_engine.claims(tmp_path)

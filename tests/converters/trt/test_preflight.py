@@ -1,0 +1,331 @@
+"""The pre-flight: faults planted in models, and models that have none."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from modelc.converters.trt.preflight import preflight
+from modelc.core.contract import Job, Preflight
+from modelc.core.errors import ConversionError, UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+
+X = "x:float32[n=1..4,8]"
+Fly = Callable[..., Preflight]
+
+
+def saved(folder: Path, nodes: str, *, head: str, weights: str, opset: str) -> Path:
+    """The graph as a file, with a sidecar that calls the maker of `z` the module `head.bad`."""
+    text = f"<ir_version: 10, opset_import: [{opset}]> g {head} <{weights}> {{ {nodes} }}"
+    model = parser.parse_model(text)
+    for node in model.graph.node:
+        node.name = f"node_{node.output[0]}"
+    path = folder / "model.onnx"
+    onnx.save_model(model, str(path))
+    sidecar = {"schema_version": 1, "nodes": {"node_z": {"module": "head.bad"}}}
+    path.with_suffix(".debug.json").write_text(json.dumps(sidecar))
+    return path
+
+
+@pytest.fixture
+def fly(tmp_path: Path) -> Fly:
+    """`fly("y = Relu(x)")`: the pre-flight of that graph."""
+
+    def run(
+        nodes: str,
+        *inputs: str,
+        head: str = "(float[n,8] x) => (float[n,8] y)",
+        weights: str = "",
+        opset: str = '"" : 20',
+        settings: Mapping[str, str] | None = None,
+        precision: Precision = Precision.FP16,
+    ) -> Preflight:
+        path = saved(tmp_path, nodes, head=head, weights=weights, opset=opset)
+        return preflight(job_for(path, *(inputs or (X,)), settings=settings, precision=precision))
+
+    return run
+
+
+def job_for(
+    path: Path,
+    *inputs: str,
+    settings: Mapping[str, str] | None = None,
+    precision: Precision = Precision.FP16,
+) -> Job:
+    return Job(
+        signature=resolve([parse_input(text) for text in inputs], {}),
+        precision=precision,
+        folder=path.parent,
+        stem="model",
+        example={},
+        parent=path,
+        settings=settings or {},
+    )
+
+
+def test_a_plain_model_has_neither_blockers_nor_warnings(fly: Fly) -> None:
+    found = fly("y = Relu(x)")
+    assert (found.blockers, found.warnings) == ((), ())
+    assert "operators.md" in found.source
+
+
+def test_the_memory_is_that_of_the_largest_sizes(fly: Fly) -> None:
+    assert fly("y = Add(x, x)").memory == 2 * 4 * 8 * 4
+
+
+def test_the_workspace_is_added_where_it_is_limited(fly: Fly) -> None:
+    plain = fly("y = Add(x, x)").memory
+    assert fly("y = Add(x, x)", settings={"workspace": "1M"}).memory == plain + (1 << 20)
+
+
+def test_an_operator_that_is_not_supported_is_a_blocker_with_its_module(fly: Fly) -> None:
+    found = fly("z = Det(x) y = Relu(z)", head="(float[n,n] x) => (float y)")
+    assert found.blockers == ("head.bad (Det node_z): Det is not supported",)
+
+
+def test_an_operator_that_the_table_does_not_know_is_a_blocker(fly: Fly) -> None:
+    found = fly("z = Swish(x) y = Relu(z)")
+    assert found.blockers == ("head.bad (Swish node_z): Swish is not in the table of 10.15",)
+
+
+def test_repeated_ones_are_counted(fly: Fly) -> None:
+    (line,) = fly("z = BitwiseNot(x) b = BitwiseNot(z) y = BitwiseNot(b)").blockers
+    assert line.startswith("3 × BitwiseNot is not supported, first at head.bad (")  # noqa: RUF001 - a count
+
+
+def test_another_domain_needs_a_plugin(fly: Fly) -> None:
+    (line,) = fly("z = my.domain.Mine(x) y = Relu(z)", opset='"" : 20, "my.domain" : 1').blockers
+    assert "Mine of my.domain needs a plugin" in line
+    assert "--plugins" in line
+
+
+def test_a_plugin_that_is_named_is_trusted_to_have_it(fly: Fly) -> None:
+    found = fly(
+        "z = my.domain.Mine(x) y = Relu(z)",
+        opset='"" : 20, "my.domain" : 1',
+        settings={"plugins": "libmine.so"},
+    )
+    assert found.blockers == ()
+    assert "plugin libraries" in found.warnings[0]
+
+
+def test_one_of_tensorrts_own_plugins_is_a_warning(fly: Fly) -> None:
+    found = fly("z = EfficientNMS_TRT(x) y = Relu(z)")
+    assert found.blockers == ()
+    assert "one of TensorRT's plugins" in found.warnings[0]
+
+
+def test_the_models_own_functions_are_looked_into(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+        g (float[n,8] x) => (float[n,8] y) { y = own.twice(x) }
+        <domain: "own", opset_import: ["" : 20]> twice (a) => (b) { z = Det(a) b = Add(z, a) }"""
+    path = tmp_path / "model.onnx"
+    onnx.save_model(parser.parse_model(text), str(path))
+    (line,) = preflight(job_for(path, X)).blockers
+    assert "Det is not supported" in line
+
+
+@pytest.mark.parametrize("operator", ["NonZero"])
+def test_a_size_that_depends_on_data_is_a_warning(fly: Fly, operator: str) -> None:
+    found = fly(
+        f"z = {operator}(x) y = Cast <to: int = 1> (z)", head="(float[n,8] x) => (float[2,k] y)"
+    )
+    assert found.blockers == ()
+    assert any("output allocator" in line and "head.bad" in line for line in found.warnings)
+    assert any("leaves them out" in line for line in found.warnings)
+
+
+def test_a_restriction_of_an_operator_is_a_blocker(fly: Fly) -> None:
+    found = fly(
+        "z, i = MaxPool <kernel_shape: ints = [2, 2]> (x) y = Relu(z)",
+        "x:float32[n=1..4,3,8,8]",
+        head="(float[n,3,8,8] x) => (float[n,3,7,7] y, int64[n,3,7,7] i)",
+    )
+    assert found.blockers == ("head.bad (MaxPool node_z): MaxPool: its indices are read",)
+
+
+@pytest.mark.parametrize("dtype", ["string", "complex64", "int16", "uint64"])
+def test_a_type_that_tensorrt_does_not_have_is_a_blocker(fly: Fly, dtype: str) -> None:
+    found = fly("z = Identity(x) y = Identity(z)", head=f"({dtype}[n,8] x) => ({dtype}[n,8] y)")
+    assert any(f"TensorRT has no type {dtype}" in line for line in found.blockers)
+
+
+def test_uint8_is_for_inputs_and_casts(fly: Fly) -> None:
+    head = "(uint8[n,8] x) => (float[n,8] y)"
+    assert fly("y = Cast <to: int = 1> (x)", "x:uint8[n=1..4,8]", head=head).blockers == ()
+    (line,) = fly(
+        "z = Add(x, x) y = Cast <to: int = 1> (z)", "x:uint8[n=1..4,8]", head=head
+    ).blockers
+    assert "uint8 inside the model" in line
+
+
+def test_doubles_are_told_and_what_is_beyond_float32_is_too(fly: Fly) -> None:
+    found = fly(
+        "d = Cast <to: int = 11> (x) z = Add(d, c) y = Cast <to: int = 1> (z)",
+        weights="double c = {1e300}",
+    )
+    assert found.blockers == ()
+    assert any("computes them in float32" in line for line in found.warnings)
+    assert any("c: a constant of double beyond float32" in line for line in found.warnings)
+
+
+def test_a_type_that_the_table_does_not_list_is_a_warning(fly: Fly) -> None:
+    found = fly(
+        "i = Cast <to: int = 6> (x) z = MatMul(i, i) y = Cast <to: int = 1> (z)",
+        head="(float[n,n] x) => (float[n,n] y)",
+    )
+    assert found.blockers == ()
+    assert any("MatMul of int32 is not in the table" in line for line in found.warnings)
+
+
+def test_indices_of_int64_are_as_they_should_be(fly: Fly) -> None:
+    found = fly(
+        "s = Shape(x) t = CumSum(x, a) y = Reshape(t, s)",
+        weights="int64 a = {1}",
+    )
+    assert (found.blockers, found.warnings) == ((), ())
+
+
+def test_a_dim_without_bounds_is_a_blocker_that_says_what_to_give(fly: Fly) -> None:
+    (line,) = fly(
+        "y = Relu(x)", "x:float32[rows,8]", head="(float[rows,8] x) => (float[rows,8] y)"
+    ).blockers
+    assert "'rows' of x has no bounds" in line
+    assert "rows=min..max" in line
+
+
+def test_a_profile_gives_bounds(fly: Fly) -> None:
+    found = fly(
+        "y = Relu(x)",
+        "x:float32[rows,8]",
+        head="(float[rows,8] x) => (float[rows,8] y)",
+        settings={"profiles": "x=1x8:2x8:16x8"},
+    )
+    assert found.blockers == ()
+
+
+def test_a_dim_that_the_model_fixed_is_a_blocker(fly: Fly) -> None:
+    (line,) = fly("y = Relu(x)", head="(float[4,8] x) => (float[4,8] y)").blockers
+    assert line == "dim 0 of x is 4 in the model, not n=1..4"
+
+
+@pytest.mark.parametrize(
+    ("opset", "blockers", "warnings"), [(8, 0, 1), (20, 0, 0), (24, 0, 0), (25, 0, 1), (26, 1, 0)]
+)
+def test_opsets_outside_the_parsers_are_told(
+    fly: Fly, opset: int, blockers: int, warnings: int
+) -> None:
+    found = fly("y = Relu(x)", opset=f'"" : {opset}')
+    assert (len(found.blockers), len(found.warnings)) == (blockers, warnings)
+
+
+def test_int8_that_is_not_quantized_is_a_blocker(fly: Fly) -> None:
+    (line,) = fly(
+        "y = MatMul(x, w)",
+        precision=Precision.INT8,
+        head="(float[n,8] x, float[8,8] w) => (float[n,8] y)",
+    ).blockers[:1]
+    assert "nothing is quantized" in line
+
+
+def test_asymmetric_qdq_is_a_blocker(fly: Fly) -> None:
+    found = fly(
+        "q = QuantizeLinear(x, s, z0) z = DequantizeLinear(q, s, z0) y = Relu(z)",
+        weights="float s = {0.1}, int8 z0 = {3}",
+    )
+    assert any("symmetrically" in line for line in found.blockers)
+
+
+def test_weights_that_were_left_behind_are_a_blocker(tmp_path: Path) -> None:
+    import numpy as np
+    from onnx import numpy_helper
+
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[n,8] x) => (float[n,8] y)'
+        " { y = MatMul(x, w) }"
+    )
+    weight = np.ones((8, 8), dtype=np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    path = tmp_path / "model.onnx"
+    onnx.save_model(
+        model, str(path), save_as_external_data=True, location="model.onnx.data", size_threshold=0
+    )
+    assert preflight(job_for(path, X)).blockers == ()
+    (tmp_path / "model.onnx.data").unlink()
+    (line,) = preflight(job_for(path, X)).blockers
+    assert "model.onnx.data, which is not beside it" in line
+
+
+def test_a_tensor_of_more_than_2_to_the_31_elements_is_a_warning(fly: Fly) -> None:
+    found = fly("y = Add(x, x)", "x:float32[n=1..300000000,8]")
+    assert any("2,400,000,000 elements" in line for line in found.warnings)
+
+
+def test_faults_in_the_branches_of_an_if_are_found(fly: Fly) -> None:
+    found = fly(
+        "z = If (c) <then_branch = t () => (float a) { a = Det(x) }, "
+        "else_branch = e () => (float b) { b = Det(x) }> y = Relu(z)",
+        head="(float[n,n] x, bool c) => (float y)",
+    )
+    assert any(line.startswith("2 × Det is not supported") for line in found.blockers)  # noqa: RUF001
+
+
+def test_everything_found_is_in_the_log(fly: Fly, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        fly("z = BitwiseNot(x) b = BitwiseNot(z) y = BitwiseNot(b)")
+    assert sum("BitwiseNot is not supported" in line for line in caplog.messages) == 3
+
+
+def test_an_option_that_there_is_not_is_refused(fly: Fly) -> None:
+    with pytest.raises(UsageError, match="TensorRT option"):
+        fly("y = Relu(x)", settings={"nosuch": "1"})
+
+
+def test_a_file_that_is_no_model_is_a_conversion_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x99 not a model")
+    with pytest.raises(ConversionError, match="onnx_ir refused the model"):
+        preflight(job_for(path, X))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("onnx")
+@pytest.mark.filterwarnings("ignore")  # the exporter's own; the pipeline logs them
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("nested", None),
+        ("lstm", ("tokens:int64[batch=1..4,seq=2..16]{0..49}",)),
+        (
+            "bert",
+            ("ids:int64[batch=1..4,seq=2..16]{0..99}", "mask:int64[batch=1..4,seq=2..16]{0..1}"),
+        ),
+    ],
+)
+def test_the_sample_models_have_no_blocker(
+    exports: Callable[[str], Path], name: str, inputs: tuple[str, ...] | None
+) -> None:
+    from modelc.sample_models import nested
+
+    path = exports(name) / "model.onnx"
+    found = preflight(job_for(path, *(inputs or nested.SIGNATURE), precision=Precision.FP32))
+    assert found.blockers == ()
+    assert found.memory > path.stat().st_size // 2
+
+
+@pytest.mark.needs("onnx")
+@pytest.mark.filterwarnings("ignore")
+def test_digits_have_neither_blockers_nor_warnings(exported_digits: Path) -> None:
+    job = job_for(
+        exported_digits / "model.onnx", "x:float32[batch=1..8,1,8,8]", precision=Precision.FP32
+    )
+    found = preflight(job)
+    assert (found.blockers, found.warnings) == ((), ())

@@ -1,0 +1,99 @@
+"""Optimization profiles: from text, from a signature, and which one holds a feed."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelc.converters.trt.profiles import (
+    ShapeRange,
+    fitting,
+    profiles_for,
+    read_profiles,
+    told,
+    unbounded,
+)
+from modelc.core.errors import UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+
+
+def signature(*inputs: str) -> Signature:
+    return resolve([parse_input(text) for text in inputs], {})
+
+
+IMAGE = signature("x:float32[batch=1..2..8,3,16,16]")
+TEXT = signature("ids:int64[batch=1..4,seq=2..16]", "mask:int64[batch=1..4,seq=2..16]")
+
+
+def test_the_signature_alone_gives_one_profile() -> None:
+    (profile,) = profiles_for(IMAGE, ())
+    assert told(profile) == "x=1x3x16x16:2x3x16x16:8x3x16x16"
+
+
+def test_each_extra_profile_comes_after_the_signatures() -> None:
+    extra = read_profiles(["x=1x3x16x16:1x3x16x16:1x3x16x16", "x=16x3x16x16:32x3x16x16:64x3x16x16"])
+    assert [told(one) for one in profiles_for(IMAGE, extra)[1:]] == [told(one) for one in extra]
+
+
+def test_what_is_told_can_be_read_again() -> None:
+    (profile,) = profiles_for(TEXT, ())
+    assert read_profiles([told(profile)]) == (profile,)
+
+
+def test_an_input_left_out_has_the_signatures_shapes() -> None:
+    extra = read_profiles(["mask=1x2:1x2:1x2"])
+    assert told(profiles_for(TEXT, extra)[1]) == "ids=1x2:2x9:4x16,mask=1x2:1x2:1x2"
+
+
+def test_a_scalar_has_an_empty_shape() -> None:
+    assert read_profiles(["s=::"])[0][0] == ShapeRange(name="s", low=(), opt=(), high=())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "=1:2:3",
+        "x=1x3",
+        "x=1x3:2x3",
+        "x=1x3:ax3:4x3",
+        "x=1x3:2x3:3x3:4x3",
+        "x=4x3:2x3:8x3",
+        "x=1x3:2x3:1x3",
+        "x=1x3:2:4x3",
+        "x=-1x3:2x3:4x3",
+        "x=1:1:1,x=2:2:2",
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--profile"):
+        read_profiles([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("y=1:1:1", "'y', which is no input"),
+        ("x=1x3:1x3:1x3", "x has 4 dims, not 2"),
+        ("x=1x3x16x16:1x3x16x16:1x3x32x16", "a dim of x is always 16"),
+    ],
+)
+def test_a_profile_that_is_not_the_models_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        profiles_for(IMAGE, read_profiles([text]))
+
+
+def test_the_first_profile_that_holds_all_inputs_is_taken() -> None:
+    profiles = profiles_for(TEXT, read_profiles(["ids=1x32:1x32:8x64,mask=1x32:1x32:8x64"]))
+    assert fitting(profiles, {"ids": (4, 16), "mask": (1, 2)}) == 0
+    assert fitting(profiles, {"ids": (8, 64), "mask": (8, 64)}) == 1
+    assert fitting(profiles, {"ids": (4, 16), "mask": (8, 64)}) is None
+    assert fitting(profiles, {"ids": (4,), "mask": (1, 2)}) is None
+
+
+def test_a_dim_without_bounds_is_told_once_unless_a_profile_bounds_it() -> None:
+    (line,) = unbounded(signature("x:float32[rows,6]"), ())
+    assert "'rows' of x has no bounds" in line
+    assert "rows=min..max" in line
+    assert unbounded(signature("x:float32[rows,6]"), read_profiles(["x=1x6:4x6:8x6"])) == ()
+    assert unbounded(IMAGE, ()) == ()

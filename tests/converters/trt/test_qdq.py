@@ -1,0 +1,371 @@
+"""The Q/DQ rules: each fault planted in a small network that is right without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from modelc.converters.onnx_origins import Origin
+from modelc.converters.trt.findings import Finding, Severity, told
+from modelc.converters.trt.qdq import check_qdq
+
+ORIGINS = {"conv": Origin(module="stem.conv"), "fc": Origin(module="head.fc")}
+
+
+@dataclass
+class Net:
+    """A network that grows node by node; tensors are known by name."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    weights: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=lambda: ["y"])
+
+    def const(self, name: str, value: object, dtype: object = np.float32) -> str:
+        self.weights[name] = np.asarray(value, dtype=dtype)  # type: ignore[call-overload]  # any dtype
+        return name
+
+    def node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        name = attributes.pop("name", f"{operator}_{output}")
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=name, **attributes))
+        return output
+
+    def pair(
+        self,
+        data: str,
+        *,
+        scale: object = 0.1,
+        zero: object = 0,
+        dtype: object = np.int8,
+        **axis: int,
+    ) -> str:
+        """Q and DQ on a tensor, with the same scale and zero point."""
+        shared = [self.const(f"{data}_s", scale), self.const(f"{data}_z", zero, dtype)]
+        self.node("QuantizeLinear", [data, *shared], f"{data}_q", **axis)
+        return self.node("DequantizeLinear", [f"{data}_q", *shared], f"{data}_dq", **axis)
+
+    def weight(self, name: str, shape: tuple[int, ...], *, axis: int, scales: int = 0) -> str:
+        """An int8 weight with a DQ of one scale a channel."""
+        count = scales or shape[axis]
+        data = self.const(name, np.ones(shape), np.int8)
+        shared = [
+            self.const(f"{name}_s", [0.1] * count),
+            self.const(f"{name}_z", [0] * count, np.int8),
+        ]
+        return self.node("DequantizeLinear", [data, *shared], f"{name}_dq", axis=axis)
+
+    def model(self) -> onnx_ir.Model:
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.outputs],
+            [numpy_helper.from_array(value, name) for name, value in self.weights.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        return onnx_ir.from_proto(model)
+
+
+def conv(net: Net, data: str, weight: str, output: str = "y", name: str = "conv") -> str:
+    bias = net.const(f"{output}_b", [0.5] * 4)
+    return net.node("Conv", [data, weight, bias], output, name=name, pads=[1, 1, 1, 1])
+
+
+def quantized(**pair: Any) -> Net:
+    """One convolution in int8 that TensorRT takes."""
+    net = Net()
+    conv(net, net.pair("x", **pair), net.weight("w", (4, 3, 3, 3), axis=0))
+    return net
+
+
+def found(net: Net, *, required: bool = True) -> tuple[Finding, ...]:
+    return check_qdq(net.model(), ORIGINS, required=required)
+
+
+def errors(net: Net) -> list[str]:
+    return [one.what for one in found(net) if one.severity is Severity.ERROR]
+
+
+def warnings(net: Net) -> list[str]:
+    return [one.what for one in found(net) if one.severity is Severity.WARNING]
+
+
+def test_a_symmetric_int8_convolution_has_no_fault() -> None:
+    assert found(quantized()) == ()
+
+
+def test_a_zero_point_that_is_not_zero_is_an_error_with_its_value() -> None:
+    first = found(quantized(zero=3))[0]
+    assert first.what.startswith("a zero point that is not 0")
+    assert first.detail == "3"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16], ids=["uint8", "int16"])
+def test_another_type_than_int8_is_an_error(dtype: object) -> None:
+    both = [one for one in found(quantized(dtype=dtype)) if "not int8" in one.what]
+    assert [one.detail for one in both] == [np.dtype(dtype).name] * 2  # type: ignore[call-overload]  # any dtype
+
+
+def test_a_zero_point_left_out_means_uint8() -> None:
+    net = quantized()
+    for node in net.nodes[:2]:
+        del node.input[2]
+    assert {one.detail for one in found(net)} == {"uint8"}
+
+
+def test_output_dtype_says_int8_where_the_zero_point_is_left_out() -> None:
+    net = quantized()
+    for node in net.nodes[:2]:
+        del node.input[2]
+    net.nodes[0].attribute.append(helper.make_attribute("output_dtype", TensorProto.INT8))
+    assert found(net) == ()
+
+
+@pytest.mark.parametrize(
+    ("scale", "what"),
+    [
+        (0.0, "a scale that is not positive"),
+        (-0.5, "a scale that is not positive"),
+        (np.inf, "a scale that is not finite"),
+        (np.nan, "a scale that is not finite"),
+    ],
+)
+def test_a_scale_is_positive_and_finite(scale: float, what: str) -> None:
+    assert errors(quantized(scale=scale)) == [what, what]
+
+
+def test_one_bad_scale_among_the_channels_is_found() -> None:
+    net = quantized()
+    net.weights["w_s"][2] = np.inf
+    assert [one.detail for one in found(net)] == ["inf"]
+
+
+def test_a_scale_that_is_computed_is_an_error() -> None:
+    net = quantized()
+    net.nodes.insert(0, helper.make_node("ReduceMax", ["x"], ["s"], keepdims=0))
+    for node in net.nodes[1:3]:
+        node.input[1] = "s"
+    assert errors(net) == ["a scale that is computed, not a constant"] * 2
+
+
+def test_an_int32_bias_behind_a_dq_is_an_error() -> None:
+    net = quantized()
+    bias = [net.const("b", [1, 2, 3, 4], np.int32), net.const("b_s", [0.1] * 4)]
+    net.node("DequantizeLinear", [*bias, net.const("b_z", [0] * 4, np.int32)], "b_dq", axis=0)
+    net.nodes.insert(0, net.nodes.pop())
+    net.nodes[-1].input[2] = "b_dq"
+    (only,) = found(net)
+    assert only.what.startswith("a bias in int32")
+    assert only.place == "stem.conv (DequantizeLinear DequantizeLinear_b_dq)"
+
+
+def test_a_q_that_nothing_reads_is_an_error() -> None:
+    net = quantized()
+    net.node("QuantizeLinear", ["x", "x_s", "x_z"], "unread")
+    assert errors(net) == ["a QuantizeLinear that nothing reads"]
+
+
+def test_a_q_that_another_operator_reads_is_an_error() -> None:
+    net = quantized()
+    net.node("Transpose", ["x_q"], "turned")
+    assert errors(net) == ["a QuantizeLinear that something else than a DequantizeLinear reads"]
+
+
+def test_a_dq_of_a_computed_tensor_is_an_error() -> None:
+    net = quantized()
+    cast = helper.make_node("Cast", ["x"], ["x_q"], to=TensorProto.INT8)
+    net.nodes[0] = cast  # in place of the Q
+    dangling = found(net)[0]
+    assert dangling.what == "a DequantizeLinear of what is neither quantized nor a constant"
+    assert dangling.detail == "Cast"
+
+
+def test_a_model_without_q_and_dq_has_quantized_nothing() -> None:
+    net = Net()
+    conv(net, "x", net.const("w", np.ones((4, 3, 3, 3))))
+    assert errors(net) == [
+        "nothing is quantized: there is no QuantizeLinear and no DequantizeLinear"
+    ]
+
+
+def test_it_need_not_be_quantized_where_that_is_not_required() -> None:
+    net = Net()
+    conv(net, "x", net.const("w", np.ones((4, 3, 3, 3))))
+    assert found(net, required=False) == ()
+
+
+def test_a_pair_that_serves_no_layer_has_quantized_nothing() -> None:
+    net = Net()
+    net.node("Relu", [net.pair("x")], "r")
+    conv(net, "r", net.const("w", np.ones((4, 3, 3, 3))))
+    assert errors(net) == [
+        "nothing is quantized: none of 1 layers has Q/DQ on both of its operands"
+    ]
+
+
+def test_a_layer_whose_weight_lost_its_dq_is_told() -> None:
+    net = quantized()
+    conv(net, net.pair("x"), net.const("w2", np.ones((4, 3, 3, 3))), "z", name="fc")
+    net.nodes = net.nodes[:4] + net.nodes[-1:]
+    (only,) = found(net)
+    assert only.severity is Severity.WARNING
+    assert only.place == "head.fc (Conv fc)"
+    assert only.detail == "its data is"
+
+
+def test_scales_on_another_axis_of_a_convs_weight_are_an_error() -> None:
+    net = Net()
+    conv(net, net.pair("x"), net.weight("w", (4, 3, 3, 3), axis=1))
+    (only,) = found(net)
+    assert "another axis" in only.what
+    assert only.detail == "axis 1, not 0"
+
+
+@pytest.mark.parametrize(("operator", "axis"), [("Gemm", 1), ("MatMul", 1), ("ConvTranspose", 1)])
+def test_output_channels_lie_on_the_operators_own_axis(operator: str, axis: int) -> None:
+    def net(on: int) -> Net:
+        made = Net()
+        shape = (3, 4, 3, 3) if operator == "ConvTranspose" else (8, 5)
+        made.node(operator, [made.pair("x"), made.weight("w", shape, axis=on)], "y", name="fc")
+        return made
+
+    assert found(net(axis)) == ()
+    assert ["another axis" in what for what in errors(net(0))] == [True]
+
+
+def test_a_gemm_with_a_transposed_weight_has_them_on_axis_0() -> None:
+    net = Net()
+    net.node("Gemm", [net.pair("x"), net.weight("w", (5, 8), axis=0)], "y", transB=1)
+    assert found(net) == ()
+
+
+def test_a_transpose_between_weight_and_layer_is_followed() -> None:
+    net = Net()
+    turned = net.node("Transpose", [net.weight("w", (5, 8), axis=0)], "w_t", perm=[1, 0])
+    net.node("MatMul", [net.pair("x"), turned], "y")
+    assert found(net) == ()
+
+
+def test_as_many_scales_as_channels_are_needed() -> None:
+    net = Net()
+    conv(net, net.pair("x"), net.weight("w", (4, 3, 3, 3), axis=0, scales=5))
+    (only,) = [one for one in found(net) if "as many as" in one.what]
+    assert only.detail == "5 for 4 on axis 0"
+
+
+def test_as_many_zero_points_as_scales_are_needed() -> None:
+    net = quantized()
+    net.weights["w_z"] = np.zeros(1, np.int8)
+    (only,) = found(net)
+    assert only.detail == "1 and 4"
+
+
+def test_scales_by_channel_are_for_weights_alone() -> None:
+    net = Net()
+    data = net.pair("x", scale=[0.1] * 3, zero=[0] * 3, axis=1)
+    conv(net, data, net.weight("w", (4, 3, 3, 3), axis=0))
+    assert [what.partition(" on ")[0] for what in errors(net)] == ["one scale a channel"] * 2
+
+
+def test_a_float_weight_behind_its_own_q_is_a_weight() -> None:
+    net = Net()
+    net.const("w", np.ones((4, 3, 3, 3)))
+    weight = net.pair("w", scale=[0.1] * 4, zero=[0] * 4, axis=0)
+    conv(net, net.pair("x"), weight)
+    assert found(net) == ()
+
+
+@pytest.mark.parametrize("operator", ["QLinearConv", "MatMulInteger", "DynamicQuantizeLinear"])
+def test_operators_with_integers_inside_are_errors(operator: str) -> None:
+    net = quantized()
+    net.node(operator, ["x"], "z")
+    assert errors(net) == [f"{operator} instead of QuantizeLinear and DequantizeLinear"]
+
+
+def test_a_q_of_another_domain_is_an_error() -> None:
+    net = quantized()
+    net.node("QuantizeLinear", ["x", "x_s", "x_z"], "z", domain="com.microsoft")
+    assert errors(net) == ["QuantizeLinear that is not ONNX's own"]
+
+
+def residual(skip: Callable[[Net], str], *, behind: bool = False) -> Net:
+    """conv(x) + skip, Relu, and the Q of the next layer; `behind` puts a pair on the conv too."""
+    net = quantized()
+    net.nodes[-1].output[0] = "c"
+    branch = net.pair("c") if behind else "c"
+    net.node("Add", [branch, skip(net)], "sum", name="add")
+    net.node("Relu", ["sum"], "r")
+    conv(net, net.pair("r"), net.weight("w2", (4, 4, 3, 3), axis=0), name="fc")
+    return net
+
+
+def other(net: Net) -> str:
+    return net.node("MaxPool", ["x"], "skip", kernel_shape=[1, 1])
+
+
+def test_a_residual_sum_with_a_quantized_skip_is_right() -> None:
+    assert found(residual(lambda net: net.pair(other(net)))) == ()
+
+
+def test_a_residual_sum_with_a_float_skip_is_told() -> None:
+    (only,) = found(residual(other))
+    assert only.severity is Severity.WARNING
+    assert "without Q/DQ on its skip input" in only.what
+
+
+def test_a_residual_sum_with_pairs_on_both_inputs_is_told() -> None:
+    (what,) = warnings(residual(lambda net: net.pair(other(net)), behind=True))
+    assert "on both inputs" in what
+
+
+def test_a_float_skip_is_told_where_the_layer_has_a_pair_of_its_own() -> None:
+    (what,) = warnings(residual(other, behind=True))
+    assert "without Q/DQ on its skip input" in what
+
+
+def test_two_layers_of_which_none_has_a_pair_are_told() -> None:
+    def shortcut(net: Net) -> str:
+        return conv(net, "x_dq", net.weight("w3", (4, 3, 3, 3), axis=0), "skip", name="shortcut")
+
+    (what,) = warnings(residual(shortcut))
+    assert "without Q/DQ on its skip input" in what
+
+
+def test_a_layer_behind_the_sum_of_its_bias_is_a_layer() -> None:
+    net = Net()
+    product = net.node("MatMul", [net.pair("x"), net.weight("w", (8, 8), axis=1)], "p", name="fc")
+    biased = net.node("Add", [product, net.const("b", [0.5] * 8)], "biased")
+    net.node("Add", [biased, other(net)], "sum", name="add")
+    net.node("MatMul", [net.pair("sum"), net.weight("w2", (8, 8), axis=1)], "y")
+    (what,) = warnings(net)
+    assert "without Q/DQ on its skip input" in what
+
+
+def test_a_sum_that_stays_in_floating_point_is_not_judged() -> None:
+    net = quantized()
+    net.nodes[-1].output[0] = "c"
+    net.node("Add", ["c", other(net)], "y", name="add")
+    assert found(net) == ()
+
+
+def test_repeated_faults_are_one_line_with_their_count() -> None:
+    (line,) = told(found(quantized(zero=3)), Severity.ERROR)
+    assert line.startswith("2 × a zero point that is not 0")  # noqa: RUF001 - a count
+    assert line.endswith("first at stem.conv (QuantizeLinear QuantizeLinear_x_q) (3)")
+
+
+def test_faults_inside_the_branches_of_an_if_are_found() -> None:
+    inner = quantized(zero=3)
+    body = helper.make_graph(
+        [*inner.nodes], "then", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
+    net = Net(weights=dict(inner.weights), outputs=["out"])
+    net.const("flag", value=True, dtype=np.bool_)
+    net.node("If", ["flag"], "out", then_branch=body, else_branch=body)
+    assert any("zero point" in what for what in errors(net))

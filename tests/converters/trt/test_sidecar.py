@@ -1,0 +1,100 @@
+"""The record beside an engine, and what is told from it without loading the engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.converters import tensorrt_engine
+from modelc.converters.trt.inspector import Layer
+from modelc.converters.trt.sidecar import EngineSidecar, read_sidecar, sidecar_of, write_sidecar
+from modelc.core.contract import TensorInfo
+from modelc.core.digest import record_of
+from modelc.core.errors import RunnerError
+from modelc.core.records import FileRecord
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    path = tmp_path / "model.fp16.engine"
+    path.write_bytes(b"ftrt and what follows")
+    return path
+
+
+def sidecar_for(engine: Path) -> EngineSidecar:
+    return EngineSidecar(
+        engine=record_of(engine),
+        onnx=FileRecord(name="model.fp16.trt.onnx", size=1, sha256="a"),
+        gpu="NVIDIA L4",
+        capability="8.9",
+        memory=24 << 30,
+        cuda="13.1",
+        tensorrt="11.4.0.106",
+        builder="python",
+        inputs=(TensorInfo(name="x", dtype="float32", dims=("?", "3")),),
+        outputs=(TensorInfo(name="y", dtype="float16", dims=("?", "2")),),
+        profiles=("x=1x3:4x3:8x3",),
+        layers=(
+            Layer(name="conv", kind="CaskConvolution", dtype="fp16", computes=True, tactic="t"),
+            Layer(name="fc", kind="gemm", dtype="fp32", computes=True),
+            Layer(name="r", kind="Reformat", dtype="fp32", computes=False),
+        ),
+        plugins=("/a.so",),
+        options={"refittable": "True"},
+    )
+
+
+def test_what_is_written_is_read(engine: Path) -> None:
+    path = write_sidecar(sidecar_for(engine), engine)
+    assert path.name == "model.fp16.engine.json"
+    assert read_sidecar(engine) == sidecar_for(engine)
+
+
+def test_an_engine_without_one_is_not_loaded_to_be_looked_at(engine: Path) -> None:
+    with pytest.raises(RunnerError, match="an engine is code"):
+        tensorrt_engine.inspect(engine)
+
+
+def test_the_sidecar_of_another_engine_is_refused(engine: Path) -> None:
+    write_sidecar(sidecar_for(engine), engine)
+    engine.write_bytes(b"ftrt and what else follows")
+    with pytest.raises(RunnerError, match="is of another engine"):
+        tensorrt_engine.inspect(engine)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"engine": 3}'])
+def test_a_sidecar_that_cannot_be_read_is_refused(engine: Path, text: str) -> None:
+    sidecar_of(engine).write_text(text)
+    with pytest.raises(RunnerError, match="cannot be read"):
+        read_sidecar(engine)
+
+
+def test_inspect_tells_what_the_engine_is(engine: Path) -> None:
+    write_sidecar(sidecar_for(engine), engine)
+    found = tensorrt_engine.inspect(engine)
+    assert [info.name for info in (*found.inputs, *found.outputs)] == ["x", "y"]
+    assert found.facts["gpu"] == "NVIDIA L4 (compute capability 8.9)"
+    assert found.facts["compute layers"] == "1 fp16, 1 fp32"
+    assert found.facts["profile 0"] == "x=1x3:4x3:8x3"
+    assert found.facts["plugins"] == "/a.so"
+    assert found.operators == {"CaskConvolution": 1, "gemm": 1, "Reformat": 1}
+
+
+def test_a_stripped_engine_says_where_its_weights_are(engine: Path) -> None:
+    write_sidecar(replace(sidecar_for(engine), stripped=True), engine)
+    facts = tensorrt_engine.inspect(engine).facts
+    assert facts["weights"] == "none: they come from model.fp16.trt.onnx"
+
+
+def test_coverage_is_by_layers_where_the_engine_does_not_run(engine: Path) -> None:
+    write_sidecar(sidecar_for(engine), engine)
+    found = tensorrt_engine.coverage(engine, {}, "cpu")
+    assert found is not None
+    assert (found.layers, found.work) == ({"fp16": 1, "fp32": 1}, "layers")
+
+
+def test_an_engine_whose_layers_are_not_known_has_no_coverage(engine: Path) -> None:
+    write_sidecar(replace(sidecar_for(engine), layers=()), engine)
+    assert tensorrt_engine.coverage(engine, {}, "cpu") is None

@@ -1,0 +1,104 @@
+"""Engines without weights: they come from the ONNX that the engine was built from, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelc.converters.trt.messages import kept_log
+from modelc.converters.trt.opening import load_engine
+from modelc.converters.trt.options import EngineOptions
+from modelc.converters.trt.sidecar import EngineSidecar, write_sidecar
+from modelc.core.digest import record_of
+from modelc.core.errors import RunnerError
+
+Doubles = Callable[..., Any]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """A stripped engine, its sidecar and its ONNX, side by side."""
+    path, onnx = tmp_path / "m.engine", tmp_path / "m.trt.onnx"
+    path.write_bytes(b"ftrt")
+    onnx.write_bytes(b"weights")
+    write_sidecar(
+        EngineSidecar(
+            engine=record_of(path),
+            onnx=record_of(onnx),
+            gpu="NVIDIA L4",
+            capability="8.9",
+            memory=1,
+            cuda="13.1",
+            tensorrt="11.4",
+            builder="python",
+            inputs=(),
+            outputs=(),
+            profiles=(),
+            layers=(),
+            stripped=True,
+        ),
+        path,
+    )
+    return path
+
+
+def opened(
+    doubles: Doubles, path: Path, taken: list[str], *, fits: bool = True, **values: Any
+) -> Any:
+    def take(_: Any, model: str) -> bool:
+        taken.append(model)
+        return True
+
+    double: Any = doubles(
+        {
+            "Runtime.deserialize_cuda_engine": lambda _, **given: double.new(
+                "ICudaEngine", **given
+            ),
+            "ICudaEngine.streamable_weights_size": lambda _: 64,
+            "ICudaEngine.get_weight_streaming_automatic_budget": lambda _: 32,
+            "OnnxParserRefitter.refit_from_file": take,
+            "Refitter.refit_cuda_engine": lambda _: fits,
+        }
+    )
+    return load_engine(double.module, path, EngineOptions(**values), kept_log(double.module))
+
+
+def test_weights_come_from_the_onnx_beside_the_engine(double_of: Doubles, engine: Path) -> None:
+    taken: list[str] = []
+    opened(double_of, engine, taken)
+    assert taken == [str(engine.parent / "m.trt.onnx")]
+
+
+def test_weights_come_from_the_onnx_that_was_named(
+    double_of: Doubles, engine: Path, tmp_path: Path
+) -> None:
+    moved = (tmp_path / "m.trt.onnx").rename(tmp_path / "elsewhere.onnx")
+    taken: list[str] = []
+    opened(double_of, engine, taken, weights=str(moved))
+    assert taken == [str(moved)]
+
+
+def test_weights_that_are_not_there_are_an_error(double_of: Doubles, engine: Path) -> None:
+    (engine.parent / "m.trt.onnx").unlink()
+    with pytest.raises(RunnerError, match=r"holds no weights, and .*m\.trt\.onnx is not there"):
+        opened(double_of, engine, [])
+
+
+def test_weights_of_another_model_are_refused(double_of: Doubles, engine: Path) -> None:
+    (engine.parent / "m.trt.onnx").write_bytes(b"other weights")
+    taken: list[str] = []
+    with pytest.raises(RunnerError, match="is not what it was built from"):
+        opened(double_of, engine, taken)
+    assert not taken
+
+
+def test_weights_that_tensorrt_does_not_take_are_an_error(double_of: Doubles, engine: Path) -> None:
+    with pytest.raises(RunnerError, match="could not put the weights"):
+        opened(double_of, engine, [], fits=False)
+
+
+def test_an_engine_that_can_stream_its_weights_does(double_of: Doubles, engine: Path) -> None:
+    assert opened(double_of, engine, []).engine.weight_streaming_budget_v2 == 32

@@ -1,0 +1,162 @@
+"""trtexec as the builder: its command line, and a program that stands in for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modelc.converters.trt.launching import build_with_trtexec
+from modelc.converters.trt.options import HardwareLevel
+from modelc.converters.trt.profiles import ShapeRange
+from modelc.converters.trt.records import BuildRequest
+from modelc.converters.trt.supervising import Patience
+from modelc.converters.trt.trtexec import command, version_of
+from modelc.core.errors import ConversionError, MissingError
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
+Requests = Callable[..., BuildRequest]
+LAYERS = '{"Layers": [], "Bindings": ["x", "y"]}'
+
+
+def flags_of(request: BuildRequest, major: int = 11) -> list[str]:
+    return command("trtexec", major, request, Path("/layers.json"))[1:]
+
+
+def test_the_least_command_line(request_of: Requests) -> None:
+    request = request_of()
+    assert flags_of(request) == [
+        f"--onnx={request.onnx}",
+        f"--saveEngine={request.engine}",
+        "--skipInference",
+        "--profilingVerbosity=detailed",
+        "--exportLayerInfo=/layers.json",
+        "--builderOptimizationLevel=3",
+        "--minShapes=x:1x3",
+        "--optShapes=x:4x3",
+        "--maxShapes=x:8x3",
+    ]
+
+
+def test_strong_typing_is_asked_for_on_ten_alone(request_of: Requests) -> None:
+    assert "--stronglyTyped" in flags_of(request_of(), major=10)
+    assert "--stronglyTyped" not in flags_of(request_of(), major=11)
+
+
+def test_options_become_flags(request_of: Requests) -> None:
+    request = request_of(
+        cache="/t.cache",
+        workspace=1 << 30,
+        refittable=True,
+        strip_weights=True,
+        version_compatible=True,
+        weight_streaming=True,
+        tf32=False,
+        hardware_compatible=HardwareLevel.AMPERE_PLUS,
+        plugins=("/a.so", "/b.so"),
+    )
+    assert {
+        "--memPoolSize=workspace:1073741824B",
+        "--timingCacheFile=/t.cache",
+        "--staticPlugins=/a.so",
+        "--staticPlugins=/b.so",
+        "--refit",
+        "--stripWeights",
+        "--versionCompatible",
+        "--allowWeightStreaming",
+        "--noTF32",
+        "--hardwareCompatibilityLevel=ampere+",
+    } <= set(flags_of(request))
+
+
+def test_no_flag_asks_for_a_precision(request_of: Requests) -> None:
+    for major in (10, 11):
+        flags = flags_of(request_of(), major)
+        assert not {"--fp16", "--bf16", "--int8", "--fp8", "--best"} & set(flags)
+
+
+def test_several_profiles_are_numbered(request_of: Requests) -> None:
+    scalar = ShapeRange(name="s", low=(), opt=(), high=())
+    one = ShapeRange(name="x", low=(1, 3), opt=(2, 3), high=(4, 3))
+    flags = flags_of(request_of(profiles=((one, scalar), (one, scalar))))
+    assert flags[6:10] == [
+        "--profile=0",
+        "--minShapes=x:1x3,s:scalar",
+        "--optShapes=x:2x3,s:scalar",
+        "--maxShapes=x:4x3,s:scalar",
+    ]
+    assert flags[10] == "--profile=1"
+
+
+def test_fixed_shapes_need_no_flags(request_of: Requests) -> None:
+    one = ShapeRange(name="x", low=(4, 3), opt=(4, 3), high=(4, 3))
+    assert not [flag for flag in flags_of(request_of(profiles=((one,),))) if "Shapes" in flag]
+
+
+def program(folder: Path, body: str, banner: str = "v101600") -> str:
+    """A script that prints trtexec's banner, then does as it is told."""
+    file = folder / "trtexec"
+    file.write_text(
+        f"#!/bin/sh\necho '&&&& RUNNING TensorRT.trtexec [TensorRT {banner}] [b26]'\n{body}\n"
+    )
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize(("banner", "version"), [("v101600", (10, 16, 0)), ("v110401", (11, 4, 1))])
+def test_the_banner_says_the_version(tmp_path: Path, banner: str, version: object) -> None:
+    assert version_of(program(tmp_path, "exit 0", banner)) == version
+
+
+@pytest.mark.parametrize(
+    ("banner", "reason"), [("v100600", "10.6.0; 10.13 is needed"), ("8", "does not say")]
+)
+def test_a_program_too_old_is_missing(tmp_path: Path, banner: str, reason: str) -> None:
+    with pytest.raises(MissingError, match=reason):
+        version_of(program(tmp_path, "exit 0", banner))
+
+
+SAVE = f"""
+for argument in "$@"; do case "$argument" in
+--saveEngine=*) printf ftrt > "${{argument#*=}}";;
+--exportLayerInfo=*) echo '{LAYERS}' > "${{argument#*=}}";;
+esac; done
+"""
+
+
+def test_an_engine_that_trtexec_wrote_comes_back_with_its_layers(
+    request_of: Requests, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = build_with_trtexec(program(tmp_path, SAVE), request_of(), tmp_path, version=(10, 16, 0))
+    assert (made.tensorrt, made.layers.strip(), made.notes) == ("10.16.0", LAYERS, ())
+    assert (tmp_path / "model.engine").read_bytes() == b"ftrt"
+    assert "RUNNING TensorRT.trtexec" in capfd.readouterr().err
+
+
+def test_without_layers_the_engine_comes_back_all_the_same(
+    request_of: Requests, tmp_path: Path
+) -> None:
+    body = SAVE.replace("--exportLayerInfo", "--other")
+    made = build_with_trtexec(program(tmp_path, body), request_of(), tmp_path, version=(11, 4, 0))
+    assert (made.layers, made.inputs) == ("", ())
+
+
+@pytest.mark.parametrize("body", ["echo '[E] no luck' >&2; exit 1", "echo '[E] no luck' >&2"])
+def test_without_an_engine_it_failed_whatever_it_exits_with(
+    request_of: Requests, tmp_path: Path, body: str
+) -> None:
+    with pytest.raises(ConversionError, match="no luck"):
+        build_with_trtexec(program(tmp_path, body), request_of(), tmp_path, version=(11, 4, 0))
+
+
+def test_a_program_that_hangs_is_ended(request_of: Requests, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="longer than"):
+        build_with_trtexec(
+            program(tmp_path, "exec sleep 60"),
+            request_of(),
+            tmp_path,
+            version=(11, 4, 0),
+            patience=Patience(whole=0.4, stop=0.0, terminate=1.0),
+        )

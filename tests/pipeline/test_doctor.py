@@ -1,0 +1,378 @@
+"""The doctor, with each fault planted in the surroundings that it is given."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.converters import asking
+from modelc.converters.asking import Answer, Said, ask
+from modelc.converters.libraries import Host
+from modelc.converters.packages import Installed
+from modelc.converters.registry import TARGETS
+from modelc.converters.trt import package
+from modelc.converters.trt.driver import CudaDevice, Driver
+from modelc.core.diagnosis import Check, Diagnosis, State
+from modelc.pipeline.doctor import Surroundings, examine, own_requirements, surroundings
+
+VERSIONS = {
+    "torch": "2.13.0", "onnx": "1.21.0", "onnxruntime-gpu": "1.24.4", "openvino": "2026.4.1",
+    "nncf": "3.4.0", "nvidia-modelopt": "0.47.0", "pillow": "13.0.0", "numpy": "2.4.6",
+}  # fmt: skip
+OWN = ("torch>=2.11", "onnx>=1.21,<1.22", "numpy>=2.0", "pillow>=11.0")
+H200 = CudaDevice(index=0, name="NVIDIA H200", capability=(9, 0), memory=140 * 2**30)
+DRIVER = Driver(version=13010, devices=(H200,))
+NONE = Driver(version=None, devices=(), reason="no CUDA driver")
+VNNI = "model name\t: A CPU\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16\n"
+SAID = {
+    "onnxruntime": Answer(
+        said=(
+            Said(name="CUDAExecutionProvider", works=True, told=""),
+            Said(name="CPUExecutionProvider", works=True, told=""),
+        )
+    ),
+    "openvino": Answer(said=(Said(name="CPU", works=True, told="A CPU"),)),
+    "tensorrt": Answer(said=(Said(name="tensorrt", works=True, told="11.4.0"),)),
+}
+TENSORRT = package.Installed(importable=True, package="11.4.0", program=None)
+
+
+def packages(
+    *left_out: str,
+    cuda: Mapping[str, str] | None = None,
+    needs: Mapping[str, Sequence[str]] | None = None,
+    **versions: str,
+) -> Installed:
+    """Those that modelc needs, less some, and others: `nvidia_cudnn_cu12="9.1"`."""
+    named = {name.replace("_", "-"): version for name, version in versions.items()}
+    kept = {name: v for name, v in VERSIONS.items() if name not in left_out}
+    return Installed(versions=kept | named, needs=needs or {}, cuda=cuda or {})
+
+
+def around(
+    found: Installed | None = None,
+    driver: Driver = DRIVER,
+    *,
+    answers: Mapping[str, Answer] | None = None,
+    tensorrt: package.Installed = TENSORRT,
+    cpu: str = VNNI,
+    own: tuple[str, ...] = OWN,
+) -> Surroundings:
+    """A GPU host on which all is well, but for what is given."""
+    said = {**SAID, **(answers or {})}
+
+    def answer(libraries: Iterable[str]) -> Mapping[str, Answer]:
+        return {name: said[name] for name in libraries}
+
+    host = Host(packages=found or packages(), driver=driver, tensorrt=tensorrt, ask=answer)
+    return Surroundings(host=host, cpu=cpu, own=own)
+
+
+def diagnose(given: Surroundings) -> Diagnosis:
+    return examine(given, targets=(), quantizers=())
+
+
+def check(given: Surroundings, name: str) -> Check:
+    (only,) = [one for one in diagnose(given).checks if one.name == name]
+    return only
+
+
+def test_a_host_on_which_all_is_well_is_told_so() -> None:
+    found = diagnose(around())
+    named = {one.name: one.state for one in found.checks}
+    assert {name for name, state in named.items() if state is not State.OK} == {"trtexec"}
+    assert found.exit_code == 0
+
+
+def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
+    cpu_only = replace(SAID["onnxruntime"].said[0], works=False, told="no libcublasLt.so.12")
+    given = around(
+        driver=NONE,
+        tensorrt=package.Installed(),
+        answers={"onnxruntime": Answer(said=(cpu_only, SAID["onnxruntime"].said[1]))},
+    )
+    found = diagnose(given)
+    missing = {one.name for one in found.checks if one.state is State.MISSING}
+    assert missing == {"CUDA driver", "tensorrt", "trtexec", "CUDAExecutionProvider"}
+    assert found.exit_code == 0
+
+
+def test_the_gpu_is_told_with_its_capability_and_memory() -> None:
+    found = check(around(), "GPU 0")
+    assert found.told == "NVIDIA H200 (compute capability 9.0), 140 GiB"
+
+
+def test_a_gpu_before_turing_is_a_warning() -> None:
+    old = Driver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
+    found = check(around(driver=old), "GPU 0")
+    assert found.state is State.WARN
+    assert "Turing" in found.told
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "state", "branch"),
+    [
+        (13000, "13.0", State.OK, ""),
+        (12080, "13.0", State.BROKEN, "r580"),
+        (12020, "12.8", State.OK, ""),
+        (12010, "12.8", State.BROKEN, "r535"),
+    ],
+)
+def test_a_driver_too_old_for_what_is_installed_is_broken(
+    version: int, cuda: str, state: State, branch: str
+) -> None:
+    given = around(packages(cuda={"torch": cuda}), replace(DRIVER, version=version))
+    found = check(given, "CUDA driver")
+    assert found.state is state
+    assert branch in found.told
+
+
+def test_the_tensorrt_wheels_say_which_driver_too() -> None:
+    given = around(packages(tensorrt_cu13="11.4.0"), replace(DRIVER, version=12080))
+    assert check(given, "CUDA driver").state is State.BROKEN
+
+
+def test_a_driver_without_device_says_why() -> None:
+    blind = Driver(version=13010, devices=(), reason="the CUDA driver sees no device")
+    assert check(around(driver=blind), "GPU").told == "the CUDA driver sees no device"
+
+
+def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
+    reason = "libnvonnxparser.so.11: cannot open shared object file"
+    said = Answer(said=(Said(name="tensorrt", works=False, told=reason),))
+    found = diagnose(around(answers={"tensorrt": said}))
+    (broken,) = found.broken
+    assert broken.name == "tensorrt"
+    assert reason in broken.told
+    assert found.exit_code == 4
+
+
+def test_a_tensorrt_that_crashes_on_import_is_broken() -> None:
+    found = check(around(answers={"tensorrt": Answer(failure="it crashed (SIGSEGV)")}), "tensorrt")
+    assert found.state is State.BROKEN
+    assert "SIGSEGV" in found.told
+
+
+def test_an_old_tensorrt_is_a_warning() -> None:
+    old = package.Installed(importable=True, package="10.3.0")
+    said = Answer(said=(Said(name="tensorrt", works=True, told="10.3.0"),))
+    assert check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is State.WARN
+
+
+def test_two_onnx_runtimes_overwrite_one_another() -> None:
+    found = diagnose(around(packages(onnxruntime="1.24.4")))
+    (broken,) = found.broken
+    assert "onnxruntime and onnxruntime-gpu are both installed" in broken.told
+    assert broken.mend.startswith("pip uninstall -y onnxruntime onnxruntime-gpu")
+
+
+def test_one_library_for_two_cudas_is_broken() -> None:
+    given = around(packages(nvidia_cudnn_cu12="9.1", nvidia_cudnn_cu13="9.13"))
+    found = check(given, "nvidia-cudnn")
+    assert found.state is State.BROKEN
+    assert "nvidia-cudnn-cu12 and nvidia-cudnn-cu13" in found.told
+
+
+def test_libraries_of_one_cuda_are_no_clash() -> None:
+    given = around(packages(nvidia_cudnn_cu13="9.13", nvidia_cusparselt_cu13="0.8"))
+    assert check(given, "clashes").told == "none"
+
+
+def test_tensorrt_and_torch_of_two_cudas_clash() -> None:
+    given = around(packages(cuda={"torch": "13.0"}, tensorrt_cu12="11.4.0"))
+    found = check(given, "tensorrt and torch")
+    assert found.state is State.BROKEN
+    assert "TensorRT is for CUDA 12, torch for CUDA 13" in found.told
+
+
+def test_tensorrt_and_torch_of_one_cuda_do_not() -> None:
+    given = around(packages(cuda={"torch": "13.0"}, tensorrt_cu13="11.4.0", tensorrt="11.4.0"))
+    assert diagnose(given).broken == ()
+
+
+def test_an_onnx_runtime_of_another_cuda_than_torchs_is_a_warning() -> None:
+    given = around(packages(cuda={"torch": "13.0", "onnxruntime": "12.8"}))
+    found = check(given, "onnxruntime and torch")
+    assert found.state is State.WARN
+    assert "built for CUDA 12, torch for CUDA 13" in found.told
+
+
+def test_a_torch_for_the_cpu_clashes_with_no_cuda() -> None:
+    assert check(around(packages(cuda={"onnxruntime": "12.8"})), "clashes").state is State.OK
+
+
+def test_a_cudnn_that_torch_did_not_pin_is_broken() -> None:
+    pins = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
+    found = check(around(packages(needs=pins, nvidia_cudnn_cu13="9.20.0")), "what torch needs")
+    assert found.state is State.BROKEN
+    assert found.told == "nvidia-cudnn-cu13 9.20.0 is installed, ==9.13.0 is needed"
+
+
+def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
+    found = check(around(packages(needs={"nncf": ("numpy<2.4",)})), "what nncf needs")
+    assert found.state is State.WARN
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (packages("onnx", onnx="1.20.0"), "onnx 1.20.0 is installed, <1.22,>=1.21 is needed"),
+        (packages("pillow"), "pillow is not installed, >=11.0 is needed"),
+    ],
+)
+def test_our_own_floors_are_held(given: Installed, told: str) -> None:
+    found = check(around(given), "what modelc needs")
+    assert (found.state, found.told) == (State.BROKEN, told)
+
+
+@pytest.mark.parametrize(
+    "need",
+    [
+        "onnx>=9; sys_platform == 'nowhere'",
+        "tensorrt>=10.13; extra == 'tensorrt'",
+        "numpy>=2.0",
+        "torch>=2.13.0rc1",
+    ],
+)
+def test_needs_that_do_not_apply_or_are_met_are_not_told(need: str) -> None:
+    assert check(around(own=(need,)), "requirements").state is State.OK
+
+
+def test_an_extras_floor_holds_where_its_package_is_installed() -> None:
+    given = around(packages(tensorrt="10.3.0"), own=("tensorrt>=10.13; extra == 'tensorrt'",))
+    assert check(given, "what modelc needs").told.startswith("tensorrt 10.3.0 is installed")
+
+
+def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> None:
+    lost = Said(name="CUDAExecutionProvider", works=False, told="libcublasLt.so.12: no such file")
+    given = around(answers={"onnxruntime": Answer(said=(lost, SAID["onnxruntime"].said[1]))})
+    found = check(given, "CUDAExecutionProvider")
+    assert (found.state, found.told) == (State.WARN, "libcublasLt.so.12: no such file")
+    assert check(given, "ONNX Runtime").told == "loads CPUExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("onnxruntime", "ONNX Runtime"), ("openvino", "OpenVINO")]
+)
+def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str) -> None:
+    given = around(answers={name: Answer(failure="it crashed (SIGILL)")})
+    found = check(given, label)
+    assert found.state is State.BROKEN
+    assert "SIGILL" in found.told
+    assert "--force-reinstall" in found.mend
+
+
+def test_a_library_that_is_not_installed_is_missing() -> None:
+    silent = Answer(failure="ModuleNotFoundError: No module named 'openvino'")
+    given = around(packages("openvino"), answers={"openvino": silent})
+    assert check(given, "OpenVINO").state is State.MISSING
+
+
+def test_a_crash_in_the_middle_keeps_what_was_said() -> None:
+    said = Answer(said=SAID["onnxruntime"].said[:1], failure="it crashed (SIGSEGV)")
+    states = [
+        one.state
+        for one in diagnose(around(answers={"onnxruntime": said})).checks
+        if one.name == "ONNX Runtime"
+    ]
+    assert states == [State.OK, State.BROKEN]
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "told"),
+    [
+        (VNNI, State.OK, "A CPU; INT8 by AVX-512 VNNI; BF16 by AMX"),
+        ("model name : Old\nflags : sse2 avx2\n", State.WARN, "Old; INT8 by none; BF16 by none"),
+        ("Features : fp asimd asimddp\n", State.OK, "dot product"),
+        ("", State.OK, "not told"),
+        ("processor : 0\n", State.OK, "not told"),
+    ],
+)
+def test_the_cpus_features_are_told(text: str, state: State, told: str) -> None:
+    found = check(around(cpu=text), "CPU")
+    assert found.state is state
+    assert told in found.told
+
+
+def test_free_space_is_that_of_the_nearest_folder_there_is(tmp_path: Path) -> None:
+    given = replace(around(), folders={"cache": tmp_path / "not" / "yet"})
+    assert str(tmp_path / "not" / "yet") in check(given, "cache space").told
+
+
+def test_every_target_is_told_ready_or_not() -> None:
+    found = examine(around(), quantizers=())
+    assert [one.name for one in found.targets] == [target.NAME for target in TARGETS]
+    assert all(one.told for one in found.targets)
+    assert all(one.ready or one.mend for one in found.targets)
+
+
+def test_the_requirements_of_a_checkout_are_its_pyprojects(tmp_path: Path) -> None:
+    source = tmp_path / "pyproject.toml"
+    source.write_text('[project]\ndependencies = ["torch>=2.11"]\n')
+    assert own_requirements("no-such-distribution", source) == ("torch>=2.11",)
+
+
+def test_the_requirements_of_what_is_installed_are_its_metadatas() -> None:
+    assert "packaging" in " ".join(own_requirements("pytest"))
+
+
+def test_this_host_can_be_examined(tmp_path: Path) -> None:
+    start = time.perf_counter()
+    found = examine(surroundings({"work": tmp_path}))
+    assert time.perf_counter() - start < 20
+    named = {one.name: one for one in found.checks}
+    assert "CPUExecutionProvider" in named["ONNX Runtime"].told
+    assert "CPU" in named["OpenVINO"].told
+    assert named["torch"].state is State.OK
+
+
+def command(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_what_was_said_before_a_crash_is_kept_and_the_signal_named() -> None:
+    line = '{"name": "A", "works": true, "told": ""}'
+    code = f"import os; os.write(1, b'{line}' + bytes([10])); os.write(1, b'{{cut'); os.abort()"
+    found = ask(["any"], command=command(code))["any"]
+    assert found == Answer(
+        said=(Said(name="A", works=True, told=""),), failure="it crashed (SIGABRT)"
+    )
+
+
+def test_an_error_of_the_library_is_told_by_its_last_line() -> None:
+    found = ask(["any"], command=command("import no_such_library"))["any"]
+    assert found.failure == "ModuleNotFoundError: No module named 'no_such_library'"
+
+
+def test_a_library_that_hangs_is_not_waited_for() -> None:
+    start = time.perf_counter()
+    found = ask(["any"], command=command("import time; time.sleep(60)"), patience=0.5)["any"]
+    assert found.failure == "no answer within 0.5 s"
+    assert time.perf_counter() - start < 10
+
+
+def with_fake(folder: Path, source: str) -> tuple[str, ...]:
+    """The command that asks, with a package called tensorrt of this source first on its path."""
+    (folder / "tensorrt").mkdir()
+    (folder / "tensorrt" / "__init__.py").write_text(source)
+    script = str(Path(asking.__file__).with_name("asked.py"))
+    return command(
+        f"import runpy, sys; sys.path.insert(0, {str(folder)!r}); "
+        f"runpy.run_path({script!r}, run_name='__main__')"
+    )
+
+
+def test_a_missing_shared_library_of_tensorrt_is_its_answer(tmp_path: Path) -> None:
+    fake = with_fake(tmp_path, "print('chatter')\nraise ImportError('libnvonnxparser.so.11: gone')")
+    (said,) = ask(["tensorrt"], command=fake)["tensorrt"].said
+    assert said == Said(name="tensorrt", works=False, told="libnvonnxparser.so.11: gone")
+
+
+def test_the_version_of_a_tensorrt_that_loads_is_its_answer(tmp_path: Path) -> None:
+    fake = with_fake(tmp_path, "__version__ = '11.4.0.106'")
+    assert ask(["tensorrt"], command=fake)["tensorrt"].said[0].told == "11.4.0.106"

@@ -1,0 +1,362 @@
+"""Each name, keyword and arity of TensorRT that modelc uses, against 10.16 and 11.4.
+
+The sources are read, not run: what has a type by annotation, constructor or return value is
+looked up in the surface. The tests at the end show the check failing.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROOM = TESTS.parent / "converters"
+SOURCES = sorted([ROOM / "tensorrt_engine.py", *(ROOM / "trt").glob("*.py")])
+MODULES = ("trt", "tensorrt")  # what the package is called, as a parameter and in annotations
+Type: TypeAlias = tuple[str, str] | None  # ("module", ""), ("class", X), ("of", X), ("own", X)
+MODULE: Type = ("module", "")
+
+
+def _double() -> ModuleType:
+    """`tests/tensorrt_double.py`, which reads the surfaces; tests are not a package."""
+    spec = util.spec_from_file_location("tensorrt_double", TESTS / "tensorrt_double.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+DOUBLE = _double()
+
+
+@dataclass
+class Known:
+    """What the sources themselves declare: fields of classes, and what functions return."""
+
+    fields: dict[tuple[str, str], ast.expr] = field(default_factory=dict)
+    returns: dict[str, ast.expr] = field(default_factory=dict)
+
+    def read(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.returns is not None:
+                self.returns[node.name] = node.returns
+            if isinstance(node, ast.ClassDef):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.AnnAssign):
+                        name = ast.unparse(part.target).removeprefix("self.")
+                        self.fields[node.name, name] = part.annotation
+
+
+@dataclass
+class Check:
+    """Walks one file; `problems` are what the surface lacks, `seen` what it was asked for."""
+
+    surface: Any
+    known: Known
+    problems: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    names: list[dict[str, Type]] = field(default_factory=lambda: [{}])
+    owner: str = ""
+
+    def run(self, tree: ast.Module) -> None:
+        for statement in tree.body:
+            self.visit(statement)
+
+    def say(self, node: ast.AST, text: str) -> None:
+        self.problems.append(f"{getattr(node, 'lineno', 0)}: {text}")
+
+    def visit(self, node: ast.AST) -> None:
+        """Statements that declare; everything else is walked for the expressions in it."""
+        if isinstance(node, ast.FunctionDef):
+            self.function(node)
+        elif isinstance(node, ast.ClassDef):
+            self.own_class(node)
+        elif isinstance(node, ast.AnnAssign):
+            self.bind(node.target, self.annotated(node.annotation), node.annotation)
+            self.type_of(node.value)
+        elif isinstance(node, ast.Assign):
+            found = self.type_of(node.value)
+            for target in node.targets:
+                self.bind(target, found, self.returned(node.value))
+        elif isinstance(node, ast.expr):
+            self.type_of(node)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self.visit(child)
+
+    def function(self, node: ast.FunctionDef) -> None:
+        arguments = [*node.args.args, *node.args.kwonlyargs]
+        scope = {one.arg: self.annotated(one.annotation) for one in arguments}
+        scope.update({name: MODULE for name in scope if name in MODULES})
+        if "self" in scope and self.owner:
+            scope["self"] = ("own", self.owner)
+        self.annotated(node.returns)
+        self.names.append(scope)
+        for statement in node.body:
+            self.visit(statement)
+        self.names.pop()
+
+    def own_class(self, node: ast.ClassDef) -> None:
+        outer, self.owner = self.owner, node.name
+        for base in map(self.type_of, node.bases):
+            if base is not None and base[0] == "class":
+                self.overrides(node, base[1])
+        for statement in node.body:
+            self.visit(statement)
+        self.owner = outer
+
+    def overrides(self, node: ast.ClassDef, base: str) -> None:
+        """What an interface calls: its methods by name, with as many arguments."""
+        methods = self.surface["classes"][base]["methods"]
+        given = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+        for name, method in methods.items():
+            self.seen.add(f"{base}.{name}")
+            wanted = len(DOUBLE.parameters_of(method["signatures"][0]))
+            if name not in given or len(given[name].args.args) - 1 != wanted:
+                self.say(node, f"{base}.{name} is to be given with {wanted} arguments")
+
+    def bind(self, target: ast.expr, found: Type, annotation: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self.names[-1][target.id] = found
+        elif isinstance(target, ast.Tuple) and isinstance(annotation, ast.Subscript):
+            parts = getattr(annotation.slice, "elts", [])
+            for one, part in zip(target.elts, parts, strict=False):
+                self.bind(one, self.annotated(part), part)
+        elif isinstance(target, ast.Attribute):
+            self.attribute(target, writes=True)
+
+    def returned(self, value: ast.expr | None) -> ast.expr | None:
+        called = value.func if isinstance(value, ast.Call) else None
+        return self.known.returns.get(called.id) if isinstance(called, ast.Name) else None
+
+    def annotated(self, node: ast.expr | None) -> Type:
+        """An annotation as a type; `X | None` is X."""
+        if isinstance(node, ast.BinOp):
+            return self.annotated(node.left) or self.annotated(node.right)
+        if isinstance(node, ast.Subscript):
+            for one in ast.walk(node.slice):
+                if isinstance(one, ast.Attribute):
+                    self.type_of(one)
+            return None
+        found = self.type_of(node) if isinstance(node, ast.Attribute | ast.Name) else None
+        if found is not None and found[0] == "class":
+            return ("of", found[1])
+        owners = {name for name, _ in self.known.fields}
+        if isinstance(node, ast.Name) and node.id in owners:
+            return ("own", node.id)
+        return None
+
+    def type_of(self, node: ast.expr | None) -> Type:
+        if node is None:
+            return None
+        if isinstance(node, ast.Name):
+            scopes = [scope[node.id] for scope in reversed(self.names) if node.id in scope]
+            return scopes[0] if scopes else MODULE if node.id in MODULES else None
+        if isinstance(node, ast.Attribute):
+            return self.attribute(node)
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        for child in ast.iter_child_nodes(node):
+            self.visit(child)
+        return None
+
+    def attribute(self, node: ast.Attribute, *, writes: bool = False) -> Type:
+        base = self.type_of(node.value)
+        if base is None:
+            return None
+        kind, name = base
+        if kind == "own":
+            return self.annotated(self.known.fields.get((name, node.attr)))
+        full = f"{name}.{node.attr}" if name else node.attr
+        self.seen.add(full)
+        if kind == "of":
+            return self.member(node, name, writes=writes)
+        return self.static(node, full)
+
+    def static(self, node: ast.AST, full: str) -> Type:
+        """A name on the module, on a class or on an enum."""
+        surface = self.surface
+        owner, _, name = full.rpartition(".")
+        if full in surface["classes"] or full in surface["enums"]:
+            return ("class", full)
+        if full in surface["functions"] or full in surface["values"]:
+            return ("function", full)
+        if owner in surface["enums"] and name in surface["enums"][owner]["members"]:
+            return ("of", owner)
+        constants = surface["classes"].get(owner, {}).get("constants", {})
+        if name not in {*constants, "__init__"}:
+            self.say(node, f"trt.{full} is not in TensorRT {surface['short']}")
+        return None
+
+    def member(self, node: ast.Attribute, name: str, *, writes: bool) -> Type:
+        """A property or a method of an object."""
+        for owner in self.lineage(name):
+            entry = self.surface["classes"].get(owner) or self.surface["enums"][owner]
+            if node.attr in entry.get("methods", {}):
+                return ("method", f"{owner}.{node.attr}")
+            if node.attr in entry["properties"]:
+                found = entry["properties"][node.attr]
+                if not found["writable" if writes else "readable"]:
+                    self.say(node, f"{name}.{node.attr} cannot be {'set' if writes else 'read'}")
+                return self.named(found["type"] or "")
+        self.say(node, f"{name}.{node.attr} is not in TensorRT {self.surface['short']}")
+        return None
+
+    def lineage(self, name: str) -> Iterator[str]:
+        yield name
+        for base in self.surface["classes"].get(name, {}).get("bases", ()):
+            yield from self.lineage(base)
+
+    def named(self, text: str) -> Type:
+        """The type that a signature writes."""
+        name = text.rsplit("::", 1)[-1].removeprefix("tensorrt.").strip(" *&")
+        name = {"IParserError": "ParserError"}.get(name, name)
+        there = name in self.surface["classes"] or name in self.surface["enums"]
+        return ("of", name) if there else None
+
+    def call(self, node: ast.Call) -> Type:
+        for argument in (*node.args, *(one.value for one in node.keywords)):
+            self.type_of(argument)
+        called = self.type_of(node.func)
+        if called is None:
+            returns = self.returned(node)
+            return None if returns is None else self.annotated(returns)
+        kind, name = called
+        if kind == "class" and name in self.surface["enums"]:
+            return ("of", name)
+        if kind == "class":
+            return self.takes(node, self.surface["classes"][name]["init"], name) and ("of", name)
+        if kind == "method":
+            owner, _, method = name.partition(".")
+            signatures = self.surface["classes"][owner]["methods"][method]["signatures"]
+            return self.takes(node, signatures, name)
+        if kind == "function" and name in self.surface["functions"]:
+            return self.takes(node, self.surface["functions"][name]["signatures"], name)
+        return None
+
+    def takes(self, node: ast.Call, signatures: list[str], name: str) -> Type:
+        """The type that is returned by the first signature with these keywords and this arity."""
+        given = {one.arg for one in node.keywords}
+        for signature in signatures:
+            wanted = DOUBLE.parameters_of(signature)
+            rest = {one.name: one for one in wanted[len(node.args) :]}
+            if len(node.args) > len(wanted) or not given <= rest.keys():
+                continue
+            if all(one.name in given for one in rest.values() if one.required):
+                return self.named(signature.rpartition("-> ")[2]) or ("nothing", "")
+        self.say(node, f"trt.{name} does not take these arguments: {ast.unparse(node)}")
+        return None
+
+
+def check(surface: Any, texts: Iterable[str]) -> Check:
+    """One check over several sources, which know each other's declarations."""
+    trees = [ast.parse(text) for text in texts]
+    whole = Check(surface, Known())
+    for tree in trees:
+        whole.known.read(tree)
+    for tree in trees:
+        whole.names = [{}]
+        whole.run(tree)
+    return whole
+
+
+def sources() -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in SOURCES]
+
+
+USED = {
+    "Builder.build_serialized_network",
+    "BuilderFlag.STRIP_PLAN",
+    "EngineInspector.get_engine_information",
+    "IBuilderConfig.set_timing_cache",
+    "ICudaEngine.get_tensor_profile_shape",
+    "IExecutionContext.execute_async_v3",
+    "IExecutionContext.set_output_allocator",
+    "IProgressMonitor.step_complete",
+    "ITimingCache.combine",
+    "OnnxParser.parse_from_file",
+    "ParserError.node_operator",
+    "Refitter.refit_cuda_engine",
+    "Runtime.engine_host_code_allowed",
+}
+
+
+@pytest.fixture(params=DOUBLE.VERSIONS)
+def surface(request: pytest.FixtureRequest) -> Any:
+    return DOUBLE.surface_of(request.param)
+
+
+def test_modelc_uses_nothing_that_tensorrt_has_not(surface: Any) -> None:
+    assert check(surface, sources()).problems == []
+
+
+def test_the_check_knows_the_types_of_what_modelc_calls(surface: Any) -> None:
+    seen = check(surface, sources()).seen
+    assert USED - seen == set()
+    assert len(seen) > 80
+
+
+def test_no_precision_flag_is_used_even_where_there_are_some(surface: Any) -> None:
+    precise = {"FP16", "BF16", "INT8", "FP8", "INT4", "FP4"}
+    assert not {f"BuilderFlag.{name}" for name in precise} & check(surface, sources()).seen
+
+
+def planted(version: str, line: str) -> list[str]:
+    """Problems of the sources with one line put before the flags are set."""
+    place = "    if options.refittable:\n"
+    texts = sources()
+    assert sum(place in text for text in texts) == 1
+    changed = [text.replace(place, f"    {line}\n{place}") for text in texts]
+    return check(DOUBLE.surface_of(version), changed).problems
+
+
+def test_a_precision_flag_slipped_in_is_found_on_eleven() -> None:
+    (problem,) = planted("11.4", "config.set_flag(trt.BuilderFlag.FP16)")
+    assert "trt.BuilderFlag.FP16 is not in TensorRT 11.4" in problem
+    assert planted("10.16", "config.set_flag(trt.BuilderFlag.FP16)") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("config.set_flag(flags=trt.BuilderFlag.TF32)", "does not take these arguments"),
+        ("config.set_flag()", "does not take these arguments"),
+        ("config.set_flag(trt.BuilderFlag.TF32, True)", "does not take these arguments"),
+        ("config.set_timing_cache(config.get_timing_cache())", "does not take these arguments"),
+        ("config.max_workspace_size = 1", "max_workspace_size is not in"),
+        ("config.num_optimization_profiles = 1", "cannot be set"),
+        ("trt.Builder()", "does not take these arguments"),
+        ("trt.Runtime(None).deserialize(b'')", "Runtime.deserialize is not in"),
+        ("trt.volumes((1, 2))", "trt.volumes is not in"),
+        ("config.get_timing_cache().combined", "ITimingCache.combined is not in"),
+    ],
+)
+@pytest.mark.parametrize("version", DOUBLE.VERSIONS)
+def test_a_wrong_name_keyword_or_arity_is_found(version: str, line: str, reason: str) -> None:
+    (problem,) = planted(version, line)
+    assert reason in problem
+
+
+@pytest.mark.parametrize(
+    "method", ["def step_complete(self, name):", "def steps_complete(self, name, step):"]
+)
+def test_a_callback_that_tensorrt_would_not_find_is_found(surface: Any, method: str) -> None:
+    text = f"""
+def monitor(trt):
+    class Monitor(trt.IProgressMonitor):
+        def phase_start(self, phase_name, parent_phase, num_steps): ...
+        def phase_finish(self, phase_name): ...
+        {method} ...
+"""
+    (problem,) = check(surface, [text]).problems
+    assert "IProgressMonitor.step_complete is to be given with 2 arguments" in problem
