@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..core.contract import (
     EAGER,
     RECORD,
     Converted,
+    Feed,
     Inspection,
     Job,
     Readiness,
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 NAME: str = "pt2"
 SUMMARY: str = "torch.export program for torch"
 SUFFIX: str = ".pt2"
-MADE_FROM: str = EAGER
+MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.EXPORT,)
-PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 
 
@@ -116,6 +116,10 @@ def inspect(path: Path) -> Inspection:
         operators=operators,
         metadata=origin_of(record),
     )
+
+
+def coverage(path: Path, example: Feed, device: str) -> None:
+    """Torch computes in the dtypes of the module: there is nothing to measure."""
 
 
 def _infos(

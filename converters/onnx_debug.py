@@ -20,7 +20,10 @@ _NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
 
 
 def write_sidecar(model: onnx_ir.Model, path: Path, *, scope: str) -> Path:
-    """Write `{"nodes": {name: {module, class, source, code}}}` and strip the model of it.
+    """Write `{"nodes": {name: {module, class, weights, source, code}}}` and strip the model of it.
+
+    `weights` is the module that owns the node's weights, where it is another than `module`: a
+    convolution that a batch norm was folded into is the norm's by the exporter's account.
 
     Args:
         model: changed in place: no doc string and no exporter metadata stays.
@@ -50,7 +53,21 @@ def _origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
     elif "/" in (node.name or ""):
         parts = [part for part in str(node.name).split("/") if part]
         origin = {"module": _without(scope, ".".join(parts[:-1]))}
+    owner = _owner(node, scope)
+    if owner and owner != origin.get("module"):
+        origin["weights"] = owner
     return {**origin, **_source(node.metadata_props.get("pkg.torch.onnx.stack_trace", ""))}
+
+
+def _owner(node: onnx_ir.Node, scope: str) -> str:
+    """The module of the first weight among the node's inputs; empty where there is none."""
+    for value in node.inputs:
+        if value is None or not value.is_initializer() or "." not in (value.name or ""):
+            continue
+        module = str(value.name).rpartition(".")[0]
+        if not scope or module == scope or module.startswith(f"{scope}."):
+            return _without(scope, module)
+    return ""
 
 
 def _without(scope: str, module: str) -> str:

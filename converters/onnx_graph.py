@@ -1,13 +1,15 @@
 """ONNX: from torch.export, or through TorchScript where branches must be kept; run by ONNX Runtime.
 
 The exporter embeds stack traces and file paths; they go to `*.debug.json` beside the model
-(`onnx_debug.py`), so the shipped file names nobody's folders.
+(`onnx_debug.py`), so the shipped file names nobody's folders. Half precision is made from the FP32
+model by `onnx_half.py`; an INT8 model comes with its Q/DQ nodes from a quantizer.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,38 +21,43 @@ from ..core.contract import (
     Feed,
     Inspection,
     Job,
-    Outputs,
     Readiness,
     Runner,
     TensorInfo,
 )
-from ..core.errors import ConversionError, MissingError, RunnerError, UsageError
+from ..core.errors import ConversionError, UsageError
 from ..core.precision import Precision
+from ..core.records import Coverage
 from ..core.signature import Signature
+from . import onnx_coverage
 from .capturing import example_tensors, exported, guarded, model_of, scripted, traced, versions
 from .onnx_debug import write_sidecar
-from .opened import OpenedModel, lines_of, present, refused
+from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
+from .onnx_half import to_half
+from .onnx_runner import open_onnx
+from .opened import refused
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
-    import onnxruntime
 
 NAME: str = "onnx"
 SUMMARY: str = "ONNX model, with a debug sidecar from node to module and source line"
 SUFFIX: str = ".onnx"
-MADE_FROM: str = EAGER
+MADE_FROM: Mapping[Precision, str] = {
+    Precision.FP32: EAGER,
+    Precision.FP16: "onnx",
+    Precision.BF16: "onnx",
+    Precision.INT8: "onnx",
+}
 CAPTURES: tuple[Capture, ...] = (Capture.EXPORT, Capture.SCRIPT, Capture.TRACE)
-PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 
 DEFAULT_OPSET = 20  # torch 2.13's own default; INT8 tools need 19 or more
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
 LEGACY_MAX_OPSET = 20  # the TorchScript exporter's last
-PROTOBUF_LIMIT = 2**31 - 2**24  # weights beyond this, less room for the graph, go to a .data file
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of the fields
 _DRAFT = "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 def readiness() -> Readiness:
@@ -75,15 +82,21 @@ def claims(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """Capture, clean, save, check. External data beyond 2 GiB, or at will."""
+    """Capture, clean, save, check. External data beyond 2 GiB, or at will.
+
+    From a parent: FP16 and BF16 by AutoCast, INT8 as the quantizer made it.
+    """
+    if job.parent is not None:
+        return _derived(job, job.parent)
     opset = _opset(job)
     model, frozen = _capture(job, opset)
     scope = "" if job.capture is Capture.SCRIPT else model_of(job).scope
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
-    model.metadata_props.update({f"modelc.{key}": value for key, value in job.metadata.items()})
-    files = (*_save(model, job), (debug.name, "debug"))
+    set_metadata(model, job.metadata)
+    path = job.folder / (job.stem + SUFFIX)
+    files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
     shutil.rmtree(job.folder / _DRAFT, ignore_errors=True)
-    _check(job.folder / files[0][0])
+    check_model(path)
     used = versions("torch", "onnx", "onnxscript", "onnx-ir")
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
     return Converted(files=files, versions=used, options=options, frozen=frozen)
@@ -166,76 +179,28 @@ def _from_torchscript(job: Job, opset: int, module: object) -> onnx_ir.Model:
     return onnx_ir.load(path)
 
 
-def _save(model: onnx_ir.Model, job: Job) -> tuple[tuple[str, str], ...]:
-    """Write the model; weights go to `<name>.onnx.data` when too big for one protobuf."""
+def _derived(job: Job, parent: Path) -> Converted:
+    """The parent in half precision, or a quantizer's result under our name and record."""
     import onnx_ir
 
-    name = job.stem + SUFFIX
-    values = model.graph.initializers.values()
-    total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
-    external = f"{name}.data" if job.external_data or total > PROTOBUF_LIMIT else None
-    guarded(
-        "the ONNX writer", lambda: onnx_ir.save(model, job.folder / name, external_data=external)
-    )
-    if external is not None and (job.folder / external).exists():
-        return ((name, "model"), (external, "data"))
-    return ((name, "model"),)
-
-
-def _check(path: Path) -> None:
-    """ONNX's own checker, with strict shape inference."""
-    import onnx
-
-    guarded("the ONNX checker", lambda: onnx.checker.check_model(str(path), full_check=True))
+    path = job.folder / (job.stem + SUFFIX)
+    if job.precision is not Precision.INT8:
+        half = to_half(job, parent, path)
+        return Converted(
+            files=half.files, versions=half.versions, options=half.options, notes=half.notes
+        )
+    model = guarded("onnx_ir", lambda: onnx_ir.load(parent))
+    set_metadata(model, job.metadata)
+    files = save_model(model, path, external_data=job.external_data)
+    check_model(path)
+    options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
+    files = (*files, *copy_sidecar(parent, path))
+    return Converted(files=files, versions=versions("onnx", "onnx-ir"), options=options)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
-    """Open a session on the CPU, or on CUDA where its provider really loads."""
-    import onnxruntime
-
-    provider = _PROVIDERS[device]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    settings = {"use_tf32": "0"} if device == "cuda" else {}  # TF32 keeps 10 bits of mantissa
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[(provider, settings)])
-    except Exception as error:
-        raise _refused(error) from error
-    if session.get_providers()[0] != provider:
-        raise MissingError(
-            f"ONNX Runtime could not load {provider} and fell back to the CPU",
-            hint="use --device cpu, or install a CUDA that this onnxruntime-gpu was built for",
-        )
-    return OnnxRunner(session)
-
-
-def _refused(error: Exception) -> RunnerError:
-    """ONNX Runtime breaks its sentences into lines."""
-    return refused("ONNX Runtime", error, " ".join(lines_of(error)))
-
-
-class OnnxRunner(OpenedModel):
-    """An ONNX Runtime session."""
-
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
-        self.inputs = tuple(value.name for value in session.get_inputs())
-        self._outputs = [value.name for value in session.get_outputs()]
-        self._session: onnxruntime.InferenceSession | None = session
-
-    def run(self, feed: Feed) -> Outputs:
-        """Run the feed's arrays as they are."""
-        if self._session is None:
-            raise RuntimeError("the session is closed")
-        given = dict(zip(self.inputs, present(feed, self.inputs), strict=True))
-        try:
-            values = self._session.run(self._outputs, given)
-        except Exception as error:
-            raise _refused(error) from error
-        return dict(zip(self._outputs, values, strict=True))
-
-    def close(self) -> None:
-        """Drop the session and its memory."""
-        self._session = None
+    """Open a session on the CPU or on CUDA; half precision is rounded in full on the CPU."""
+    return open_onnx(path, device)
 
 
 def inspect(path: Path) -> Inspection:
@@ -254,15 +219,22 @@ def inspect(path: Path) -> Inspection:
         weights[_dtype(tensor.data_type)] += elements
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
     producer = f"{model.producer_name} {model.producer_version}".strip()
+    operators = _operators(model.graph)
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(value) for value in model.graph.input),
         outputs=tuple(_tensor_info(value) for value in model.graph.output),
         facts={"opset": opsets, "ir version": str(model.ir_version), "producer": producer},
         weights=weights,
-        operators=_operators(model.graph),
+        operators=operators,
         metadata={entry.key: entry.value for entry in model.metadata_props},
+        quantized="QuantizeLinear" in operators,
     )
+
+
+def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - types are fixed
+    """The dtypes of the compute layers, as the file says."""
+    return onnx_coverage.coverage(path, example)
 
 
 def _operators(graph: onnx.GraphProto) -> Counter[str]:

@@ -1,12 +1,14 @@
-"""OpenVINO IR (.xml + .bin), from ONNX; FP32 or FP16 weights; run by OpenVINO's CPU device.
+"""OpenVINO IR (.xml + .bin), from ONNX; FP32, FP16 or INT8; run by OpenVINO's CPU device.
 
-Everything is computed in float32 here: OpenVINO would otherwise pick bfloat16 by itself on CPUs
-that have it, and an FP16 IR means FP16 *weights*.
+What is not quantized is computed in float32 here: OpenVINO would otherwise pick bfloat16 by itself
+on CPUs that have it, and an FP16 IR means FP16 *weights*. An INT8 IR comes from a quantizer, as an
+ONNX with Q/DQ nodes or as an IR.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +25,25 @@ from ..core.contract import (
 )
 from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
+from ..core.records import Coverage
 from ..core.signature import Dim, Signature
+from . import openvino_coverage
 from .capturing import guarded, versions
 from .opened import OpenedModel, lines_of, present, refused
+from .openvino_half import compress
 
 if TYPE_CHECKING:
     import openvino
 
 NAME: str = "openvino"
-SUMMARY: str = "OpenVINO IR with FP32 or FP16 weights"
+SUMMARY: str = "OpenVINO IR in FP32 or INT8, or with FP16 weights"
 SUFFIX: str = ".xml"
-MADE_FROM: str = "onnx"
+MADE_FROM: Mapping[Precision, str] = {
+    Precision.FP32: "onnx",
+    Precision.FP16: "onnx",
+    Precision.INT8: "onnx",
+}
 CAPTURES: tuple[Capture, ...] = ()
-PRECISIONS: tuple[Precision, ...] = (Precision.FP32, Precision.FP16)
 DEVICES: tuple[str, ...] = ("cpu",)
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
@@ -60,11 +68,11 @@ def claims(path: Path) -> bool:
 
 
 def convert(job: Job) -> Converted:
-    """Read the ONNX, bound its dims as the signature says, save both files."""
+    """Read the ONNX or IR, bound its dims as the signature says, save both files."""
     import openvino
 
     if job.parent is None:
-        raise RuntimeError("a job for OpenVINO came without its ONNX parent")
+        raise RuntimeError("a job for OpenVINO came without its parent")
     parent = job.parent
     model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(parent)))
     guarded("OpenVINO's reshape", lambda: model.reshape(_shapes(job.signature)))
@@ -72,12 +80,15 @@ def convert(job: Job) -> Converted:
         model.set_rt_info(value, ["modelc", key])
     name = job.stem + SUFFIX
     half = job.precision is Precision.FP16
+    notes = compress(model, job, parent) if half else ()
+    rest = half and not notes
     guarded(
         "OpenVINO's writer",
-        lambda: openvino.save_model(model, str(job.folder / name), compress_to_fp16=half),
+        lambda: openvino.save_model(model, str(job.folder / name), compress_to_fp16=rest),
     )
     weights = str(Path(name).with_suffix(".bin"))
-    return Converted(files=((name, "model"), (weights, "data")), versions=versions("openvino"))
+    files = ((name, "model"), (weights, "data"))
+    return Converted(files=files, versions=versions("openvino"), notes=notes)
 
 
 def _shapes(signature: Signature) -> dict[str, openvino.PartialShape]:
@@ -187,6 +198,11 @@ def inspect(path: Path) -> Inspection:
         operators=operators,
         metadata=_metadata(model),
     )
+
+
+def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
+    """The dtypes that the compiled model runs in, by layers and by time."""
+    return openvino_coverage.coverage(path, example, _EXACT)
 
 
 def _elements(node: Any) -> int:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.contract import Target
+from ..core.contract import Deferred, Target
 from ..core.errors import UsageError
 from ..core.names import unknown
-from . import exported_program, onnx_graph, openvino_ir, torchscript_module
+from . import (
+    exported_program,
+    onnx_graph,
+    openvino_ir,
+    tensorrt_engine,
+    tensorrt_onnx,
+    torchscript_module,
+)
 
-TARGETS: tuple[Target, ...] = (torchscript_module, exported_program, onnx_graph, openvino_ir)
+TARGETS: tuple[Target, ...] = (
+    torchscript_module,
+    exported_program,
+    onnx_graph,
+    openvino_ir,
+    tensorrt_onnx,
+    tensorrt_engine,
+)
 
 
 def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
@@ -25,15 +39,30 @@ def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
 
 
 def target_of(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
-    """The target whose model file `path` is, by suffix and content.
+    """The target whose model file `path` is, by suffix and content; the longest suffix tells.
 
     Raises:
         UsageError: there is no such file, or no target claims it.
     """
     if not path.exists():
         raise UsageError(f"no such file: {path}", hint="give the path of a converted model")
-    for target in targets:
-        if target.claims(path):
-            return target
+    claiming = [target for target in targets if target.claims(path)]
+    if claiming:
+        return max(claiming, key=lambda target: len(target.SUFFIX))
     suffixes = ", ".join(f"{target.NAME} (*{target.SUFFIX})" for target in targets)
     raise UsageError(f"{path} is no artifact that modelc knows", hint=f"known: {suffixes}")
+
+
+def deferred(target: Target) -> Deferred | None:
+    """The target, if a host that cannot make it can prepare it for one that can."""
+    return target if isinstance(target, Deferred) else None
+
+
+def prepares(target: Target, targets: tuple[Target, ...] = TARGETS) -> bool:
+    """Whether the target is only a stage on the way to a deferred one: nobody runs it."""
+    return any(
+        origin.partition(":")[0] == target.NAME
+        for one in targets
+        if deferred(one) is not None
+        for origin in one.MADE_FROM.values()
+    )

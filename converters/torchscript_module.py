@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from ..core.contract import (
     RECORD,
     Branch,
     Converted,
+    Feed,
     Inspection,
     Job,
     Readiness,
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 NAME: str = "torchscript"
 SUMMARY: str = "TorchScript archive for torch and libtorch"
 SUFFIX: str = ".torchscript.pt"
-MADE_FROM: str = EAGER
+MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.TRACE, Capture.SCRIPT)
-PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 _DEBUG = ".debug_pkl"
 _BLOCK = 1 << 20
@@ -148,6 +148,10 @@ def inspect(path: Path) -> Inspection:
         operators=operators,
         metadata=origin_of(record),
     )
+
+
+def coverage(path: Path, example: Feed, device: str) -> None:
+    """Torch computes in the dtypes of the module: there is nothing to measure."""
 
 
 def _operators(graph: Any) -> Counter[str]:

@@ -35,12 +35,12 @@ def ways() -> list[object]:
             id="-".join(filter(None, (target.NAME, capture, precision))),
             marks=[
                 pytest.mark.needs(target.NAME),
-                *(() if target.MADE_FROM == EAGER else [pytest.mark.needs(target.MADE_FROM)]),
+                *(() if origin == EAGER else [pytest.mark.needs(origin.partition(":")[0])]),
             ],
         )
         for target in TARGETS
-        for capture in target.CAPTURES or (None,)
-        for precision in target.PRECISIONS
+        for precision, origin in target.MADE_FROM.items()
+        for capture in (target.CAPTURES if origin == EAGER else (None,))
     ]
 
 
@@ -65,13 +65,22 @@ def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.fixture(scope="session")
 def job(
-    way: Way, digits: Subject, exported_digits: Path, tmp_path_factory: pytest.TempPathFactory
+    way: Way,
+    digits: Subject,
+    exported_digits: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Job:
     """What the pipeline would hand the target for digits."""
     target, capture, precision = way
     parent = None
-    if target.MADE_FROM != EAGER:
-        parent = exported_digits / f"model{target_named(target.MADE_FROM).SUFFIX}"
+    origin = target.MADE_FROM[precision]
+    if precision is Precision.INT8:
+        quantized: Path = request.getfixturevalue("int8_digits")
+        suffix = ".onnx" if target.NAME in ("onnx", "openvino") else ".trt.onnx"
+        parent = quantized / f"model.int8{suffix}"
+    elif origin != EAGER:
+        parent = exported_digits / f"model{target_named(origin.partition(':')[0]).SUFFIX}"
     return Job(
         signature=digits.signature,
         precision=precision,

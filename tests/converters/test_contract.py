@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters.registry import TARGETS
+from modelc.converters.registry import TARGETS, target_of
 from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Converted, Feed, Job, Runner, Target
 from modelc.core.errors import MissingError, RunnerError
 from modelc.core.precision import Precision
 from modelc.core.verdict import Tolerance
-from modelc.pipeline.order import Source
+from modelc.pipeline.order import Source, Wanted
 from modelc.pipeline.subject import Subject
 from modelc.validators.tolerance import tolerance_for
 
@@ -46,7 +46,7 @@ def close(artifact: object, eager: object, tolerance: Tolerance) -> bool:
 
 @each_target
 def test_a_target_has_a_name_a_summary_and_a_suffix(each: Target) -> None:
-    assert each.NAME.isidentifier()
+    assert each.NAME.replace("-", "_").isidentifier()
     assert each.NAME.lower() == each.NAME
     assert each.SUMMARY
     assert not each.SUMMARY.endswith(".")
@@ -60,20 +60,23 @@ def test_no_two_targets_share_a_name_or_a_suffix() -> None:
 
 @each_target
 def test_a_target_is_made_from_eager_or_from_one_before_it(each: Target) -> None:
-    before = [target.NAME for target in TARGETS[: TARGETS.index(each)]]
-    assert each.MADE_FROM in (EAGER, *before)
+    known = [EAGER]
+    for target in TARGETS[: TARGETS.index(each) + 1]:
+        known += [Wanted(target=target.NAME, precision=p).name for p in target.MADE_FROM]
+    origins = [EAGER if o == EAGER else Wanted.parse(o).name for o in each.MADE_FROM.values()]
+    assert not set(origins) - set(known)
 
 
 @each_target
 def test_a_target_has_captures_if_and_only_if_it_is_made_from_eager(each: Target) -> None:
-    assert bool(each.CAPTURES) == (each.MADE_FROM == EAGER)
+    assert bool(each.CAPTURES) == (EAGER in each.MADE_FROM.values())
     assert all(isinstance(capture, Capture) for capture in each.CAPTURES)
 
 
 @each_target
 def test_a_target_has_precisions_and_devices(each: Target) -> None:
-    assert each.PRECISIONS
-    assert all(isinstance(precision, Precision) for precision in each.PRECISIONS)
+    assert each.MADE_FROM
+    assert all(isinstance(precision, Precision) for precision in each.MADE_FROM)
     assert each.DEVICES
     assert set(each.DEVICES) <= {"cpu", "cuda"}
 
@@ -117,7 +120,7 @@ def test_a_checkpoint_or_a_sample_is_not_claimed(each: Target, digits_source: So
 
 
 def test_a_model_is_claimed_by_its_own_target_alone(target: Target, model_file: Path) -> None:
-    assert [each.NAME for each in TARGETS if each.claims(model_file)] == [target.NAME]
+    assert target_of(model_file) is target
 
 
 def test_convert_leaves_the_files_it_names_and_no_other(job: Job, converted: Converted) -> None:
@@ -215,8 +218,9 @@ def test_opening_garbage_is_a_runner_error(
 ) -> None:
     path = tmp_path / f"model{each.SUFFIX}"
     path.write_bytes(content)
-    with pytest.raises(RunnerError):
-        each.open_runner(path, "cpu", digits.signature)
+    refusal = RunnerError if each.readiness().ready else MissingError
+    with pytest.raises(refusal):
+        each.open_runner(path, each.DEVICES[0], digits.signature)
 
 
 @pytest.mark.parametrize("content", [b"hello " * 99, b"PK\x03\x04" + b"\0" * 99])

@@ -1,0 +1,66 @@
+"""Writing ONNX files: weights beside the model where they must be, metadata, ONNX's checker."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .capturing import guarded
+from .onnx_origins import sidecar_of
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+PROTOBUF_LIMIT = 2**31 - 2**24  # weights beyond this, less room for the graph, go to a .data file
+_OURS = "modelc."
+
+
+def save_model(
+    model: onnx_ir.Model, path: Path, *, external_data: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """Write the model; weights go to `<name>.onnx.data` when too big for one protobuf, or at will.
+
+    Returns:
+        the names of the files with their roles, model first.
+
+    Raises:
+        ConversionError: the writer refused the model.
+    """
+    import onnx_ir
+
+    values = model.graph.initializers.values()
+    total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
+    external = f"{path.name}.data" if external_data or total > PROTOBUF_LIMIT else None
+    guarded("the ONNX writer", lambda: onnx_ir.save(model, path, external_data=external))
+    if external is not None and path.with_name(external).exists():
+        return ((path.name, "model"), (external, "data"))
+    return ((path.name, "model"),)
+
+
+def check_model(path: Path) -> None:
+    """ONNX's own checker, with strict shape inference.
+
+    Raises:
+        ConversionError: the model is not valid ONNX.
+    """
+    import onnx
+
+    guarded("the ONNX checker", lambda: onnx.checker.check_model(str(path), full_check=True))
+
+
+def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
+    """Write `modelc.*` metadata in place of what the model's parent had of it."""
+    for key in [key for key in model.metadata_props if key.startswith(_OURS)]:
+        del model.metadata_props[key]
+    model.metadata_props.update({f"{_OURS}{key}": value for key, value in metadata.items()})
+
+
+def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:
+    """The parent's debug sidecar beside `path`; nothing where the parent has none."""
+    source, copy = sidecar_of(parent), sidecar_of(path)
+    if not source.is_file():
+        return ()
+    shutil.copyfile(source, copy)
+    return ((copy.name, "debug"),)

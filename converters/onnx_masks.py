@@ -1,0 +1,132 @@
+"""Mask fills beyond half precision's range, brought into it where only a softmax sees them.
+
+Attention hides positions by a fill such as -3.4e38 or -1e9. In float16 it becomes -inf: harmless
+among finite scores, but a row that is all hidden gives NaN where float32 gives the mean. Keeping
+whatever touches the fill in float32 would keep the hottest part of every attention layer in it. So
+a fill that nothing but softmaxes see is replaced by one of the same effect, and the claim is
+tested: the model must give the same outputs in float32 on every feed, else the fills stay. A
+fill of -inf stays as it is, because half precision has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.contract import Array, Feed
+from ..core.precision import Precision
+from .capturing import guarded
+from .onnx_links import Links, float_constants, links_of, values_of
+from .onnx_sessions import open_session, run_session
+
+if TYPE_CHECKING:
+    import onnx
+
+LIMITS = {Precision.FP16: 65504.0, Precision.BF16: float.fromhex("0x1.fep127")}
+# What is added to scores up to 2^13 stays finite, three times over, and exp() of it is 0. bfloat16
+# has float32's exponents: its lowest number behaves as float32's does.
+_FILLS = {Precision.FP16: -(2.0**14), Precision.BF16: -LIMITS[Precision.BF16]}
+_ENDS = frozenset({"Softmax", "LogSoftmax"})
+_THROUGH = frozenset({
+    "Add", "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather", "Identity", "Max", "Min",
+    "Mul", "Reshape", "ScatterND", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose",
+    "Trilu", "Unsqueeze", "Where",
+})  # fmt: skip
+_CLOSE = 1e-5  # of the largest output; a changed fill that shows does so by whole answers
+
+
+def clamp_masks(
+    model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed], low: Precision
+) -> tuple[str, ...]:
+    """Replace the fills that only softmaxes see, in place; none where an output would change.
+
+    Args:
+        model: float32.
+        folder: where its external weights lie.
+        feeds: the model must give the same on each of them.
+        low: the precision that the fills must fit.
+
+    Returns:
+        the names of the constants that were changed.
+
+    Raises:
+        ConversionError: ONNX Runtime would not run the model.
+    """
+    links = links_of(model.graph)
+    changes = [
+        (name, tensor, clamped)
+        for name, tensor in float_constants(model.graph)
+        if _softens(name, links) and (clamped := _clamped(tensor, folder, low)) is not None
+    ]
+    if not changes:
+        return ()
+    originals = [_clone(tensor) for _, tensor, _ in changes]
+    before = guarded("ONNX Runtime", lambda: _answers(model, folder, feeds))
+    for _, tensor, clamped in changes:
+        tensor.CopyFrom(clamped)
+    after = guarded("ONNX Runtime", lambda: _answers(model, folder, feeds))
+    if all(_alike(one, other) for one, other in zip(before, after, strict=True)):
+        return tuple(name for name, _, _ in changes)
+    for (_, tensor, _), original in zip(changes, originals, strict=True):
+        tensor.CopyFrom(original)
+    return ()
+
+
+def _softens(tensor: str, links: Links) -> bool:
+    """Whether all that a tensor reaches, it reaches through softmaxes."""
+    seen: set[str] = set()
+    waiting = [tensor]
+    while waiting:
+        name = waiting.pop()
+        if name in links.outputs or name in links.captured or not links.readers.get(name):
+            return False
+        seen.add(name)
+        for node in links.readers[name]:
+            if node.op_type in _ENDS:
+                continue
+            if node.op_type not in _THROUGH:
+                return False
+            waiting.extend(output for output in node.output if output and output not in seen)
+    return True
+
+
+def _clamped(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.TensorProto | None:
+    """The constant with its finite fills in range; None where it has none beyond it."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    values = values_of(tensor, folder)
+    beyond = np.isfinite(values) & (np.abs(values) > LIMITS[low])
+    if not beyond.any():
+        return None
+    fill = np.copysign(np.float32(_FILLS[low]), values)
+    return numpy_helper.from_array(np.where(beyond, fill, values), tensor.name)
+
+
+def _clone(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    import onnx
+
+    clone = onnx.TensorProto()
+    clone.CopyFrom(tensor)
+    return clone
+
+
+def _answers(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:
+    session = open_session(model, folder)
+    return [array for feed in feeds for array in run_session(session, feed).values()]
+
+
+def _alike(one: Array, other: Array) -> bool:
+    """Whether two answers agree to within float32's own noise, NaN and Inf in their places."""
+    import numpy as np
+
+    if one.shape != other.shape or one.dtype.kind != "f":
+        return bool(np.array_equal(one, other))
+    finite = np.isfinite(one)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return False
+    if not finite.any():
+        return True
+    limit = _CLOSE * float(np.abs(one[finite]).max())
+    return bool(np.abs(one[finite] - other[finite]).max() <= limit)

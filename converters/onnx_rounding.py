@@ -1,0 +1,194 @@
+"""A float32 copy of a half-precision ONNX model that rounds where the model says so.
+
+ONNX Runtime has few half kernels for the CPU. It computes a float16 model in float32 and keeps what
+lies between the nodes in float32 too: overflow and rounding go unseen. bfloat16 it refuses. So a
+model with half tensors is judged on the CPU through a copy: every operator computes in float32,
+and each of its half outputs is rounded to float16 or bfloat16 before the next one reads it. That is
+what the file says. A GPU that fuses operators rounds less often; it never rounds more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+HALF_IO = "half_io"  # metadata of a model whose inputs and outputs are half where eager's are not
+_FLOAT, _HALVES = 1, (10, 16)  # onnx.TensorProto.FLOAT, FLOAT16 and BFLOAT16
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+# Operators that only move, choose or compare values: what they give is already rounded.
+_EXACT = frozenset({
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+    "Identity", "If", "Loop", "MaxPool", "Neg", "Relu", "Reshape", "ScatterElements", "ScatterND",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze",
+    "Where", "Abs", "Max", "Min", "Constant", "ConstantOfShape", "GlobalMaxPool",
+})  # fmt: skip
+
+
+def has_half(model: onnx.ModelProto) -> bool:
+    """Whether any tensor of the model can be float16 or bfloat16."""
+    values = (*model.graph.input, *model.graph.output)
+    if any(value.type.tensor_type.elem_type in _HALVES for value in values):
+        return True
+    return any(_makes_half(graph) for graph in _graphs(model.graph))
+
+
+def has_half_io(model: onnx.ModelProto) -> bool:
+    """Whether the model was given half inputs and outputs in place of float32 ones."""
+    return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)
+
+
+def _makes_half(graph: onnx.GraphProto) -> bool:
+    if any(tensor.data_type in _HALVES for tensor in graph.initializer):
+        return True
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    return any(
+        attribute.t.data_type in _HALVES
+        or (attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES)
+        for attribute in attributes
+    )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and the bodies inside its nodes, innermost last."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(body)
+
+
+def rounded(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
+    """The copy.
+
+    Args:
+        model: with its types known or inferable; weights may be external.
+        float_io: half inputs and outputs become float32, rounded on entry; else they stay.
+    """
+    import onnx
+
+    copy = onnx.shape_inference.infer_shapes(model)
+    graphs = list(_graphs(copy.graph))
+    types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
+    for graph in reversed(graphs):  # bodies first: the nodes that hold them are then written anew
+        _widen_weights(graph)
+        _widen_values(graph.value_info)
+        if graph is not graphs[0]:
+            _widen_values((*graph.input, *graph.output))
+        _round_nodes(graph, types)
+    _end(copy.graph, float_io=float_io)
+    return copy
+
+
+def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place, with its half inputs and outputs cast from and to float32."""
+    graph = model.graph
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type not in _HALVES:
+            continue
+        inner = f"{value.name}::half"
+        _rename(graph, {value.name: inner})
+        if any(value.name == entry.name for entry in graph.input):
+            graph.node.insert(0, _cast(value.name, inner, value.type.tensor_type.elem_type))
+        else:
+            graph.node.append(_cast(inner, value.name, _FLOAT))
+        value.type.tensor_type.elem_type = _FLOAT
+    return model
+
+
+def _half_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in _HALVES:
+            yield value.name, value.type.tensor_type.elem_type
+
+
+def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
+    for value in values:
+        if value.type.tensor_type.elem_type in _HALVES:
+            value.type.tensor_type.elem_type = _FLOAT
+
+
+def _widen_weights(graph: onnx.GraphProto) -> None:
+    """Weights stay half in the copy; a Cast that ONNX Runtime folds gives them as float32."""
+    halves = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
+    _rename(graph, {name: f"{name}::float" for name in halves})
+    for name in halves:
+        graph.node.insert(0, _cast(name, f"{name}::float", _FLOAT))
+
+
+def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.append(node)
+        rounds = node.op_type not in _EXACT
+        half = _widen_attributes(node)
+        for index, name in enumerate(node.output):
+            if rounds and name in types:
+                node.output[index] = wide = f"{name}::wide"
+                nodes.append(_cast(wide, f"{name}::half", half or types[name]))
+                nodes.append(_cast(f"{name}::half", name, _FLOAT))
+    copies = [_copy(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The node apart from its graph, which is about to drop it."""
+    import onnx
+
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _widen_attributes(node: onnx.NodeProto) -> int:
+    """Half constants and half result types become float32; the half type that there was, or 0."""
+    from onnx import numpy_helper
+
+    found = 0
+    for attribute in node.attribute:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES:
+            found, attribute.i = attribute.i, _FLOAT
+        if attribute.t.data_type in _HALVES:
+            wide = numpy_helper.to_array(attribute.t).astype("float32")
+            attribute.t.CopyFrom(numpy_helper.from_array(wide, attribute.t.name))
+    return found
+
+
+def _end(graph: onnx.GraphProto, *, float_io: bool) -> None:
+    """Casts at the model's half inputs and outputs; what lies between is called otherwise."""
+    inputs = [value for value in graph.input if value.type.tensor_type.elem_type in _HALVES]
+    outputs = [value for value in graph.output if value.type.tensor_type.elem_type in _HALVES]
+    ends = inputs if float_io else [*inputs, *outputs]
+    _rename(graph, {value.name: f"{value.name}::inner" for value in ends})
+    for value in inputs:
+        inner, half = f"{value.name}::inner", f"{value.name}::half"
+        graph.node.insert(0, _cast(half if float_io else value.name, inner, _FLOAT))
+        if float_io:
+            graph.node.insert(0, _cast(value.name, half, value.type.tensor_type.elem_type))
+    if float_io:
+        _widen_values((*inputs, *outputs))
+        return
+    for value in outputs:
+        code = value.type.tensor_type.elem_type
+        graph.node.append(_cast(f"{value.name}::inner", value.name, code))
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in a graph and in the bodies inside it; the graph's own ends stay."""
+    for part in _graphs(graph):
+        for node in part.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+        if part is not graph:
+            for value in part.output:
+                value.name = names.get(value.name, value.name)
+
+
+def _cast(source: str, result: str, code: int) -> onnx.NodeProto:
+    import onnx
+
+    name = f"{source}::cast::{result}"
+    return onnx.helper.make_node("Cast", [source], [result], name=name, to=code)

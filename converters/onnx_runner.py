@@ -1,0 +1,100 @@
+"""Runs ONNX models by ONNX Runtime, in the precision that they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.contract import Feed, Outputs
+from ..core.errors import MissingError, RunnerError
+from .onnx_rounding import has_half, has_half_io, rounded, with_float_io
+from .onnx_sessions import CPU, Providers, open_session
+from .opened import OpenedModel, lines_of, present, refused
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+_CUDA = "CUDAExecutionProvider"
+_PROVIDERS: Mapping[str, Providers] = {
+    "cpu": CPU,
+    "cuda": ((_CUDA, {"use_tf32": "0"}),),  # TF32 keeps 10 bits of mantissa
+}
+
+
+def open_onnx(path: Path, device: str) -> OnnxRunner:
+    """Open a session on the CPU, or on CUDA where its provider really loads.
+
+    On the CPU a model with half tensors runs as a copy that rounds them (`onnx_rounding.py`).
+    Where inputs and outputs were made half, the runner takes and gives float32 all the same.
+
+    Raises:
+        RunnerError: ONNX Runtime would not open the model.
+        MissingError: CUDA is asked for and its provider does not load.
+    """
+    if device == "cuda":
+        _require_cuda()
+    try:
+        session = open_session(_runnable(path, device), path.parent, _PROVIDERS[device])
+    except Exception as error:
+        raise _refused(error) from error
+    return OnnxRunner(session)
+
+
+def _require_cuda() -> None:
+    """ONNX Runtime only logs that a provider does not load, and goes on with the CPU.
+
+    It is asked with a model that any device can run: what then does not open is not CUDA's fault.
+    """
+    from onnx import parser
+
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (float[1] y) { y = Neg(x) }'
+    session = open_session(parser.parse_model(text), Path(), _PROVIDERS["cuda"])
+    if session.get_providers()[0] != _CUDA:
+        raise MissingError(
+            f"ONNX Runtime could not load {_CUDA} and fell back to the CPU",
+            hint="use --device cpu, or install a CUDA that this onnxruntime-gpu was built for",
+        )
+
+
+def _runnable(path: Path, device: str) -> Path | onnx.ModelProto:
+    """The file itself, or a copy in memory of a model that is half in parts."""
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    if not has_half(model):
+        return path
+    float_io = has_half_io(model)
+    if device == "cpu":
+        return rounded(model, float_io=float_io)
+    return with_float_io(model) if float_io else path
+
+
+def _refused(error: Exception) -> RunnerError:
+    """ONNX Runtime breaks its sentences into lines."""
+    return refused("ONNX Runtime", error, " ".join(lines_of(error)))
+
+
+class OnnxRunner(OpenedModel):
+    """An ONNX Runtime session."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.inputs = tuple(value.name for value in session.get_inputs())
+        self._outputs = [value.name for value in session.get_outputs()]
+        self._session: onnxruntime.InferenceSession | None = session
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run the feed's arrays as they are."""
+        if self._session is None:
+            raise RuntimeError("the session is closed")
+        given = dict(zip(self.inputs, present(feed, self.inputs), strict=True))
+        try:
+            values = self._session.run(self._outputs, given)
+        except Exception as error:
+            raise _refused(error) from error
+        return dict(zip(self._outputs, values, strict=True))
+
+    def close(self) -> None:
+        """Drop the session and its memory."""
+        self._session = None

@@ -1,0 +1,54 @@
+"""ONNX Runtime sessions, of files and of graphs that were changed in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.contract import Feed, Outputs
+from .opened import present
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+Providers = Sequence[tuple[str, Mapping[str, str]]]
+CPU: Providers = (("CPUExecutionProvider", {}),)
+_ERRORS = 3  # the least severe that is logged
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def open_session(
+    model: Path | onnx.ModelProto, folder: Path, providers: Providers = CPU
+) -> onnxruntime.InferenceSession:
+    """A session of a file, or of a graph in memory whose weights may lie in `folder`.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises; the caller says what it means.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ERRORS
+    if isinstance(model, Path):
+        source: str | bytes = str(model)
+    else:
+        source = model.SerializeToString()
+        options.add_session_config_entry(_DATA_FOLDER, str(folder))
+    return onnxruntime.InferenceSession(
+        source, options, providers=[(name, dict(settings)) for name, settings in providers]
+    )
+
+
+def run_session(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
+    """All outputs by name.
+
+    Raises:
+        RunnerError: the model takes an input that the feed does not have.
+        Exception: whatever ONNX Runtime raises.
+    """
+    inputs = [value.name for value in session.get_inputs()]
+    outputs = [value.name for value in session.get_outputs()]
+    given = dict(zip(inputs, present(feed, inputs), strict=True))
+    return dict(zip(outputs, session.run(outputs, given), strict=True))

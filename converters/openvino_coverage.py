@@ -1,0 +1,121 @@
+"""What OpenVINO's CPU device really computes in, from the model as it was compiled and timed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Feed
+from ..core.records import Coverage
+from .capturing import guarded
+from .opened import present
+
+if TYPE_CHECKING:
+    import openvino
+
+SOURCE = "OpenVINO runtime model"
+_RUNS = 10  # after one that compiles kernels, which is left out of the times
+_LAYERS = frozenset({
+    "Convolution", "Deconvolution", "FullyConnected", "GRUCell", "GRUSequence", "LSTMCell",
+    "LSTMSequence", "MatMul", "RNNCell", "RNNSeq", "RNNSequence", "ScaledDotProductAttention",
+})  # fmt: skip
+_FUSED = "Subgraph"  # attention and the like, compiled as one
+_PRODUCT = "MatMul"
+_IDLE = "not_executed"
+_NAMES = {
+    "f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8",
+    "i32": "int32", "i64": "int64", "boolean": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Executed:
+    """One node that ran: what it is, what it computed in, and microseconds for all runs."""
+
+    layer: bool
+    dtype: str
+    time: float
+
+
+def coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage:
+    """The compute layers by dtype, and each dtype's share of the time of all that ran.
+
+    Where nothing takes a measurable time, which is whole microseconds, the share is of layers.
+
+    Raises:
+        ConversionError: OpenVINO would not compile or run the model.
+    """
+    executed = guarded("OpenVINO", lambda: list(_executed(path, example, settings)))
+    layers = Counter(one.dtype for one in executed if one.layer)
+    times: dict[str, float] = defaultdict(float)
+    for one in executed:
+        times[one.dtype] += one.time
+    timed = sum(times.values()) > 0
+    work = times if timed else layers
+    total = sum(work.values())
+    return Coverage(
+        layers=dict(layers),
+        share={dtype: amount / total for dtype, amount in work.items() if amount},
+        work="time" if timed else "layers",
+        source=SOURCE,
+    )
+
+
+def _executed(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_Executed]:
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(str(path))
+    products = {op.get_friendly_name() for op in model.get_ops() if op.get_type_name() == _PRODUCT}
+    quantized = any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
+    compiled = core.compile_model(model, "CPU", {**settings, "PERF_COUNT": True})
+    request = compiled.create_infer_request()
+    names = [port.get_any_name() for port in compiled.inputs]
+    given = present(example, names)
+    request.infer(given)
+    first = _times(compiled)
+    for _ in range(_RUNS):
+        request.infer(given)
+    mean = _times(compiled)
+    for op in compiled.get_runtime_model().get_ops():
+        name = op.get_friendly_name()
+        if name in first:
+            facts = _facts(op)
+            layer = facts["layerType"] in _LAYERS or (
+                facts["layerType"] == _FUSED
+                and not products.isdisjoint(facts["originalLayersNames"].split(","))
+            )
+            # What it reports is the mean over all runs, the first one included.
+            time = max(0.0, mean.get(name, 0.0) * (_RUNS + 1) - first[name])
+            yield _Executed(layer=layer, dtype=_dtype(facts, quantized=quantized), time=time)
+
+
+def _times(compiled: openvino.CompiledModel) -> dict[str, float]:
+    """Mean microseconds a run by node; what only moves a pointer is not executed."""
+    found = {op.get_friendly_name(): _facts(op) for op in compiled.get_runtime_model().get_ops()}
+    return {
+        name: float(facts["execTimeMcs"])
+        for name, facts in found.items()
+        if facts["execTimeMcs"] != _IDLE
+    }
+
+
+def _facts(op: Any) -> dict[str, str]:
+    """What the runtime model says of a node."""
+    info = op.get_rt_info()
+    return {key: str(getattr(info[key], "value", info[key])) for key in info}
+
+
+def _dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
+    """The precision of a node's kernel, as `brgconv_avx512_I8` ends with it.
+
+    `runtimePrecision` is no witness: it says f16 of a float32 kernel that reads FP16 weights, and
+    u8 of a fused attention that reads a mask. Nothing is int8 in a model that is not quantized.
+    """
+    kernel = facts["primitiveType"].rsplit("_", 1)[-1].lower()
+    if kernel in ("i8", "u8") and not quantized:
+        return "fp32"
+    return _NAMES.get(kernel, kernel)

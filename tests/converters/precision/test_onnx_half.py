@@ -1,0 +1,270 @@
+"""FP16 and BF16 ONNX: what is cast, what stays, and what the file says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.converters import onnx_graph
+from modelc.converters.onnx_autocast import autocast, draft_of
+from modelc.core.contract import Converted, Feed
+from modelc.core.errors import ConversionError, UsageError
+from modelc.core.precision import Precision
+
+from .conftest import JobFor, OnnxFile, dtype_of, load, nodes_of, run, sqnr
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ModelOpt's own; the pipeline logs them
+Made = Callable[..., tuple[Path, Converted]]
+FP16, BF16 = Precision.FP16, Precision.BF16
+RANDOM = np.random.default_rng(0)
+FEED: Feed = {"x": RANDOM.standard_normal((2, 4), np.float32)}
+WIDE: Feed = {"x": RANDOM.standard_normal((2, 4), np.float32) * 500}
+
+MLP = """g (float[N,4] x) => (float[N,4] y) {
+    [up] a = MatMul(x, w)
+    [act] b = Relu(a)
+    [down] c = MatMul(b, v)
+    [out] y = Neg(c)
+}"""
+MODULES = {"up": "layers.0.up", "act": "layers.0.act", "down": "layers.0.down", "out": "head"}
+
+
+@pytest.fixture
+def mlp(onnx_file: OnnxFile) -> Path:
+    """Activations reach 500 times the feed's in the middle, and are ordinary at both ends."""
+    weights = RANDOM.standard_normal((4, 4)).astype(np.float32)
+    return onnx_file(MLP, modules=MODULES, w=weights * 500, v=weights / 500)
+
+
+@pytest.mark.parametrize(("precision", "least"), [(FP16, 50), (BF16, 30)])
+def test_half_is_near_its_parent_on_the_cpu(
+    mlp: Path, made: Made, precision: Precision, least: float
+) -> None:
+    half, _ = made(mlp, precision, FEED)
+    assert least < sqnr(run(mlp, FEED)["y"], run(half, FEED)["y"]) < least + 40
+
+
+@pytest.mark.parametrize(("precision", "code"), [(FP16, "FLOAT16"), (BF16, "BFLOAT16")])
+def test_what_lies_within_is_half_and_both_ends_are_float32(
+    mlp: Path, made: Made, precision: Precision, code: str
+) -> None:
+    half, _ = made(mlp, precision, FEED)
+    assert [dtype_of(half, name) for name in ("x", "a", "c", "y")] == ["FLOAT", code, code, "FLOAT"]
+
+
+def test_an_overflow_is_kept_in_fp32_and_named_by_module(mlp: Path, made: Made) -> None:
+    half, converted = made(mlp, FP16, WIDE)
+    kept = [note for note in converted.notes if note.startswith("kept in FP32")]
+    assert [note.partition(" (activations reach")[0] for note in kept] == [
+        "kept in FP32: layers.0.up",
+        "kept in FP32: layers.0.act",
+        "kept in FP32: layers.0.down",
+    ]
+    assert kept[0].endswith("> 65504)")
+    assert converted.options["kept in fp32"] == "3 nodes"
+    assert sqnr(run(mlp, WIDE)["y"], run(half, WIDE)["y"]) > 50
+
+
+def test_the_same_model_cast_without_the_forecast_overflows(
+    mlp: Path, job_for: JobFor, tmp_path: Path
+) -> None:
+    job = job_for(mlp, FP16, WIDE)
+    naive = autocast(draft_of(load(mlp), mlp, job.folder / "draft"), job, keep=())
+    path = tmp_path / "naive.onnx"
+    path.write_bytes(naive.SerializeToString())
+    assert sqnr(run(mlp, WIDE)["y"], run(path, WIDE)["y"]) < 10
+
+
+@pytest.mark.parametrize("pattern", ["layers.0.up", "up", "layers.*.u?"])
+def test_what_the_user_keeps_stays_fp32(mlp: Path, made: Made, pattern: str) -> None:
+    half, converted = made(mlp, FP16, FEED, keep=(pattern,))
+    assert dtype_of(half, "a") == "FLOAT"
+    assert dtype_of(half, "c") == "FLOAT16"
+    assert "kept in FP32 as asked, 1 nodes: layers.0.up" in converted.notes
+
+
+def test_an_operator_can_be_kept(mlp: Path, made: Made) -> None:
+    half, _ = made(mlp, FP16, FEED, keep=("MatMul",))
+    assert [dtype_of(half, name) for name in ("a", "b", "c")] == ["FLOAT", "FLOAT16", "FLOAT"]
+
+
+def test_a_pattern_that_means_nothing_is_refused(mlp: Path, made: Made) -> None:
+    with pytest.raises(UsageError, match=r"layers\.7"):
+        made(mlp, FP16, FEED, keep=("layers.7",))
+
+
+def test_nodes_keep_their_names_and_the_sidecar_comes_along(mlp: Path, made: Made) -> None:
+    half, converted = made(mlp, FP16, FEED)
+    assert nodes_of(mlp).keys() <= nodes_of(half).keys()
+    assert ("model.fp16.debug.json", "debug") in converted.files
+    assert (half.parent / "model.fp16.debug.json").read_bytes() == (
+        mlp.parent / "model.debug.json"
+    ).read_bytes()
+
+
+def test_the_work_folder_holds_nothing_but_the_files_told(mlp: Path, made: Made) -> None:
+    half, converted = made(mlp, FP16, FEED)
+    assert {file.name for file in half.parent.iterdir()} == {name for name, _ in converted.files}
+
+
+def test_the_record_is_the_childs_and_not_the_parents(mlp: Path, made: Made) -> None:
+    model = load(mlp)
+    for key in ("modelc.precision", "modelc.capture", "theirs"):
+        model.metadata_props.add(key=key, value="fp32")
+    mlp.write_bytes(model.SerializeToString())
+    half, _ = made(mlp, FP16, FEED)
+    wanted = {"modelc.precision": "fp16", "theirs": "fp32"}
+    assert onnx_graph.inspect(half).metadata == wanted
+
+
+def test_half_io_makes_both_ends_half_and_the_runner_casts(mlp: Path, made: Made) -> None:
+    half, converted = made(mlp, FP16, FEED, half_io=True)
+    assert [dtype_of(half, name) for name in ("x", "y")] == ["FLOAT16", "FLOAT16"]
+    outputs = run(half, FEED)
+    assert outputs["y"].dtype == np.float32
+    assert sqnr(run(mlp, FEED)["y"], outputs["y"]) > 50
+    assert any("inputs and outputs are fp16" in note for note in converted.notes)
+
+
+def test_half_io_works_for_bfloat16_which_numpy_has_not(mlp: Path, made: Made) -> None:
+    half, _ = made(mlp, BF16, FEED, half_io=True)
+    assert dtype_of(half, "x") == "BFLOAT16"
+    assert sqnr(run(mlp, FEED)["y"], run(half, FEED)["y"]) > 30
+
+
+def test_an_output_that_overflows_cannot_be_half(onnx_file: OnnxFile, made: Made) -> None:
+    path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [up] y = Mul(x, w) }", w=np.float32(1e5))
+    with pytest.raises(ConversionError, match="'y' cannot be half: Mul up: activations reach"):
+        made(path, FP16, FEED, half_io=True)
+
+
+def test_a_weight_that_two_layers_share_is_stored_once(onnx_file: OnnxFile, made: Made) -> None:
+    weights = RANDOM.standard_normal((64, 64)).astype(np.float32)
+    path = onnx_file(
+        "g (float[N,64] x) => (float[N,64] y) { [one] a = MatMul(x, w) [two] y = MatMul(a, w) }",
+        w=weights / 64,
+    )
+    feed = {"x": np.ones((1, 64), np.float32)}
+    half, _ = made(path, FP16, feed)
+    assert half.stat().st_size < path.stat().st_size * 0.6
+
+
+def test_weights_in_a_file_of_their_own_go_to_one_again(onnx_file: OnnxFile, made: Made) -> None:
+    weights = RANDOM.standard_normal((64, 64)).astype(np.float32)
+    path = onnx_file(
+        "g (float[N,64] x) => (float[N,64] y) { [one] y = MatMul(x, w) }", external=True, w=weights
+    )
+    feed = {"x": np.ones((1, 64), np.float32)}
+    half, converted = made(path, FP16, feed, external_data=True)
+    assert (half.name + ".data", "data") in converted.files
+    assert sqnr(run(path, feed)["y"], run(half, feed)["y"]) > 50
+
+
+def test_a_layer_norm_that_autocast_fuses_keeps_its_last_nodes_name(
+    onnx_file: OnnxFile, made: Made
+) -> None:
+    path = onnx_file(
+        """g (float[N,8] x) => (float[N,8] z) {
+            [mean] m = ReduceMean<axes=[-1]>(x)
+            [centre] c = Sub(x, m)
+            [square] s = Pow(c, two)
+            [var] v = ReduceMean<axes=[-1]>(s)
+            [guard] g = Add(v, eps)
+            [root] r = Sqrt(g)
+            [norm] n = Div(c, r)
+            [scale] w = Mul(n, gain)
+            [shift] y = Add(w, bias)
+            [end] z = Relu(y)
+        }""",
+        opset=17,
+        modules={"shift": "norm"},
+        two=np.float32(2),
+        eps=np.float32(1e-3),
+        gain=np.ones(8, np.float32),
+        bias=np.zeros(8, np.float32),
+    )
+    feed = {"x": RANDOM.standard_normal((2, 8), np.float32)}
+    half, _ = made(path, FP16, feed)
+    assert nodes_of(half)["shift"].op_type == "LayerNormalization"
+    assert sqnr(run(path, feed)["z"], run(half, feed)["z"]) > 50
+
+
+def test_an_infinite_constant_stays_infinite(onnx_file: OnnxFile, made: Made) -> None:
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] y) {
+            [one] a = Max(x, least) [two] y = Max(a, least)
+        }""",
+        least=np.array([-np.inf, 0, -np.inf, 0], np.float32),
+    )
+    half, _ = made(path, FP16, FEED)
+    feed = {"x": np.full((1, 4), -np.inf, np.float32)}
+    assert np.array_equal(run(half, feed)["y"], [[-np.inf, 0, -np.inf, 0]])
+
+
+BRANCH = """g (float[N,4] x, bool c) => (float[N,4] y) {
+    [body] a = MatMul(x, w)
+    [branch] b = If (c) <
+        then_branch = t () => (float[N,4] p) { [yes] p = MatMul(a, w) },
+        else_branch = e () => (float[N,4] q) { [no] q = Neg(a) }>
+    [end] y = Tanh(b)
+}"""
+
+
+@pytest.mark.parametrize("precision", [FP16, BF16])
+@pytest.mark.parametrize("taken", [True, False])
+def test_both_arms_of_a_branch_run(
+    onnx_file: OnnxFile, made: Made, precision: Precision, *, taken: bool
+) -> None:
+    path = onnx_file(BRANCH, w=RANDOM.standard_normal((4, 4)).astype(np.float32))
+    feed = {**FEED, "c": np.array(taken)}
+    half, _ = made(path, precision, feed)
+    assert sqnr(run(path, feed)["y"], run(half, feed)["y"]) > 30
+
+
+def test_what_a_loop_carries_stays_fp32(onnx_file: OnnxFile, made: Made) -> None:
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] y) {
+            [first] a = MatMul(x, w)
+            [loop] b = Loop (count, go, a) <
+                body = turn (int64 i, bool on, float[N,4] before) => (bool still, float[N,4] after)
+                { [same] still = Identity(on) [step] after = MatMul(before, w) }>
+            [end] y = Tanh(b)
+        }""",
+        w=RANDOM.standard_normal((4, 4)).astype(np.float32) / 2,
+        count=np.int64(3),
+        go=np.bool_(True),
+    )
+    half, _ = made(path, FP16, FEED)
+    assert dtype_of(half, "a") == "FLOAT16"
+    assert sqnr(run(path, FEED)["y"], run(half, FEED)["y"]) > 50
+
+
+def test_what_autocast_refuses_is_told(onnx_file: OnnxFile, made: Made) -> None:
+    path = onnx_file(MLP, w=np.eye(4, dtype=np.float32), v=np.eye(4, dtype=np.float32))
+    model = load(path)
+    model.graph.node[3].op_type = "Unheard"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ConversionError):
+        made(path, FP16, FEED)
+
+
+def test_a_quantizers_model_becomes_ours_with_its_nodes_as_they_are(
+    onnx_file: OnnxFile, made: Made
+) -> None:
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] y) {
+            [q] a = QuantizeLinear(x, scale, zero)
+            [dq] y = DequantizeLinear(a, scale, zero)
+        }""",
+        modules={"q": "stem"},
+        scale=np.float32(0.1),
+        zero=np.int8(0),
+    )
+    copy, converted = made(path, Precision.INT8, FEED)
+    assert [node.name for node in load(copy).graph.node] == ["q", "dq"]
+    assert onnx_graph.inspect(copy).metadata == {"modelc.precision": "int8"}
+    assert converted.files == (("model.int8.onnx", "model"), ("model.int8.debug.json", "debug"))
+    assert np.array_equal(run(copy, FEED)["y"], run(path, FEED)["y"])

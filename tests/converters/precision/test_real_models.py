@@ -1,0 +1,54 @@
+"""Half precision of the sample models: nothing is kept without need, and little is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.converters.onnx_ranges import forecast
+from modelc.core.contract import Converted, Feed
+from modelc.core.precision import Precision
+
+from .conftest import run, sqnr
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.needs("onnx"),
+    pytest.mark.filterwarnings("ignore"),  # the frameworks' own; the pipeline logs them
+]
+Made = Callable[..., tuple[Path, Converted]]
+RANDOM = np.random.default_rng(0)
+FEEDS: dict[str, Feed] = {
+    "bert": {
+        "ids": RANDOM.integers(0, 100, (2, 16)),
+        "mask": np.array([[1] * 16, [1] * 9 + [0] * 7]),
+    },
+    "lstm": {"tokens": RANDOM.integers(0, 50, (2, 12))},
+    "gate": {"x": RANDOM.standard_normal((2, 16), np.float32)},
+}
+
+
+@pytest.mark.parametrize("name", ["bert", "lstm", "gate"])
+@pytest.mark.parametrize(
+    ("precision", "least"), [(Precision.FP16, 50), (Precision.BF16, 30)], ids=str
+)
+def test_a_sample_model_is_near_in_half_with_nothing_kept(
+    exports: Callable[[str], Path], made: Made, name: str, precision: Precision, least: float
+) -> None:
+    parent, feed = exports(name) / "model.onnx", FEEDS[name]
+    half, converted = made(parent, precision, feed)
+    assert converted.notes == ()
+    wanted, found = run(parent, feed), run(half, feed)
+    assert wanted.keys() == found.keys()
+    for output, values in wanted.items():
+        assert values.dtype == found[output].dtype
+        assert sqnr(values, found[output]) > least
+
+
+def test_digits_have_nothing_to_forecast(exported_digits: Path) -> None:
+    with np.load(Path(__file__).parents[3] / "sample_models" / "digits_samples.npz") as samples:
+        feed = {"x": samples["x"]}
+    assert forecast(exported_digits / "model.onnx", [feed], Precision.FP16) == ()
