@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..calibration.options import CalibrationOptions
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
 from ..core.contract import Inspection, Readiness, Target
@@ -16,7 +17,7 @@ from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.verdict import Verdict
 from .building import build_order
-from .order import Judging, Order, Source, Wanted
+from .order import Judging, Lowering, Order, Source, Wanted
 from .recorded import Moved, record_beside
 from .revalidate import validate_folder
 from .run import run
@@ -25,7 +26,9 @@ from .single import validate_file
 PathLike = str | Path
 
 __all__ = [
+    "CalibrationOptions",
     "Judging",
+    "Lowering",
     "ModelcError",
     "Moved",
     "Source",
@@ -61,6 +64,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     opset: int | None = None,
     external_data: bool = False,
     overwrite: bool = False,
+    lowering: Lowering | None = None,
     judging: Judging | None = None,
     tell: Tell = silence,
 ) -> Manifest:
@@ -80,6 +84,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         opset: of ONNX.
         external_data: keep ONNX weights in a file of their own.
         overwrite: move another checkpoint's artifacts in `out` away.
+        lowering: calibration data and quantizer of INT8, what stays in floating point.
         judging: feeds, seed, tolerances, device.
         tell: listens to progress.
 
@@ -107,6 +112,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         opset=opset,
         external_data=external_data,
         overwrite=overwrite,
+        lowering=lowering or Lowering(),
     )
     return run(order, tell)
 
@@ -125,6 +131,8 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
     to: str,
     out: PathLike,
     against: Source | None = None,
+    lowering: Lowering | None = None,
+    settings: Mapping[str, str] | None = None,
     judging: Judging | None = None,
     tell: Tell = silence,
 ) -> Manifest:
@@ -135,6 +143,8 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         to: the format, as `"openvino:fp16"`.
         out: output folder.
         against: the eager side; None takes the manifest beside `path`.
+        lowering: calibration data and quantizer of INT8, what stays in floating point.
+        settings: options that the format alone has, as text.
         judging: feeds, seed, tolerances, device.
         tell: listens to progress.
 
@@ -142,10 +152,15 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         ModelcError: something stopped the work.
     """
     given = against or Source(checkpoint=Path(path))
-    order = build_order(
-        Path(path), Wanted.parse(to), Path(out), given=given, judging=judging or Judging()
+    order = Order(
+        source=given,
+        wanted=(Wanted.parse(to),),
+        out=Path(out),
+        judging=judging or Judging(),
+        lowering=lowering or Lowering(),
+        settings=settings or {},
     )
-    return run(order, tell)
+    return run(build_order(Path(path), order), tell)
 
 
 def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one optional
@@ -155,6 +170,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     moved: Moved | None = None,
     precision: str | None = None,
     judging: Judging | None = None,
+    settings: Mapping[str, str] | None = None,
     tell: Tell = silence,
 ) -> Manifest | Verdict:
     """Judge again: a folder from its manifest (Manifest), or one model file (Verdict).
@@ -165,6 +181,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         moved: where a recorded checkpoint and samples are now.
         precision: what to judge a single file as; None is the recorded one, or fp32.
         judging: what is not given in it is as recorded, or the default.
+        settings: options that only one format has, as text.
         tell: listens to progress.
 
     Raises:
@@ -173,13 +190,21 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     place = Path(path)
     if not place.is_dir():
         known = None if precision is None else _precision(precision)
-        return validate_file(place, against, tell, judging=judging, precision=known, moved=moved)
+        return validate_file(
+            place,
+            against,
+            tell,
+            judging=judging,
+            precision=known,
+            moved=moved,
+            settings=settings,
+        )
     if against is not None or precision is not None:
         raise UsageError(
             f"{place} is a folder, judged against what its manifest says",
             hint="give a model file, or leave out --against and --precision",
         )
-    return validate_folder(place, tell, moved=moved, judging=judging)
+    return validate_folder(place, tell, moved=moved, judging=judging, settings=settings)
 
 
 def _precision(text: str) -> Precision:

@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from ..converters.registry import target_named, target_of
-from ..core.contract import EAGER
+from ..core.contract import EAGER, Target
 from ..core.errors import UsageError
-from .order import Judging, Order, Source, Wanted
+from ..core.precision import Precision
+from .order import Order, Wanted
 from .recorded import Moved, record_beside, recorded_source
 
 
-def build_order(  # noqa: PLR0913 - what the build commands have in common
-    path: Path,
-    wanted: Wanted,
-    out: Path,
-    *,
-    given: Source,
-    judging: Judging,
-    overwrite: bool = False,
-) -> Order:
+def build_order(path: Path, order: Order) -> Order:
     """What to carry out for `modelc build-...`.
 
     Args:
-        path: a model that the wanted target is made from, or a checkpoint.
-        wanted: the artifact.
-        out: the output folder.
-        given: the eager side as the command line says it; its checkpoint is `path` itself
-            where no other was named.
-        judging: how to judge.
-        overwrite: replace the record of another checkpoint in `out`.
+        path: a checkpoint, or a model that the wanted artifact is made from, at once or by way
+            of others.
+        order: as the command line says it; its source's checkpoint is `path` itself where no
+            other was named.
 
     Raises:
         UsageError: `path` is a converted model and nothing says what eager is.
     """
-    order = Order(source=given, wanted=(wanted,), out=out, judging=judging, overwrite=overwrite)
-    if not _is_parent(path, wanted):
+    if not _is_parent(path, order.wanted[0]):
         return order
-    if given.checkpoint != path:
-        return replace(order, parent=path)
     beside = record_beside(path)
+    if order.source.checkpoint != path:
+        precision = _precision_of(path) if beside is None else beside[1].precision
+        return replace(order, parent=path, parent_precision=precision)
     if beside is None:
         raise UsageError(
             f"no manifest beside {path} knows it, so there is no eager reference to prove against",
             hint="add --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
         )
-    manifest, _ = beside
-    source = recorded_source(manifest, path.parent, Moved(allow_pickle=given.allow_pickle))
-    return replace(order, source=source, parent=path, signature=manifest.signature)
+    manifest, artifact = beside
+    moved = Moved(allow_pickle=order.source.allow_pickle)
+    return replace(
+        order,
+        source=recorded_source(manifest, path.parent, moved),
+        parent=path,
+        parent_precision=artifact.precision,
+        signature=manifest.signature,
+    )
+
+
+def _precision_of(path: Path) -> Precision:
+    """INT8 where the model is quantized already; else it is taken for full precision."""
+    quantized = target_of(path).inspect(path).quantized
+    return Precision.INT8 if quantized else Precision.FP32
 
 
 def _is_parent(path: Path, wanted: Wanted) -> bool:
+    """Whether the path is a model that `wanted` can start from, not a checkpoint."""
+    origins = {target.NAME: target for target in _origins(wanted)}
+    if not path.is_file() or not any(path.name.endswith(t.SUFFIX) for t in origins.values()):
+        return False
+    return target_of(path).NAME in origins
+
+
+def _origins(wanted: Wanted) -> Iterator[Target]:
+    """The targets that `wanted` is made from, the nearest first."""
     target = target_named(wanted.target)
-    if target.MADE_FROM == EAGER:
-        return False
-    if not path.is_file() or path.suffix != target_named(target.MADE_FROM).SUFFIX:
-        return False
-    return target_of(path).NAME == target.MADE_FROM
+    origin = target.MADE_FROM.get(wanted.precision, EAGER)
+    if origin != EAGER:
+        parent = Wanted.parse(origin)
+        yield target_named(parent.target)
+        yield from _origins(parent)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..calibration.options import CalibrationOptions
 from ..core.capture import Capture
+from ..core.contract import Target
 from ..core.errors import UsageError
 from ..core.names import unknown
 from ..core.precision import Precision
@@ -23,13 +25,13 @@ class Wanted:
     precision: Precision = Precision.FP32
 
     @classmethod
-    def parse(cls, text: str) -> Wanted:
-        """Read `NAME` or `NAME:PRECISION`, as in `openvino:fp16`."""
-        name, _, precision = text.partition(":")
+    def parse(cls, text: str, precision: Precision = Precision.FP32) -> Wanted:
+        """Read `NAME` or `NAME:PRECISION`, as `openvino:fp16`; `precision` where none is said."""
+        name, _, said = text.partition(":")
         known = [p.value for p in Precision]
-        if precision and precision not in known:
-            raise unknown("precision", precision, known)
-        return cls(target=name, precision=Precision(precision or "fp32"))
+        if (said or text.endswith(":")) and said not in known:
+            raise unknown("precision", said, known)
+        return cls(target=name, precision=Precision(said) if said else precision)
 
     @property
     def name(self) -> str:
@@ -56,7 +58,8 @@ class Source:
 class Judging:
     """How artifacts are judged: how many feeds, from which seed, within what, on which device.
 
-    None is the default (`LEAST_FEEDS`, 0, the table's tolerance), or what a manifest recorded.
+    None is the default (`LEAST_FEEDS`, 0, the table's tolerance, the target's first device), or
+    what a manifest recorded.
     """
 
     feeds: int | None = None
@@ -64,15 +67,15 @@ class Judging:
     atol: float | None = None
     rtol: float | None = None
     min_sqnr: float | None = None
-    device: str = "cpu"
+    device: str | None = None
 
     def __post_init__(self) -> None:
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
                 f"--feeds {self.feeds} is too few to judge by", hint=f"use {LEAST_FEEDS} or more"
             )
-        if self.device not in ("cpu", "cuda"):
-            raise unknown("device", self.device, ["cpu", "cuda"])
+        if self.device not in (None, "cpu", "cuda"):
+            raise unknown("device", str(self.device), ["cpu", "cuda"])
         for name in ("atol", "rtol"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -80,13 +83,44 @@ class Judging:
         if self.min_sqnr is not None and not math.isfinite(self.min_sqnr):
             raise UsageError(f"--min-sqnr {self.min_sqnr} is not a number", hint="use dB: 60")
 
+    def device_for(self, target: Target) -> str:
+        """The device that was asked for, where the target runs on it; else the target's first."""
+        return self.device if self.device in target.DEVICES else target.DEVICES[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowering:
+    """How precision is lowered.
+
+    `quantizer` None tries all that suit, `method` None is the quantizer's own. `keep` are patterns
+    of what stays in floating point, by node, module path or operator; `half_io` makes inputs and
+    outputs half as well.
+    """
+
+    calibration: CalibrationOptions | None = None
+    quantizer: str | None = None
+    method: str | None = None
+    keep: tuple[str, ...] = ()
+    half_io: bool = False
+
+    def summary(self) -> dict[str, str]:
+        """What the manifest keeps of it; what was not asked for is empty."""
+        return {
+            "calibration": "" if self.calibration is None else self.calibration.source,
+            "quantizer": self.quantizer or "",
+            "calib_method": self.method or "",
+            "keep_fp": " ".join(self.keep),
+            "half_io": "true" if self.half_io else "",
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """One run: a source, what to make of it, and where.
 
     `parent` is a converted model to start from instead of the eager one, `signature` what a
-    manifest recorded for it. `capture` None is auto.
+    manifest recorded for it. `capture` None is auto. `settings` are options that one target alone
+    has, as text. `cache` is a folder for what later runs may use again; None does without.
     """
 
     source: Source
@@ -99,6 +133,10 @@ class Order:
     external_data: bool = False
     overwrite: bool = False
     signature: Signature | None = None
+    parent_precision: Precision = Precision.FP32
+    lowering: Lowering = field(default_factory=Lowering)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.wanted:
@@ -112,6 +150,8 @@ class Order:
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),
             "inputs": " ".join(self.source.inputs),
-            "device": self.judging.device,
+            "device": self.judging.device or "",
+            **self.lowering.summary(),
+            **self.settings,
         }
         return {key: value for key, value in entries.items() if value}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from ..converters.registry import TARGETS, target_named, target_of
+from ..converters.quantizers.registry import quantizer_named, quantizers_for
+from ..converters.registry import TARGETS, deferred, target_named, target_of
 from ..core.capture import Capture
-from ..core.contract import EAGER, Target
+from ..core.contract import EAGER, Quantizer, Readiness, Target
 from ..core.errors import MissingError, UsageError
+from ..core.names import unknown
 from ..core.precision import Precision
 from .order import Order, Wanted
 
@@ -18,13 +19,19 @@ STEM = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One artifact to make and prove. `captures` are tried in order; empty when none applies."""
+    """One artifact to make and prove.
+
+    `captures` are tried in order, `quantizers` are all tried and the best is kept; both are empty
+    where there is nothing to choose. `pending` is why this host cannot make it but only prepare.
+    """
 
     target: Target
     wanted: Wanted
     captures: tuple[Capture, ...]
     parent: str | None  # the step's name, None when made from eager or from the order's parent
     asked: bool = True
+    quantizers: tuple[Quantizer, ...] = ()
+    pending: Readiness | None = None
 
     @property
     def name(self) -> str:
@@ -47,81 +54,182 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
     """The steps of an order, parents first.
 
     Raises:
-        UsageError: an unknown target, a precision or a capture that it does not have.
-        MissingError: a target is not ready here.
+        UsageError: an unknown target, a precision, capture or quantizer that it does not have,
+            or INT8 without calibration data.
+        MissingError: a target or a quantizer is not ready here.
     """
-    given = _given(order.parent, targets)
-    steps: dict[str, Step] = {}
+    planner = _Planner(order, targets)
     for wanted in order.wanted:
-        _add(wanted, order, steps, targets=targets, given=given)
-    return tuple(steps.values())
+        planner.add(wanted)
+    steps = tuple(planner.steps.values())
+    _check_lowering(order, steps)
+    return steps
 
 
-def _given(parent: Path | None, targets: tuple[Target, ...]) -> str | None:
-    return None if parent is None else target_of(parent, targets).NAME
+class _Planner:
+    """Adds steps, each after what it is made from."""
 
+    def __init__(self, order: Order, targets: tuple[Target, ...]) -> None:
+        self.order = order
+        self.targets = targets
+        self.steps: dict[str, Step] = {}
+        self.given: str | None = None
+        if order.parent is not None:
+            target = target_of(order.parent, targets)
+            self.given = Wanted(target=target.NAME, precision=order.parent_precision).name
 
-def _add(
-    wanted: Wanted,
-    order: Order,
-    steps: dict[str, Step],
-    *,
-    targets: tuple[Target, ...],
-    given: str | None,
-) -> None:
-    target = target_named(wanted.target, targets)
-    _check(target, wanted, order)
-    parent: str | None = None
-    if given is not None and given != target.MADE_FROM:
-        raise UsageError(
-            f"{target.NAME} is made from {_source_name(target)}, not from {given}",
-            hint="give the checkpoint instead",
+    def add(self, wanted: Wanted) -> None:
+        """Add the step for `wanted`, and before it those that it needs."""
+        target = target_named(wanted.target, self.targets)
+        _check(target, wanted, self.order)
+        origin = target.MADE_FROM[wanted.precision]
+        ready_made = self._is_ready_made(origin, wanted)
+        parent = None if ready_made else self._parent(target, wanted)
+        step = Step(
+            target=target,
+            wanted=wanted,
+            captures=_captures(target, wanted, self.order),
+            parent=parent,
+            quantizers=() if ready_made else self._quantizers(target, wanted),
+            pending=pending_of(target),
         )
-    if given is None and target.MADE_FROM != EAGER:
-        needed = Wanted(target=target.MADE_FROM)
-        parent = needed.name
-        if parent not in steps:
-            asked = needed in order.wanted
-            _add(needed, order, steps, targets=targets, given=None)
-            if not asked:
-                steps[parent] = replace(steps[parent], asked=False)
-    steps.setdefault(
-        wanted.name,
-        Step(target=target, wanted=wanted, captures=_captures(target, order), parent=parent),
-    )
+        self.steps.setdefault(wanted.name, step)
+
+    def _is_ready_made(self, origin: str, wanted: Wanted) -> bool:
+        """Whether the order's parent is quantized already, or is what is wanted and is taken in."""
+        if origin == EAGER or self.given is None:
+            return False
+        if self.given == wanted.name:
+            return True
+        return wanted.precision is Precision.INT8 and self.given == _as_precise(origin, wanted).name
+
+    def _parent(self, target: Target, wanted: Wanted) -> str | None:
+        """The step to start from; None for eager or the order's parent."""
+        origin = target.MADE_FROM[wanted.precision]
+        if origin == EAGER:
+            if self.given is not None:
+                raise UsageError(
+                    f"{wanted.name} is made from a checkpoint, not from {self.given}",
+                    hint="give the checkpoint instead",
+                )
+            return None
+        needed = Wanted.parse(origin)
+        if needed.name == self.given and not self._to_take_in(target):
+            return None
+        if needed.name not in self.steps:
+            self.add(needed)
+            if needed not in self.order.wanted:
+                self.steps[needed.name] = replace(self.steps[needed.name], asked=False)
+        return needed.name
+
+    def _to_take_in(self, target: Target) -> bool:
+        """Whether the order's parent must be in the folder: another host is to build from it."""
+        parent = self.order.parent
+        elsewhere = parent is not None and parent.resolve().parent != self.order.out.resolve()
+        return elsewhere and deferred(target) is not None
+
+    def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
+        """Those that quantize for this step: none where its parent is quantized already."""
+        if wanted.precision is not Precision.INT8:
+            return ()
+        able = quantizers_for(target.NAME)
+        if not able:
+            return ()
+        if self.order.lowering.calibration is None:
+            raise UsageError(
+                f"{wanted.name} needs calibration data, and none was given",
+                hint="give real samples with --calib DIR (or --calib random, which is marked)",
+            )
+        chosen = _chosen(able, target, self.order)
+        return tuple(one for one in chosen if _has_method(one, target, self.order))
 
 
-def _source_name(target: Target) -> str:
-    return "a checkpoint" if target.MADE_FROM == EAGER else target.MADE_FROM
+def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
+    """That no option of precision is without effect in silence."""
+    lowering = order.lowering
+    quantizes = any(step.quantizers for step in steps)
+    halves = any(s.wanted.precision in (Precision.FP16, Precision.BF16) for s in steps)
+    asked = {
+        "--calib": (lowering.calibration, quantizes, "nothing is quantized by it: add --int8"),
+        "--quantizer": (lowering.quantizer, quantizes, "nothing is quantized: add --int8"),
+        "--calib-method": (lowering.method, quantizes, "nothing is quantized: add --int8"),
+        "--half-io": (lowering.half_io, halves, "nothing becomes half: add --fp16 or --bf16"),
+        "--keep-fp": (lowering.keep, quantizes or halves, "nothing leaves fp32: add --fp16"),
+    }
+    for option, (given, of_use, why) in asked.items():
+        if given and not of_use:
+            what, _, mend = why.partition(": ")
+            raise UsageError(f"{option} has no effect: {what}", hint=f"{mend}, or leave it out")
 
 
-def _captures(target: Target, order: Order) -> tuple[Capture, ...]:
-    if target.MADE_FROM != EAGER or order.capture is None:
-        return target.CAPTURES
-    return (order.capture,)
+def _as_precise(origin: str, wanted: Wanted) -> Wanted:
+    """What `wanted` is made from, at the precision of `wanted` already."""
+    return replace(Wanted.parse(origin), precision=wanted.precision)
+
+
+def _chosen(able: Sequence[Quantizer], target: Target, order: Order) -> Sequence[Quantizer]:
+    """The quantizer that was named, or all that are ready."""
+    if order.lowering.quantizer is not None:
+        named = quantizer_named(order.lowering.quantizer)
+        if named not in able:
+            raise unknown(f"quantizer for {target.NAME}", named.NAME, [one.NAME for one in able])
+        able = [named]
+    ready = [one for one in able if one.readiness().ready]
+    if not ready:
+        readiness = able[0].readiness()
+        raise MissingError(f"{able[0].NAME}: {readiness.reason}", hint=readiness.mend)
+    return ready
+
+
+def _has_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
+    """Whether it offers the calibration method that was asked for; a named one must."""
+    methods = quantizer.METHODS[target.NAME]
+    if order.lowering.method is None or order.lowering.method in methods:
+        return True
+    if order.lowering.quantizer is None and any(
+        order.lowering.method in one.METHODS[target.NAME] for one in quantizers_for(target.NAME)
+    ):
+        return False
+    raise unknown("calibration method", order.lowering.method, list(methods))
+
+
+def _captures(target: Target, wanted: Wanted, order: Order) -> tuple[Capture, ...]:
+    if target.MADE_FROM[wanted.precision] != EAGER:
+        return ()
+    return target.CAPTURES if order.capture is None else (order.capture,)
 
 
 def _check(target: Target, wanted: Wanted, order: Order) -> None:
-    if wanted.precision not in target.PRECISIONS:
+    if wanted.precision not in target.MADE_FROM:
         raise UsageError(
-            f"{target.NAME} has no {wanted.precision}",
-            hint=f"it has {_join(target.PRECISIONS)}",
+            f"{target.NAME} has no {wanted.precision}", hint=f"it has {_join(target.MADE_FROM)}"
         )
-    forced = order.capture
-    if forced is not None and target.MADE_FROM == EAGER and forced not in target.CAPTURES:
+    forced, from_eager = order.capture, target.MADE_FROM[wanted.precision] == EAGER
+    if forced is not None and from_eager and forced not in target.CAPTURES:
         raise UsageError(
             f"{target.NAME} cannot be captured by {forced}",
             hint=f"use --capture {' or '.join(map(str, target.CAPTURES))}, or auto",
         )
     device = order.judging.device
-    if device not in target.DEVICES:
+    if device is not None and wanted in order.wanted and device not in target.DEVICES:
         raise UsageError(
             f"{target.NAME} does not run on {device}", hint=f"it runs on {_join(target.DEVICES)}"
         )
+
+
+def pending_of(target: Target) -> Readiness | None:
+    """Why the target must wait for another host; None where it can be made here.
+
+    Raises:
+        MissingError: it can neither be made nor prepared.
+    """
     readiness = target.readiness()
-    if not readiness.ready:
+    if readiness.ready:
+        return None
+    if deferred(target) is None:
         raise MissingError(f"{target.NAME}: {readiness.reason}", hint=readiness.mend)
+    return readiness
 
 
-def _join(values: Sequence[object]) -> str:
+def _join(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.contract import Branch, Target
+from ..converters.registry import deferred
+from ..core.contract import Branch, Runner, Target
 from ..core.errors import RunnerError
 from ..core.precision import Precision
+from ..core.signature import Signature
 from ..core.verdict import Verdict
-from ..validators.judge import Reply, judge
+from ..validators.judge import Reference, Reply, judge
 from ..validators.tolerance import tolerance_for
+from .held_out import loose_feeds, notes_on
 from .order import Judging
 from .stage import Stage
 
@@ -23,36 +26,58 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model file to be judged, under the name its verdict will carry."""
+    """A model file to be judged, under the name its verdict will carry.
+
+    `precision` says within what; `settings` are options that only its format has.
+    """
 
     name: str
     target: Target
     precision: Precision
     path: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self, device: str, signature: Signature) -> Runner:
+        """Open it in its format's runtime."""
+        special = deferred(self.target)
+        if special is None:
+            return self.target.open_runner(self.path, device, signature)
+        return special.open_runner(self.path, device, signature, self.settings)
 
 
-def prove(candidate: Candidate, subject: Subject, judging: Judging, stage: Stage) -> Verdict:
+def prove(
+    candidate: Candidate,
+    subject: Subject,
+    judging: Judging,
+    stage: Stage,
+    *,
+    held_out: tuple[Reference, ...] = (),
+) -> Verdict:
     """Open the candidate, run all feeds first, judge afterwards.
+
+    Where there are `held_out` samples of a calibration, its values are judged on them and on the
+    user's own sample; on drawn feeds, which it was not calibrated for, only its form is.
 
     Raises:
         RunnerError: the runtime would not open the model.
         MissingError: the device is not here.
     """
     title = f"validate {candidate.name}"
+    references = (*subject.references, *held_out)
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
         replies: list[Reply] = []
-        target = candidate.target
-        with target.open_runner(candidate.path, judging.device, subject.signature) as runner:
+        device = judging.device_for(candidate.target)
+        with candidate.open(device, subject.signature) as runner:
             taken = runner.inputs
-            for done, reference in enumerate(subject.references, start=1):
+            for done, reference in enumerate(references, start=1):
                 try:
                     replies.append(Reply(outputs=runner.run(reference.feed.arrays)))
                 except RunnerError as error:
                     replies.append(Reply(outputs=None, error=error.message))
-                stage.advance(title, done, len(subject.references))
+                stage.advance(title, done, len(references))
         verdict = judge(
             artifact=candidate.name,
-            references=subject.references,
+            references=references,
             replies=replies,
             tolerance=tolerance_for(
                 candidate.precision,
@@ -60,10 +85,13 @@ def prove(candidate: Candidate, subject: Subject, judging: Judging, stage: Stage
                 rtol=judging.rtol,
                 min_sqnr=judging.min_sqnr,
             ),
-            device=judging.device,
+            device=device,
             artifact_inputs=taken,
             signature=subject.signature,
+            loose=loose_feeds(subject, held_out),
+            by_channel=candidate.precision is not Precision.INT8,
         )
+        verdict = replace(verdict, notes=(*verdict.notes, *notes_on(verdict, held_out)))
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     return replace(verdict, seconds=clock.seconds)
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..converters.capturing import versions
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import Checkpoint, FileRecord
 from ..validators.fingerprint import alike
+from .bench import Made
+from .environment import environment
 from .folder import REJECTED, OutputFolder
-from .making import Made
 from .manifest_file import read_manifest, without, write_manifest
 from .order import Order
 from .plan import Step
 from .subject import Subject
 
-_PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "numpy")
 _HINT = "give another -o, or --overwrite to move them to replaced/"
 
 
@@ -80,7 +78,9 @@ def begin_record(
         return fresh
     difference = _difference(known, subject)
     if not difference:
-        return replace(fresh, artifacts=known.artifacts, verdicts=known.verdicts)
+        return replace(
+            fresh, artifacts=known.artifacts, verdicts=known.verdicts, pending=known.pending
+        )
     if not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
     folder.set_aside(known.files)
@@ -106,6 +106,14 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
     """
     passed = made.verdict is not None and made.verdict.passed
     manifest = without(manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])})
+    pending = tuple(
+        one
+        for one in manifest.pending
+        if one.step not in (step.name, *_stale(step, made, manifest))
+    )
+    manifest = replace(manifest, pending=pending)
+    if made.pending is not None:
+        return replace(manifest, pending=(*pending, made.pending))
     if made.failure is not None:
         return replace(manifest, failures=(*manifest.failures, made.failure))
     if made.artifact is None or made.verdict is None:
@@ -114,6 +122,16 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
         manifest,
         artifacts=(*manifest.artifacts, made.artifact),
         verdicts=(*manifest.verdicts, made.verdict),
+    )
+
+
+def _stale(step: Step, made: Made, manifest: Manifest) -> tuple[str, ...]:
+    """Pending steps that were prepared with what this step has now made anew."""
+    if made.artifact is None or made.artifact.rejected:
+        return ()
+    now = made.artifact.digest
+    return tuple(
+        one.step for one in manifest.pending if one.made_from == step.name and one.parent != now
     )
 
 
@@ -126,12 +144,3 @@ def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
 def _relative(path: str, folder: OutputFolder) -> str:
     """Both ends resolved: `..` after a symbolic link leads elsewhere."""
     return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()
-
-
-def environment() -> dict[str, str]:
-    """Python, platform and the versions of what took part."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **versions(*_PACKAGES),
-    }

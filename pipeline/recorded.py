@@ -9,6 +9,7 @@ from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Checkpoint
+from ..core.verdict import Tolerance
 from .manifest_file import FILE, read_manifest
 from .order import Judging, Source
 
@@ -125,3 +126,15 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
             f"the samples {source.samples} are gone or changed since the export",
             hint="say where they are now: --inputs FILE",
         )
+
+
+def as_exported(judging: Judging, then: Tolerance | None) -> Judging:
+    """The tolerances of the export, where none are asked for now."""
+    if then is None:
+        return judging
+    return replace(
+        judging,
+        atol=then.atol if judging.atol is None else judging.atol,
+        rtol=then.rtol if judging.rtol is None else judging.rtol,
+        min_sqnr=then.min_sqnr if judging.min_sqnr is None else judging.min_sqnr,
+    )

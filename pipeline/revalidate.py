@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import Target
-from ..core.errors import RunnerError
+from ..core.errors import MissingError, RunnerError
 from ..core.events import Tell, silence
-from ..core.manifest import Manifest
+from ..core.manifest import Failure, Manifest
 from ..core.records import Artifact
-from ..core.verdict import State, Tolerance, Verdict
+from ..core.verdict import State, Verdict
 from ..validators.tolerance import tolerance_for
 from .folder import REJECTED, OutputFolder, opened
+from .held_out import refer, stored
 from .manifest_file import without, write_manifest
 from .order import Judging
 from .proof import Candidate, prove
-from .recorded import Moved, as_recorded, changed_file, check_same, manifest_of, recorded_source
+from .recorded import (
+    Moved,
+    as_exported,
+    as_recorded,
+    changed_file,
+    check_same,
+    manifest_of,
+    recorded_source,
+)
 from .stage import Stage
-from .subject import open_subject, read_checkpoint
+from .subject import Subject, open_subject, read_checkpoint
 
 
-def validate_folder(
+def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     folder: Path,
     tell: Tell = silence,
     *,
     moved: Moved | None = None,
     judging: Judging | None = None,
+    settings: Mapping[str, str] | None = None,
+    targets: tuple[Target, ...] = TARGETS,
 ) -> Manifest:
     """Check digests and judge every artifact again; what fails now moves to `rejected/`.
 
@@ -37,6 +48,8 @@ def validate_folder(
         tell: listens to progress.
         moved: where checkpoint and samples are now.
         judging: what is not given in it is as recorded: feeds, seed, tolerances.
+        settings: with which artifacts of a format that has any are opened.
+        targets: the table of formats.
 
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
@@ -50,27 +63,57 @@ def validate_folder(
         now = read_checkpoint(source, stage)
         check_same(now, manifest, source)
         subject = open_subject(source, now, judging, stage, manifest.signature)
-        done = replace(manifest, steps=tuple(a.name for a in manifest.artifacts), failures=())
+        steps = (*(a.name for a in manifest.artifacts), *(p.step for p in manifest.pending))
+        done = replace(manifest, steps=steps, failures=())
         for artifact in manifest.artifacts:
-            if not artifact.rejected:
-                asked = _as_exported(judging, artifact.tolerance)
-                verdict = judge_again(
-                    artifact, folder, asked, lambda c, j: prove(c, subject, j, stage)
-                )
-                done = _with_verdict(done, artifact, verdict, place)
-                write_manifest(done, folder)  # each time: a file may just have been moved
+            if artifact.rejected:
+                continue
+            missing = _not_here(artifact, targets)
+            if missing is not None:
+                done = replace(done, failures=(*done.failures, missing))
+                continue
+            again = _Again(
+                artifact=artifact,
+                folder=folder,
+                subject=subject,
+                stage=stage,
+                settings=settings or {},
+            )
+            asked = as_exported(judging, artifact.tolerance)
+            verdict = judge_again(artifact, folder, asked, again, targets)
+            done = _with_verdict(done, artifact, verdict, place)
+            write_manifest(done, folder)  # each time: a file may just have been moved
     return done
 
 
-def _as_exported(judging: Judging, then: Tolerance | None) -> Judging:
-    """The tolerances of the export, where none are asked for now."""
-    if then is None:
-        return judging
-    return replace(
-        judging,
-        atol=then.atol if judging.atol is None else judging.atol,
-        rtol=then.rtol if judging.rtol is None else judging.rtol,
-        min_sqnr=then.min_sqnr if judging.min_sqnr is None else judging.min_sqnr,
+@dataclass(frozen=True, kw_only=True)
+class _Again:
+    """Proves a candidate on the feeds and held-out samples that its artifact has on record."""
+
+    artifact: Artifact
+    folder: Path
+    subject: Subject
+    stage: Stage
+    settings: Mapping[str, str]
+
+    def __call__(self, candidate: Candidate, judging: Judging) -> Verdict:
+        feeds = stored(self.artifact, self.folder)
+        held_out = refer(feeds, self.subject, self.stage) if feeds else ()
+        candidate = replace(candidate, settings=self.settings)
+        return prove(candidate, self.subject, judging, self.stage, held_out=held_out)
+
+
+def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
+    """Why the artifact cannot be judged on this host; its earlier verdict stays."""
+    target = target_named(artifact.target, targets)
+    readiness = target.readiness()
+    if readiness.ready:
+        return None
+    return Failure(
+        step=artifact.name,
+        message=f"not judged here: {readiness.reason}",
+        hint=readiness.mend,
+        exit_code=MissingError.exit_code,
     )
 
 
@@ -82,28 +125,30 @@ def judge_again(
     targets: tuple[Target, ...] = TARGETS,
 ) -> Verdict:
     """Digest first; only an unchanged file is run."""
+    target = target_named(artifact.target, targets)
+    device = judging.device_for(target)
     changed = changed_file(artifact, folder)
     if changed:
-        return _refusal(artifact, judging, State.FAILED, changed)
+        return _refusal(artifact, device, State.FAILED, changed)
     candidate = Candidate(
         name=artifact.name,
-        target=target_named(artifact.target, targets),
+        target=target,
         precision=artifact.precision,
         path=folder / artifact.files[0].name,
     )
     try:
         return prove_it(candidate, judging)
     except RunnerError as error:
-        return _refusal(artifact, judging, State.ERROR, error.message)
+        return _refusal(artifact, device, State.ERROR, error.message)
 
 
-def _refusal(artifact: Artifact, judging: Judging, state: State, reason: str) -> Verdict:
+def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
     """A verdict on a file that was not run."""
     return Verdict(
         artifact=artifact.name,
         state=state,
         reason=reason,
-        device=judging.device,
+        device=device,
         tolerance=tolerance_for(artifact.precision),
         feeds=(),
         outputs=(),

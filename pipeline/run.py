@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 
 from .. import __version__
 from ..converters.registry import TARGETS
@@ -11,15 +13,22 @@ from ..core.contract import EAGER, Target
 from ..core.digest import sha256_of
 from ..core.events import Tell, silence
 from ..core.manifest import Failure, Manifest
-from .folder import REJECTED, opened
-from .making import Bench, Made, Parent, make
+from ..core.records import Artifact
+from .bench import Bench, Made, Parent
+from .calibrating import calibration_for
+from .calibration_cache import CalibrationCache
+from .folder import REJECTED, OutputFolder, opened
+from .held_out import moved_record, refer, stored
+from .making import make
 from .manifest_file import write_manifest
 from .order import Order
 from .pace import unhurried_gc
 from .plan import Step, make_plan
+from .preparing import prepare
 from .record import begin_record, known_record, no_longer_named, recorded
+from .recorded import record_beside
 from .stage import Stage
-from .subject import open_subject, read_checkpoint
+from .subject import Subject, open_subject, read_checkpoint
 
 
 def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TARGETS) -> Manifest:
@@ -29,7 +38,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         ModelcError: something stopped the work; artifacts already proven stay, with their record.
     """
     plan = make_plan(order, targets)
-    with unhurried_gc(), opened(order.out) as folder:
+    with unhurried_gc(), ExitStack() as held, opened(order.out) as folder:
         stage = Stage(tell=tell, logs=folder.logs)
         checkpoint = read_checkpoint(order.source, stage)
         known = known_record(order, folder, checkpoint)
@@ -38,40 +47,108 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         manifest = replace(
             begin_record(order, folder, subject, known), steps=tuple(step.name for step in plan)
         )
-        bench = Bench(
-            order=order,
-            subject=subject,
-            folder=folder,
-            stage=stage,
-            metadata={
-                "modelc": __version__,
-                "torch": metadata.version("torch"),
-                "checkpoint": checkpoint.digest,
-            },
-        )
+        bench = _calibrated(bench_for(order, subject, folder, stage), plan, held)
         for step in plan:
-            before = manifest
-            manifest = recorded(manifest, step, _make(step, manifest, bench))
-            folder.own(file.name for file in manifest.files)
-            write_manifest(manifest, folder.path)
-            folder.drop(no_longer_named(before, manifest))
+            manifest = carry_out(step, manifest, bench)
         return manifest
+
+
+def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage) -> Bench:
+    """What the steps of the order share."""
+    return Bench(
+        order=order,
+        subject=subject,
+        folder=folder,
+        stage=stage,
+        metadata={
+            "modelc": __version__,
+            "torch": metadata.version("torch"),
+            "checkpoint": subject.checkpoint.digest,
+        },
+        cache=None if order.cache is None else CalibrationCache(order.cache / "calibration"),
+    )
+
+
+def _calibrated(bench: Bench, plan: tuple[Step, ...], held: ExitStack) -> Bench:
+    """The bench with its calibration samples looked through, where a step quantizes.
+
+    Samples of a loader may lie in a temporary folder, which goes when `held` is closed. Where the
+    parent is quantized already, what it was calibrated and judged with serves its children.
+    """
+    options = bench.order.lowering.calibration
+    if options is None or not any(step.quantizers for step in plan):
+        return _as_parent(bench)
+    samples = calibration_for(options, bench.subject, bench.stage, root=bench.folder.path)
+    held.callback(samples.close)
+    held_out = refer(samples.held_out, bench.subject, bench.stage)
+    return replace(bench, calibration=samples, record=samples.record, held_out=held_out)
+
+
+def _as_parent(bench: Bench) -> Bench:
+    """The bench with what the order's parent has on record, if that is of this very model."""
+    path = bench.order.parent
+    beside = None if path is None else record_beside(path)
+    if path is None or beside is None or beside[1].calibration is None:
+        return bench
+    manifest, artifact = beside
+    subject = bench.subject
+    same_model = manifest.checkpoint.digest == subject.checkpoint.digest
+    if not same_model or manifest.signature.inputs != subject.signature.inputs:
+        bench.stage.note(
+            f"{path.name} has held-out samples of another model or other inputs: not used",
+            warning=True,
+        )
+        return bench
+    record = moved_record(beside[1].calibration, path.parent, bench.folder.path)
+    held_out = refer(stored(artifact, path.parent), subject, bench.stage)
+    return replace(bench, record=record, held_out=held_out)
+
+
+def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
+    """Make one step; the manifest with it is written before what it no longer names goes."""
+    now = recorded(manifest, step, _make(step, manifest, bench))
+    left = {pending.step for pending in now.pending}
+    for pending in manifest.pending:
+        if pending.step not in {step.name, *left}:
+            text = f"{pending.step} was prepared with an older {step.name}: prepare it again"
+            bench.stage.note(text, warning=True)
+    bench.folder.own(file.name for file in now.files)
+    write_manifest(now, bench.folder.path)
+    bench.folder.drop(no_longer_named(manifest, now))
+    return now
 
 
 def _make(step: Step, manifest: Manifest, bench: Bench) -> Made:
     """Make the step from its parent; a parent that was refused refuses its children."""
-    if bench.order.parent is not None:
-        path = bench.order.parent
-        return make(step, Parent(name=path.name, digest=sha256_of(path), path=path), bench)
+    parent = _parent(step, manifest, bench)
+    if parent is None:
+        return Made(failure=_orphan(step, manifest))
+    if step.pending is not None:
+        return prepare(step, parent, step.pending, bench)
+    return make(step, parent, bench)
+
+
+def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
+    """What the step starts from; None where that was refused."""
     if step.parent is None:
-        return make(step, Parent(name=EAGER, digest=bench.subject.checkpoint.digest), bench)
+        path = bench.order.parent
+        if path is None:
+            return Parent(name=EAGER, digest=bench.subject.checkpoint.digest)
+        known = next((a for a in manifest.artifacts if _is_file(a, path, bench)), None)
+        name = path.name if known is None else known.name
+        return Parent(name=name, digest=sha256_of(path), path=path)
     parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
     broken = {failure.step for failure in manifest.failures}
     refused = any(a.name == f"{REJECTED}/{step.parent}" for a in manifest.artifacts)
     if parent is None or refused or step.parent in broken:
-        return Made(failure=_orphan(step, manifest))
+        return None
     path = bench.folder.path / parent.files[0].name
-    return make(step, Parent(name=parent.name, digest=parent.digest, path=path), bench)
+    return Parent(name=parent.name, digest=parent.digest, path=path)
+
+
+def _is_file(artifact: Artifact, path: Path, bench: Bench) -> bool:
+    """Whether the path is that very artifact of the output folder."""
+    return (bench.folder.path / artifact.files[0].name).resolve() == path.resolve()
 
 
 def _orphan(step: Step, manifest: Manifest) -> Failure:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import target_of
+from ..core.contract import Feed
 from ..core.digest import sha256_of
 from ..core.errors import UsageError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.verdict import Verdict
+from .held_out import refer, stored
 from .order import Judging, Source
 from .proof import Candidate, prove
-from .recorded import Moved, as_recorded, check_same, record_beside, recorded_source
+from .recorded import Moved, as_exported, as_recorded, check_same, record_beside, recorded_source
 from .stage import Stage
 from .subject import open_subject, read_checkpoint
 
@@ -28,6 +31,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     judging: Judging | None = None,
     precision: Precision | None = None,
     moved: Moved | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Verdict:
     """Judge one model file against the eager model of a checkpoint.
 
@@ -39,6 +43,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         precision: what to judge it as; None is the recorded one, or fp32: a file does not choose
             its own tolerances.
         moved: where a recorded checkpoint and samples are now.
+        settings: options that only the file's format has.
 
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
@@ -46,7 +51,11 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     judging = judging or Judging()
     target = target_of(path)
     candidate = Candidate(
-        name=path.name, target=target, precision=precision or Precision.FP32, path=path
+        name=path.name,
+        target=target,
+        precision=precision or Precision.FP32,
+        path=path,
+        settings=settings or {},
     )
     if source is not None:
         return _judge(candidate, source, judging, tell)
@@ -59,7 +68,19 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     manifest, artifact = beside
     source = recorded_source(manifest, path.parent, moved or Moved())
     candidate = replace(candidate, precision=precision or artifact.precision)
-    return _judge(candidate, source, as_recorded(judging, manifest), tell, manifest)
+    recorded = Recorded(manifest=manifest, held_out=stored(artifact, path.parent))
+    judging = as_recorded(judging, manifest)
+    if precision is None:
+        judging = as_exported(judging, artifact.tolerance)
+    return _judge(candidate, source, judging, tell, recorded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What the manifest beside a file says of it, and the samples it was judged on."""
+
+    manifest: Manifest
+    held_out: tuple[Feed, ...]
 
 
 def _judge(
@@ -67,9 +88,9 @@ def _judge(
     source: Source,
     judging: Judging,
     tell: Tell,
-    manifest: Manifest | None = None,
+    recorded: Recorded | None = None,
 ) -> Verdict:
-    """Open the eager side, as `manifest` records it if given, and prove; no file beside itself."""
+    """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
         stage = Stage(tell=tell, logs=Path(logs))
         checkpoint = read_checkpoint(source, stage)
@@ -79,8 +100,11 @@ def _judge(
                 "it would be compared with itself",
                 hint="give the checkpoint it was made from with --against",
             )
-        if manifest is not None:
-            check_same(checkpoint, manifest, source)
-        signature = None if manifest is None else manifest.signature
+        if recorded is None:
+            subject = open_subject(source, checkpoint, judging, stage)
+            return prove(candidate, subject, judging, stage)
+        check_same(checkpoint, recorded.manifest, source)
+        signature = recorded.manifest.signature
         subject = open_subject(source, checkpoint, judging, stage, signature)
-        return prove(candidate, subject, judging, stage)
+        held_out = refer(recorded.held_out, subject, stage) if recorded.held_out else ()
+        return prove(candidate, subject, judging, stage, held_out=held_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.verdict import OutputVerdict, Tolerance
@@ -75,6 +75,37 @@ def compare_output(name: str, pairs: Sequence[Pair], tolerance: Tolerance) -> li
     ]
 
 
+def compare_form(name: str, pairs: Sequence[Pair]) -> list[Compared]:
+    """Compare one output's shape, dtype and places of NaN/Inf alone; the measures are taken."""
+    compared = []
+    for pair in pairs:
+        found = _measured(name, pair)
+        answers = None if found is None else found.answers
+        reason, severity = _malformed(pair.eager[name], pair.artifact.get(name), found)
+        compared.append(
+            Compared(
+                verdict=replace(_record(name, pair, answers, reason), loose=True),
+                severity=severity,
+                feed=describe(pair.feed),
+                answers=answers,
+            )
+        )
+    return compared
+
+
+def _malformed(eager: Array, artifact: Array | None, found: Apart | None) -> tuple[str, float]:
+    """What is wrong with the form of an output, and how severe it is."""
+    if artifact is None:
+        return "missing", _MISSING
+    if artifact.shape != eager.shape:
+        return f"shape {list(artifact.shape)}, eager has {list(eager.shape)}", _STRUCTURE
+    if artifact.dtype != eager.dtype:
+        return f"dtype {artifact.dtype}, eager has {eager.dtype}", _STRUCTURE
+    if found is not None and found.answers.nonfinite_mismatch:
+        return _nonfinite(found.answers, barren=False), _STRUCTURE
+    return "", 0.0
+
+
 def compare_channels(
     name: str, pairs: Sequence[Pair], compared: Sequence[Compared], tolerance: Tolerance
 ) -> list[str]:
@@ -142,10 +173,8 @@ def _fault(
     eager: Array, artifact: Array, found: Apart | None, standard: _Standard
 ) -> tuple[str, float]:
     """What is wrong and how severe it is; an empty reason where nothing is."""
-    if artifact.shape != eager.shape:
-        return f"shape {list(artifact.shape)}, eager has {list(eager.shape)}", _STRUCTURE
-    if artifact.dtype != eager.dtype:
-        return f"dtype {artifact.dtype}, eager has {eager.dtype}", _STRUCTURE
+    if artifact.shape != eager.shape or artifact.dtype != eager.dtype:
+        return _malformed(eager, artifact, found)
     if found is None:
         return ("", 0.0) if (eager == artifact).all() else ("the values differ", _WHOLE)
     answers = found.answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.verdict import State, Tolerance, Verdict
-from .compare import Compared, compare_channels, compare_output, notes_on
+from .compare import Compared, compare_channels, compare_form, compare_output, notes_on
 from .evidence import Pair, Reference, Reply
 from .feeds import describe
 from .reach import reach
@@ -27,6 +27,8 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     device: str,
     artifact_inputs: Sequence[str],
     signature: Signature,
+    loose: frozenset[str] = frozenset(),
+    by_channel: bool = True,
 ) -> Verdict:
     """Judge one artifact on all feeds.
 
@@ -43,6 +45,10 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
         device: where the artifact ran.
         artifact_inputs: the inputs that the artifact itself takes.
         signature: the inputs and outputs that it should have.
+        loose: names of feeds whose values are none of the artifact's business, as noise is none of
+            a model's that was calibrated with images: there only shapes, dtypes and NaN/Inf count.
+        by_channel: whether each channel is judged at its own scale too. The noise of 8-bit tensors
+            is one for all their channels: a quiet one drowns in it by design.
 
     Raises:
         RuntimeError: a bug of ours: nothing to judge, or an array that would be compared with
@@ -54,15 +60,18 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
         for reference, reply in zip(references, replies, strict=True)
         if reply.outputs is not None
     ]
-    compared = {name: compare_output(name, pairs, tolerance) for name in signature.outputs}
+    near = [pair for pair in pairs if pair.feed.name not in loose]
+    far = [pair for pair in pairs if pair.feed.name in loose]
+    compared = {name: compare_output(name, near, tolerance) for name in signature.outputs}
+    formed = {name: compare_form(name, far) for name in signature.outputs}
     found = reach(pairs, signature, artifact_inputs, tolerance)
-    results = [one for ones in compared.values() for one in ones]
+    results = [one for each in (compared, formed) for ones in each.values() for one in ones]
     faults = [*_naming(pairs, signature), *_refusals(references, replies), *found.faults]
-    notes = [note for name, ones in compared.items() for note in notes_on(name, pairs, ones)]
+    notes = [note for name, ones in compared.items() for note in notes_on(name, near, ones)]
     channels = [
         fault
-        for name, ones in compared.items()
-        for fault in compare_channels(name, pairs, ones, tolerance)
+        for name, ones in (compared.items() if by_channel else ())
+        for fault in compare_channels(name, near, ones, tolerance)
     ]
     reason = "; ".join([*faults, *_worst(results), *channels])
     state = State.FAILED if reason else State.PASSED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from modelc.core.contract import (
     Runner,
 )
 from modelc.core.precision import Precision
+from modelc.core.records import Coverage
 from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Judging, Order, Source, Wanted
@@ -55,9 +56,8 @@ class Fake:
     NAME: str = "fake"
     SUMMARY: str = "text"
     SUFFIX: str = ".fake"
-    MADE_FROM: str = EAGER
+    MADE_FROM: Mapping[Precision, str] = field(default_factory=lambda: {Precision.FP32: EAGER})
     CAPTURES: tuple[Capture, ...] = (Capture.TRACE,)
-    PRECISIONS: tuple[Precision, ...] = (Precision.FP32,)
     DEVICES: tuple[str, ...] = ("cpu",)
     ready: Readiness = Readiness(ready=True, version="1")  # noqa: RUF009 - frozen
     text: str = "a model"
@@ -65,6 +65,7 @@ class Fake:
     answer: Callable[[Feed], Outputs] = eagerly
     on_convert: Callable[[Job], object] = lambda _: None
     on_open: Callable[[], object] = lambda: None
+    covered: Coverage | None = None
 
     def readiness(self) -> Readiness:
         return self.ready
@@ -87,13 +88,22 @@ class Fake:
     def inspect(self, path: Path) -> Inspection:
         raise NotImplementedError(path)
 
+    def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:
+        assert path.exists()
+        assert example
+        assert device == "cpu"
+        return self.covered
+
 
 @pytest.fixture
 def fake() -> Callable[..., Fake]:
-    """`fake(NAME="other", on_convert=...)` -> a target."""
+    """`fake(NAME="other", on_convert=...)` -> a target; `origin` is of all its precisions."""
 
-    def make(**parts: object) -> Fake:
-        return replace(Fake(), **parts)  # type: ignore[arg-type]  # the fields are Fake's own
+    def make(
+        origin: str = EAGER, precisions: tuple[Precision, ...] = (Precision.FP32,), **parts: object
+    ) -> Fake:
+        made_from = dict.fromkeys(precisions, origin)
+        return replace(Fake(MADE_FROM=made_from), **parts)  # type: ignore[arg-type]  # the fields are Fake's own
 
     return make
 

@@ -12,7 +12,7 @@ from modelc.core.errors import UsageError
 from modelc.core.precision import Precision
 from modelc.pipeline.api import build
 from modelc.pipeline.building import build_order
-from modelc.pipeline.order import Judging, Source, Wanted
+from modelc.pipeline.order import Order, Source, Wanted
 
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.needs("openvino")]
 HALF = Wanted(target="openvino", precision=Precision.FP16)
@@ -84,9 +84,8 @@ def test_an_onnx_of_another_model_gives_a_rejected_ir(
 
 
 def test_a_checkpoint_is_built_through_its_parents(digits_source: Source, tmp_path: Path) -> None:
-    order = build_order(
-        digits_source.checkpoint, HALF, tmp_path, given=digits_source, judging=Judging()
-    )
+    asked = Order(source=digits_source, wanted=(HALF,), out=tmp_path)
+    order = build_order(digits_source.checkpoint, asked)
     assert (order.parent, order.source) == (None, digits_source)
 
 

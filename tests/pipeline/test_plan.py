@@ -24,8 +24,8 @@ def table(fake: Fakes) -> tuple[Target, ...]:
     both = (Precision.FP32, Precision.FP16)
     return (
         fake(NAME="seed", SUFFIX=".seed", CAPTURES=(Capture.EXPORT, Capture.TRACE)),
-        fake(NAME="sprout", SUFFIX=".sprout", MADE_FROM="seed", CAPTURES=(), PRECISIONS=both),
-        fake(NAME="leaf", SUFFIX=".leaf", MADE_FROM="sprout", CAPTURES=()),
+        fake(NAME="sprout", SUFFIX=".sprout", origin="seed", CAPTURES=(), precisions=both),
+        fake(NAME="leaf", SUFFIX=".leaf", origin="sprout", CAPTURES=()),
         fake(NAME="other", SUFFIX=".other", DEVICES=("cpu", "cuda")),
     )
 
@@ -143,7 +143,7 @@ def test_a_target_that_is_not_ready_is_missing_with_its_own_mend(
 
 def test_a_parent_that_is_not_ready_is_missing_too(order: Orders, fake: Fakes) -> None:
     absent = Readiness(ready=False, reason="no", mend="yes")
-    child = fake(NAME="child", SUFFIX=".child", MADE_FROM="fake", CAPTURES=())
+    child = fake(NAME="child", SUFFIX=".child", origin="fake", CAPTURES=())
     with pytest.raises(MissingError, match="fake: no"):
         make_plan(order("child"), (fake(ready=absent), child))
 
@@ -156,9 +156,17 @@ def test_a_converted_model_is_a_parent_that_is_not_made_again(
     assert (step.name, step.parent) == ("sprout", None)
 
 
+def test_a_converted_model_is_an_ancestor_too(
+    order: Orders, table: tuple[Target, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.seed").write_text("")
+    steps = make_plan(order("leaf", parent=tmp_path / "mine.seed"), table)
+    assert [(step.name, step.parent) for step in steps] == [("sprout", None), ("leaf", "sprout")]
+
+
 def test_a_converted_model_of_another_format_is_no_parent(
     order: Orders, table: tuple[Target, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.seed").write_text("")
-    with pytest.raises(UsageError, match="leaf is made from sprout, not from seed"):
-        make_plan(order("leaf", parent=tmp_path / "mine.seed"), table)
+    with pytest.raises(UsageError, match="other is made from a checkpoint, not from seed"):
+        make_plan(order("other", parent=tmp_path / "mine.seed"), table)

@@ -50,7 +50,7 @@ def family(fake: Fakes) -> Callable[..., tuple[Target, ...]]:
     """`family(on_convert=...)`: a parent that is told so, its child, and one that is apart."""
 
     def make(**parts: object) -> tuple[Target, ...]:
-        child = fake(NAME="child", SUFFIX=".child", MADE_FROM="fake", CAPTURES=())
+        child = fake(NAME="child", SUFFIX=".child", origin="fake", CAPTURES=())
         return (fake(**parts), child, fake(NAME="apart", SUFFIX=".apart"))
 
     return make
@@ -61,7 +61,7 @@ def test_a_child_is_made_of_its_parents_file(order: Orders, fake: Fakes) -> None
     child = fake(
         NAME="child",
         SUFFIX=".child",
-        MADE_FROM="fake",
+        origin="fake",
         CAPTURES=(),
         on_convert=lambda job: seen.append(job.parent.read_text()),
     )

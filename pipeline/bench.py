@@ -1,0 +1,55 @@
+"""What the steps of one run share, and what goes in and out of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.contract import CalibrationFeeds
+from ..core.manifest import Failure, Pending
+from ..core.records import Artifact, CalibrationRecord
+from ..core.verdict import Verdict
+from ..validators.judge import Reference
+from .calibration_cache import CalibrationCache
+from .folder import OutputFolder
+from .order import Order
+from .stage import Stage
+from .subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What every step of one run shares.
+
+    `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
+    `record` is of the calibration of this run, or of the parent's where that is quantized.
+    """
+
+    order: Order
+    subject: Subject
+    folder: OutputFolder
+    stage: Stage
+    metadata: dict[str, str]
+    calibration: CalibrationFeeds | None = None
+    record: CalibrationRecord | None = None
+    held_out: tuple[Reference, ...] = ()
+    cache: CalibrationCache | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    """What a step starts from: the eager model (no path) or another artifact's file."""
+
+    name: str
+    digest: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """The end of a step: an artifact with its verdict, a failure, or a step left pending."""
+
+    artifact: Artifact | None = None
+    verdict: Verdict | None = None
+    failure: Failure | None = None
+    pending: Pending | None = None

@@ -1,0 +1,49 @@
+"""Which of several trials of one step is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .trying import Trial
+
+NEAR = 0.5  # dB: trials this close to the best are as good, and the faster is kept
+
+
+def chosen(trials: Sequence[Trial]) -> Trial:
+    """The trial to keep: of captures the first that holds, of quantizers the best that holds."""
+    if any(trial.way.quantizer for trial in trials):
+        return _most_exact(trials)
+    passed = [trial for trial in trials if trial.verdict.passed]
+    sure = [trial for trial in passed if not trial.doubtful]
+    return (sure or passed or list(trials))[0]
+
+
+def _most_exact(trials: Sequence[Trial]) -> Trial:
+    """The highest SQNR; within `NEAR` of it the lowest latency.
+
+    Trials that are slower than their FP32 parent are set aside while any other passed: an INT8
+    artifact that is slower than what it replaces is of no use, however exact.
+    """
+    left = [trial for trial in trials if trial.verdict.passed] or list(trials)
+    left = [trial for trial in left if not _is_slow(trial)] or left
+    best = max(_sqnr(trial) for trial in left)
+    near = [trial for trial in left if _sqnr(trial) >= best - NEAR]
+    return min(near, key=lambda trial: (_share(trial), -_sqnr(trial)))
+
+
+def _sqnr(trial: Trial) -> float:
+    """In dB; Inf without any error, -Inf where nothing could be measured."""
+    if trial.verdict.sqnr is not None:
+        return trial.verdict.sqnr
+    return math.inf if trial.verdict.passed else -math.inf
+
+
+def _share(trial: Trial) -> float:
+    """Of the parent's latency: the two ran by turns, the trials did not."""
+    latency = trial.latency
+    return math.inf if latency is None else latency.milliseconds / latency.parent
+
+
+def _is_slow(trial: Trial) -> bool:
+    return trial.latency is not None and trial.latency.slower

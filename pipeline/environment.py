@@ -1,0 +1,21 @@
+"""Python, platform and packages: what a manifest records and a cache key depends on."""
+
+from __future__ import annotations
+
+import platform
+
+from ..converters.capturing import versions
+
+_PACKAGES = (
+    "torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "nncf",
+    "nvidia-modelopt", "tensorrt", "numpy",
+)  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Python, platform and the versions of what took part."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **versions(*_PACKAGES),
+    }

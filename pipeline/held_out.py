@@ -1,0 +1,170 @@
+"""Samples that INT8 artifacts are judged on: kept from calibration, stored beside the artifact."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..calibration.form import Form
+from ..core.contract import Feed
+from ..core.errors import CheckpointError, first_line
+from ..core.records import Artifact, CalibrationRecord
+from ..core.signature import Signature
+from ..core.verdict import Verdict
+from ..validators.draw import values_of
+from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
+from ..validators.judge import Reference
+from .stage import Stage
+from .subject import Subject
+
+ROLE = "samples"
+NAME = "held-out-"
+_TELLING = 2  # samples: a batch of one sample repeated does not show that rows mix
+
+
+def refer(feeds: Sequence[Feed], subject: Subject, stage: Stage) -> tuple[Reference, ...]:
+    """Eager on each held-out sample, `held-out-1` and so on, and on what is made of them.
+
+    Samples have the smallest batch: some are put together to the batch sizes that the drawn feeds
+    have, so that rows which mix are found. A mask that is all ones in all is halved in one.
+    """
+    named = [
+        NamedFeed(name=f"{NAME}{number}", arrays=feed, sizes={})
+        for number, feed in enumerate(feeds, start=1)
+    ]
+    if not named:
+        return ()
+    more = [*_batches(feeds, subject.signature), *_masked(feeds, subject.signature)]
+    with stage.step("eager on held-out samples", log="eager") as clock:
+        references = tuple(
+            Reference(feed=feed, outputs=subject.eager.run(feed.arrays)) for feed in (*named, *more)
+        )
+        clock.detail = f"{len(named)} samples"
+    return references
+
+
+def _batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
+    """Samples of one shape as batches of the opt and the largest size, each sample in its turn."""
+    import numpy as np
+
+    form = Form.of(signature)
+    dims = [spec.dims[0] for spec in signature.inputs if spec.name in form.batched]
+    alike = _of_one_shape(feeds)
+    if not dims or not dims[0].dynamic or not form.per_feed or len(alike) < _TELLING:
+        return
+    for size in sorted({dims[0].opt, dims[0].high} - {form.per_feed}):
+        turns = itertools.islice(itertools.cycle(alike), -(-size // form.per_feed))
+        taken = list(turns)
+        arrays = {
+            name: np.concatenate([feed[name] for feed in taken])[:size]
+            if name in form.batched
+            else array
+            for name, array in taken[0].items()
+        }
+        sizes = {str(dims[0].name): size}
+        yield NamedFeed(name=f"{NAME}{dims[0].name}={size}", arrays=arrays, sizes=sizes)
+
+
+def _of_one_shape(feeds: Sequence[Feed]) -> list[Feed]:
+    """The most samples that have one shape."""
+    groups: dict[tuple[tuple[int, ...], ...], list[Feed]] = {}
+    for feed in feeds:
+        groups.setdefault(tuple(array.shape for array in feed.values()), []).append(feed)
+    return max(groups.values(), key=len)
+
+
+def _masked(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
+    """The first sample with the second half of a mask off, where no sample has any of it off."""
+    import numpy as np
+
+    for spec in signature.inputs:
+        mask = feeds[0][spec.name]
+        values = values_of(spec, mask)
+        full = all(bool(feed[spec.name].all()) for feed in feeds)
+        if not (values.binary and full and mask.ndim and mask.shape[-1] > 1):
+            continue
+        kept = np.arange(mask.shape[-1]) < -(-mask.shape[-1] // 2)
+        half = np.broadcast_to(kept, mask.shape).astype(mask.dtype)
+        arrays = {**feeds[0], spec.name: half}
+        yield NamedFeed(name=f"{NAME}half:{spec.name}", arrays=arrays, sizes={})
+
+
+def loose_feeds(subject: Subject, held_out: Sequence[Reference]) -> frozenset[str]:
+    """Names of the drawn feeds, whose values an INT8 artifact was not calibrated for.
+
+    Without held-out samples there is nothing better, and all feeds count.
+    """
+    if not held_out:
+        return frozenset()
+    return frozenset(r.feed.name for r in subject.references if r.feed.name != SAMPLE)
+
+
+def notes_on(verdict: Verdict, held_out: Sequence[Reference]) -> tuple[str, ...]:
+    """What a reader should know of how an INT8 artifact was judged."""
+    samples = _samples(held_out)
+    notes = []
+    if 0 < len(samples) < LEAST_FEEDS:
+        notes.append(f"judged on no more than {len(samples)} held-out samples")
+    drawn = [o for o in verdict.outputs if o.loose and o.sqnr is not None]
+    worst = min(drawn, key=lambda o: o.sqnr or 0.0, default=None)
+    if worst is not None and (worst.sqnr or 0.0) < verdict.tolerance.min_sqnr:
+        notes.append(
+            f"values of drawn feeds do not count: SQNR is {worst.sqnr:.1f} dB on {worst.feed}"
+        )
+    return tuple(notes)
+
+
+def moved_record(record: CalibrationRecord, then: Path, now: Path) -> CalibrationRecord:
+    """The record as a manifest in the folder `now` says it, when one in `then` did."""
+    if record.kind not in ("folder", "shards"):
+        return record
+    source = os.path.relpath((then / record.source).resolve(), now.resolve())
+    return replace(record, source=Path(source).as_posix())
+
+
+def _samples(references: Sequence[Reference]) -> list[Reference]:
+    """The samples themselves, without what was made of them."""
+    return [r for r in references if r.feed.name.removeprefix(NAME).isdigit()]
+
+
+def store(references: Sequence[Reference], path: Path) -> None:
+    """Write the samples as .npz, `<number>/<input>` each."""
+    import numpy as np
+
+    arrays = {
+        f"{number}/{name}": array
+        for number, reference in enumerate(_samples(references))
+        for name, array in reference.feed.arrays.items()
+    }
+    with path.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)
+
+
+def stored(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
+    """The samples that the artifact was judged on; none where it has no such file.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    import zipfile
+
+    import numpy as np
+
+    names = [file.name for file in artifact.files if file.role == ROLE]
+    if not names:
+        return ()
+    feeds: dict[int, dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]] = {}
+    try:
+        with np.load(folder / names[0], allow_pickle=False) as archive:
+            for key in archive.files:
+                number, _, name = key.partition("/")
+                feeds.setdefault(int(number), {})[name] = archive[key]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"the held-out samples {folder / names[0]} cannot be read: {first_line(error)}",
+            hint="build the artifact again",
+        ) from error
+    return tuple(feeds[number] for number in sorted(feeds))

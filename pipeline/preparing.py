@@ -1,0 +1,55 @@
+"""A step that this host cannot carry out: looked at, and left pending for one that can."""
+
+from __future__ import annotations
+
+import shlex
+
+from ..converters.registry import deferred
+from ..core.contract import Readiness
+from ..core.errors import ConversionError, ModelcError
+from ..core.manifest import Pending
+from .bench import Bench, Made, Parent
+from .making import failure_of
+from .plan import Step
+from .trying import job_of
+
+
+def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> Made:
+    """Run the target's pre-flight on the parent and leave the step pending.
+
+    What the framework is sure to refuse is a failure here: another host could not finish it.
+    """
+    target = deferred(step.target)
+    if target is None or parent.path is None:
+        raise RuntimeError(f"{step.name} cannot be prepared")
+    try:
+        with bench.stage.step(f"pre-flight {step.name}", log=step.name) as clock:
+            job = job_of(step, parent, bench, bench.folder.workplace(step.name))
+            found = target.preflight(job)
+            clock.passed = not found.blockers
+            if found.blockers:
+                more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
+                raise ConversionError(
+                    f"{step.name} cannot be built: {found.blockers[0]}{more}",
+                    hint=f"more is in {bench.folder.logs / step.name}.log; --plugins names "
+                    "libraries for operators that it lacks",
+                )
+    except ModelcError as error:
+        return Made(failure=failure_of(step, error, []))
+    for warning in found.warnings:
+        bench.stage.note(f"{step.name}: {warning}", warning=True)
+    return Made(
+        pending=Pending(
+            step=step.name,
+            target=step.target.NAME,
+            precision=step.wanted.precision,
+            made_from=parent.name,
+            parent=parent.digest,
+            reason=readiness.reason,
+            command=f"modelc {target.FINISHED_BY} {shlex.quote(str(bench.order.out))}",
+            warnings=found.warnings,
+            memory=found.memory,
+            source=found.source,
+            settings=dict(bench.order.settings),
+        )
+    )

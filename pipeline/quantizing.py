@@ -1,0 +1,64 @@
+"""INT8 before conversion: a quantizer run on the parent, or its result from the cache."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..converters.onnx_origins import sidecar_of
+from ..core.contract import CalibrationFeeds, Quantized, QuantizeJob, Quantizer
+from ..core.signature import Signature
+from .calibration_cache import CalibrationCache, key_of
+from .stage import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """What one quantizer is to do for one step; `keep` are names of the parent's nodes."""
+
+    quantizer: Quantizer
+    consumer: str
+    parent: Path
+    signature: Signature
+    calibration: CalibrationFeeds
+    method: str | None = None
+    keep: tuple[str, ...] = ()
+
+
+def quantized(
+    work: Quantization, folder: Path, cache: CalibrationCache | None, stage: Stage
+) -> Quantized:
+    """Quantize in `folder`; the parent's debug sidecar is laid beside the result.
+
+    Raises:
+        ConversionError: the quantizer refused the model.
+    """
+    title = f"quantize {work.consumer} ({work.quantizer.NAME})"
+    key = None if cache is None else key_of(work)
+    with stage.step(title, log=f"quantize-{work.consumer}-{work.quantizer.NAME}") as clock:
+        found = None if cache is None or key is None else cache.take(key, folder)
+        if found is None or found.result is None:
+            if found is not None:
+                stage.note(f"a calibration result in the cache was {found.fault}: made anew")
+            result = work.quantizer.quantize(
+                QuantizeJob(
+                    parent=work.parent,
+                    consumer=work.consumer,
+                    signature=work.signature,
+                    calibration=work.calibration,
+                    folder=folder,
+                    method=work.method,
+                    keep=work.keep,
+                    advance=lambda done, total: stage.advance(title, done, total),
+                )
+            )
+            if cache is not None and key is not None:
+                cache.keep(key, result)
+        else:
+            result = found.result
+            clock.detail = "from the cache"
+        sidecar = sidecar_of(work.parent)
+        if sidecar.exists():
+            shutil.copyfile(sidecar, sidecar_of(result.path))
+    return result

@@ -1,0 +1,265 @@
+"""One way of making a step's artifact, carried out aside and judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..converters.onnx_origins import matching
+from ..converters.registry import prepares
+from ..core.capture import Capture
+from ..core.contract import Branch, Converted, Job, Quantized, Quantizer
+from ..core.digest import record_of
+from ..core.errors import ConversionError
+from ..core.precision import Precision
+from ..core.records import Coverage, FileRecord, Latency
+from ..core.verdict import Verdict
+from ..validators.judge import Reference
+from .bench import Bench, Parent
+from .held_out import ROLE, store
+from .latency import latency_of, with_speed
+from .plan import Step
+from .proof import Candidate, Frozen, frozen_arms, prove, tell_frozen
+from .quantizing import Quantization, quantized
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a step is tried: by a capture, with a quantizer, or as its target does it."""
+
+    capture: Capture | None = None
+    quantizer: Quantizer | None = None
+
+    @property
+    def name(self) -> str:
+        """How attempts call it."""
+        return self.quantizer.NAME if self.quantizer else str(self.capture or "convert")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one way gave: files in their workplace, the verdict on them, what was measured."""
+
+    way: Way
+    workplace: Path
+    converted: Converted
+    files: tuple[FileRecord, ...]
+    verdict: Verdict
+    frozen: tuple[Frozen, ...]
+    coverage: Coverage | None = None
+    latency: Latency | None = None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a trace froze a branch whose other arm no feed took."""
+        return any(not frozen.others for frozen in self.frozen)
+
+    @property
+    def told(self) -> str:
+        """The frozen branches in words."""
+        return "; ".join(tell_frozen(self.frozen))
+
+    @property
+    def size(self) -> int:
+        """Bytes of what ships."""
+        return sum(file.size for file in self.files if file.role not in ("debug", ROLE))
+
+
+def ways_of(step: Step) -> tuple[Way, ...]:
+    """The ways to try, in order."""
+    if step.quantizers:
+        return tuple(Way(quantizer=quantizer) for quantizer in step.quantizers)
+    return tuple(Way(capture=capture) for capture in step.captures) or (Way(),)
+
+
+def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
+    """Convert in a folder of its own, then prove.
+
+    Raises:
+        ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
+        RunnerError: the runtime would not open what was made.
+    """
+    product = _convert(step, way, _quantize(step, way, parent, bench), parent, bench)
+    candidate = Candidate(
+        name=step.name,
+        target=step.target,
+        precision=product.converted.judged_as or step.wanted.precision,
+        path=product.path,
+        settings=_opening(parent, bench),
+    )
+    held_out = held_out_for(step.wanted.precision, bench)
+    verdict = prove(candidate, bench.subject, bench.order.judging, bench.stage, held_out=held_out)
+    frozen = _frozen(product.converted.frozen, bench)
+    if not verdict.passed and frozen:
+        told = "; ".join(tell_frozen(frozen))
+        verdict = replace(verdict, reason=f"{verdict.reason}; {told}")
+    latency = _latency(step, product.path, parent, bench)
+    return Trial(
+        way=way,
+        workplace=product.workplace,
+        converted=product.converted,
+        files=product.files,
+        verdict=with_speed(verdict, latency),
+        frozen=frozen,
+        coverage=product.coverage,
+        latency=latency,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Product:
+    """What a conversion left in its workplace."""
+
+    workplace: Path
+    converted: Converted
+    files: tuple[FileRecord, ...]
+    coverage: Coverage | None
+
+    @property
+    def path(self) -> Path:
+        return self.workplace / self.files[0].name
+
+
+def _quantize(step: Step, way: Way, parent: Parent, bench: Bench) -> Quantized | None:
+    """The parent quantized, where the way has a quantizer."""
+    if way.quantizer is None:
+        return None
+    if parent.path is None or bench.calibration is None:
+        raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
+    lowering = bench.order.lowering
+    work = Quantization(
+        quantizer=way.quantizer,
+        consumer=step.target.NAME,
+        parent=parent.path,
+        signature=bench.subject.signature,
+        calibration=bench.calibration,
+        method=lowering.method,
+        keep=matching(parent.path, lowering.keep) if lowering.keep else (),
+    )
+    place = bench.folder.workplace(f"{step.name}-quantized")
+    return quantized(work, place, bench.cache, bench.stage)
+
+
+def _convert(
+    step: Step, way: Way, source: Quantized | None, parent: Parent, bench: Bench
+) -> _Product:
+    workplace = bench.folder.workplace(step.name)
+    how = "" if way == Way() else f" ({way.name})"
+    title = f"convert {step.name}{how}"
+    with bench.stage.step(title, log=step.name):
+        job = replace(
+            job_of(step, parent if source is None else _instead(parent, source), bench, workplace),
+            capture=way.capture,
+            advance=lambda done, total: bench.stage.advance(title, done, total),
+        )
+        if way.capture is not None:
+            job = replace(job, metadata={**job.metadata, "capture": str(way.capture)})
+        converted = _joined(step.target.convert(job), source)
+        made = [*converted.files, *_samples(step, bench, workplace)]
+        files = tuple(record_of(workplace / name, role=role) for name, role in made)
+        device = bench.order.judging.device_for(step.target)
+        coverage = step.target.coverage(workplace / files[0].name, bench.subject.example, device)
+        _refuse_nothing(step, coverage)
+    return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
+
+
+def _instead(parent: Parent, source: Quantized) -> Parent:
+    return replace(parent, path=source.path)
+
+
+def _joined(converted: Converted, source: Quantized | None) -> Converted:
+    """What was converted, with what its quantizer says of itself."""
+    if source is None:
+        return converted
+    return replace(
+        converted,
+        versions={**source.versions, **converted.versions},
+        options={**source.options, **converted.options},
+        notes=(*source.notes, *converted.notes),
+    )
+
+
+def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
+    """What the step's converter gets."""
+    references = (*bench.subject.references, *held_out_for(step.wanted.precision, bench))
+    order = bench.order
+    return Job(
+        signature=bench.subject.signature,
+        precision=step.wanted.precision,
+        folder=workplace,
+        stem=step.stem,
+        example=bench.subject.example,
+        model=bench.subject.eager if parent.path is None else None,
+        parent=parent.path,
+        opset=order.opset,
+        external_data=order.external_data,
+        metadata={**bench.metadata, "precision": str(step.wanted.precision)},
+        feeds=tuple(reference.feed.arrays for reference in references),
+        keep=order.lowering.keep,
+        half_io=order.lowering.half_io,
+        settings=order.settings,
+        cache=order.cache,
+    )
+
+
+def held_out_for(precision: Precision, bench: Bench) -> tuple[Reference, ...]:
+    """The held-out samples, for an artifact that was calibrated."""
+    return bench.held_out if precision is Precision.INT8 else ()
+
+
+def _samples(step: Step, bench: Bench, workplace: Path) -> tuple[tuple[str, str], ...]:
+    """The held-out samples as a file of the artifact, so that it can be judged again anywhere."""
+    held_out = held_out_for(step.wanted.precision, bench)
+    if not held_out:
+        return ()
+    name = f"{step.stem}.{step.target.NAME}.samples.npz"
+    store(held_out, workplace / name)
+    return ((name, ROLE),)
+
+
+def _refuse_nothing(step: Step, coverage: Coverage | None) -> None:
+    """That INT8 is INT8: an artifact without an 8-bit layer is none, whatever it is called."""
+    if step.wanted.precision is not Precision.INT8:
+        return
+    if coverage is None:
+        raise ConversionError(
+            f"what the layers of {step.name} compute in cannot be read, so it cannot pass as int8",
+            hint="see the log of this step",
+        )
+    if not coverage.layers.get("int8"):
+        found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
+        raise ConversionError(
+            f"int8 was asked for, and no layer of {step.name} computes in it ({found or 'none'})",
+            hint="keep fewer layers with --keep-fp, or give another --quantizer",
+        )
+
+
+def _opening(parent: Parent, bench: Bench) -> dict[str, str]:
+    """The settings to open a model with that does not lie beside its parent yet."""
+    weights = {} if parent.path is None else {"weights": str(parent.path)}
+    return {**bench.order.settings, **weights}
+
+
+def _latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latency | None:
+    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to."""
+    if not step.quantizers or parent.path is None or prepares(step.target):
+        return None
+    feeds = [r.feed.arrays for r in (*bench.held_out, *bench.subject.references)]
+    with bench.stage.step(f"time {step.name}", log=step.name) as clock:
+        latency = latency_of(
+            path,
+            parent.path,
+            step.target,
+            device=bench.order.judging.device_for(step.target),
+            signature=bench.subject.signature,
+            feed=min(feeds, key=lambda feed: sum(array.size for array in feed.values())),
+        )
+        clock.detail = f"{latency.milliseconds:.2f} ms, fp32 {latency.parent:.2f} ms"
+    return latency
+
+
+def _frozen(branches: tuple[Branch, ...], bench: Bench) -> tuple[Frozen, ...]:
+    if not branches:
+        return ()
+    with bench.stage.step("look at frozen branches", log="eager"):
+        return frozen_arms(bench.subject, branches)

@@ -1,0 +1,204 @@
+"""Calibration results are found again when nothing changed, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.converters.quantizers.registry import QUANTIZERS
+from modelc.core.contract import Feed, Quantized
+from modelc.core.errors import ConversionError
+from modelc.core.grammar import parse_input
+from modelc.core.records import CalibrationRecord
+from modelc.core.signature import resolve
+from modelc.pipeline.calibration_cache import CalibrationCache, key_of
+from modelc.pipeline.quantizing import Quantization
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Calibration samples of which only the digest counts here."""
+
+    digest: str
+
+    @property
+    def record(self) -> CalibrationRecord:
+        return CalibrationRecord(
+            source="calib", kind="folder", found=1, used=1, held_out=0, selection="first", seed=0,
+            digest=self.digest,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(())
+
+
+def save_model(path: Path, *, location: str | None = None, opset: int = 20) -> None:
+    """`y = x + w`, with `w` in a file beside it or in it."""
+    import onnx
+    from onnx import numpy_helper, parser
+
+    text = f'<ir_version: 9, opset_import: ["": {opset}]> g (float[6] x) => (float[6] y)'
+    model = parser.parse_model(f"{text} {{ y = Add(x, w) }}")
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.arange(6, dtype=np.float32), name="w")
+    )
+    onnx.save(
+        model, path, save_as_external_data=location is not None, location=location, size_threshold=0
+    )
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Quantization:
+    """A model whose weight lies in a file of its own, and samples."""
+    save_model(tmp_path / "model.onnx", location="weights.dat")
+    return Quantization(
+        quantizer=QUANTIZERS[0],
+        consumer="onnx",
+        parent=tmp_path / "model.onnx",
+        signature=resolve([parse_input("x:float32[batch=1..8,6]")], {}),
+        calibration=Samples("d1"),
+    )
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> CalibrationCache:
+    return CalibrationCache(tmp_path / "cache")
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Quantized:
+    (tmp_path / "made").mkdir()
+    save_model(tmp_path / "made" / "q.onnx")
+    return Quantized(
+        path=tmp_path / "made" / "q.onnx",
+        versions={"onnxruntime": "1"},
+        options={"method": "minmax"},
+        notes=("kept in FP32: head",),
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def test_what_was_kept_is_taken(
+    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path
+) -> None:
+    cache.keep(key_of(work), result)
+    found = cache.take(key_of(work), place)
+    assert found is not None
+    assert found.result == replace(result, path=place / "q.onnx")
+    assert (place / "q.onnx").read_bytes() == result.path.read_bytes()
+
+
+def test_nothing_is_found_under_another_key(
+    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path
+) -> None:
+    cache.keep(key_of(work), result)
+    assert cache.take(key_of(replace(work, method="entropy")), place) is None
+
+
+def test_every_part_of_the_work_is_in_the_key(work: Quantization) -> None:
+    keys = {
+        key_of(work),
+        key_of(replace(work, quantizer=QUANTIZERS[1])),
+        key_of(replace(work, consumer="openvino")),
+        key_of(replace(work, method="minmax")),
+        key_of(replace(work, keep=("node_1",))),
+        key_of(replace(work, calibration=Samples("d2"))),
+        key_of(replace(work, signature=resolve([parse_input("x:float32[batch=1..4,6]")], {}))),
+    }
+    assert len(keys) == 7
+
+
+def test_one_changed_weight_is_another_key_wherever_it_lies(work: Quantization) -> None:
+    before = key_of(work)
+    path = work.parent.with_name("weights.dat")
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert key_of(work) != before
+
+
+def test_a_changed_graph_is_another_key(work: Quantization) -> None:
+    before = key_of(work)
+    save_model(work.parent, location="weights.dat", opset=21)
+    assert key_of(work) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("q.onnx", b"quantizeX"), ("entry.json", b"{"), ("entry.json", b'{"model": "../x"}')],
+)
+def test_a_damaged_entry_is_said_and_removed(
+    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path, tmp_path: Path,
+    name: str, content: bytes,
+) -> None:  # fmt: skip
+    key = key_of(work)
+    cache.keep(key, result)
+    (tmp_path / "cache" / key / name).write_bytes(content)
+    found = cache.take(key, place)
+    assert found is not None
+    assert found.result is None
+    assert found.fault
+    assert cache.take(key, place) is None
+
+
+def test_an_entry_cannot_name_a_file_outside_itself(
+    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path, tmp_path: Path
+) -> None:
+    key = key_of(work)
+    cache.keep(key, result)
+    record = tmp_path / "cache" / key / "entry.json"
+    record.write_bytes(record.read_bytes().replace(b"q.onnx", b"../q.onnx"))
+    found = cache.take(key, place)
+    assert found is not None
+    assert found.fault == "unreadable"
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    work: Quantization, result: Quantized, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    CalibrationCache(tmp_path / "file" / "cache").keep(key_of(work), result)
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_beyond_its_limit_the_least_recently_used_goes(
+    work: Quantization, result: Quantized, place: Path, tmp_path: Path
+) -> None:
+    cache = CalibrationCache(tmp_path / "cache", limit=3 * result.path.stat().st_size)
+    works = [replace(work, method=str(number)) for number in range(4)]
+    for each in works:
+        cache.keep(key_of(each), result)
+    left = [cache.take(key_of(each), place) is not None for each in works]
+    assert left[-1]
+    assert not left[0]
+
+
+def test_a_cache_that_may_only_be_read_serves_as_well(
+    cache: CalibrationCache, work: Quantization, result: Quantized, place: Path, tmp_path: Path
+) -> None:
+    cache.keep(key_of(work), result)
+    entry = tmp_path / "cache" / key_of(work)
+    entry.chmod(0o555)
+    found = cache.take(key_of(work), place)
+    entry.chmod(0o755)
+    assert found is not None
+    assert found.result is not None
+
+
+def test_an_interrupted_store_leaves_nothing(
+    cache: CalibrationCache, work: Quantization, result: Quantized, tmp_path: Path
+) -> None:
+    lost = replace(result, path=result.path.with_name("gone.onnx"))
+    with pytest.raises(ConversionError):
+        cache.keep(key_of(work), lost)
+    assert not list((tmp_path / "cache").iterdir())

@@ -1,0 +1,272 @@
+"""INT8 from a folder of images to a proven artifact, and the ways in which it must not pass."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.preprocess import Preprocess
+from modelc.converters.registry import target_named
+from modelc.core.errors import UsageError
+from modelc.core.events import Event, Finished, Noted
+from modelc.core.manifest import Manifest
+from modelc.core.precision import Precision
+from modelc.core.records import Artifact
+from modelc.pipeline.api import build
+from modelc.pipeline.held_out import stored
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Lowering, Order, Source, Wanted
+from modelc.pipeline.plan import make_plan
+from modelc.pipeline.recorded import manifest_of
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
+
+CALIB = Path(__file__).parents[2] / "sample_models" / "digits_calib"
+HELD_OUT = CALIB.with_name("digits_heldout.npz")
+
+
+def int8_of(folder: Path) -> dict[str, Artifact]:
+    return {
+        artifact.target: artifact
+        for artifact in manifest_of(folder).artifacts
+        if artifact.precision is Precision.INT8
+    }
+
+
+def accuracy(path: Path, target: str, manifest: Manifest) -> float:
+    """Share of the 450 held-out digits that the model file reads right."""
+    data = np.load(HELD_OUT)
+    right = 0
+    with target_named(target).open_runner(path, "cpu", manifest.signature) as runner:
+        for start in range(0, len(data["x"]), 8):
+            (logits,) = runner.run({"x": data["x"][start : start + 8]}).values()
+            right += int((logits.argmax(-1) == data["y"][start : start + 8]).sum())
+    return right / len(data["x"])
+
+
+def order_of(source: Source, out: Path, *wanted: str, **parts: object) -> Order:
+    calibration = CalibrationOptions(source=str(CALIB))
+    plain = Order(
+        source=source,
+        wanted=tuple(Wanted.parse(text) for text in wanted),
+        out=out,
+        lowering=Lowering(calibration=calibration, quantizer="onnxruntime"),
+    )
+    return replace(plain, **parts)  # type: ignore[arg-type]  # the fields are Order's own
+
+
+def test_every_backend_reads_the_held_out_digits_as_well_as_fp32(
+    int8_digits: Path, exported_digits: Path
+) -> None:
+    manifest = manifest_of(int8_digits)
+    before = accuracy(exported_digits / "model.onnx", "onnx", manifest)
+    found = int8_of(int8_digits)
+    assert set(found) >= {"onnx", "openvino", "tensorrt-onnx"}
+    for name, artifact in found.items():
+        after = accuracy(int8_digits / artifact.files[0].name, name, manifest)
+        assert after >= before - 0.005, name
+
+
+def test_the_layers_really_compute_in_int8(int8_digits: Path) -> None:
+    for artifact in int8_of(int8_digits).values():
+        assert artifact.coverage is not None
+        assert artifact.coverage.layers["int8"] >= 3
+        assert artifact.coverage.share["int8"] > 0.5
+
+
+def test_the_record_says_what_it_was_calibrated_with(int8_digits: Path) -> None:
+    for artifact in int8_of(int8_digits).values():
+        record = artifact.calibration
+        assert record is not None
+        assert (int8_digits / record.source).resolve() == CALIB.resolve()
+        assert (record.kind, record.found) == ("folder", 128)
+        assert record.used + record.held_out == 128
+        assert record.held_out == 16
+
+
+def test_it_is_judged_on_samples_that_it_was_not_calibrated_with(int8_digits: Path) -> None:
+    manifest = manifest_of(int8_digits)
+    for artifact in int8_of(int8_digits).values():
+        verdict = manifest.verdict_of(artifact.name)
+        assert verdict is not None
+        counted = {output.feed for output in verdict.outputs if not output.loose}
+        samples = {f"held-out-{n}" for n in range(1, 17)}
+        assert counted == {"sample", *samples, "held-out-batch=4", "held-out-batch=8"}
+        assert len(stored(artifact, int8_digits)) == 16
+
+
+def test_a_folder_is_judged_again_without_its_calibration_images(
+    int8_digits: Path, tmp_path: Path
+) -> None:
+    before = manifest_of(int8_digits)
+    copy = Path(shutil.copytree(int8_digits, tmp_path / "out"))
+    checkpoint = (int8_digits / before.checkpoint.path).resolve()
+    from modelc.pipeline.recorded import Moved
+
+    moved = Moved(checkpoint=checkpoint, samples=checkpoint.with_name("digits_samples.npz"))
+    found = validate_folder(copy, moved=moved)
+    assert found.passed
+    for verdict in found.verdicts:
+        earlier = before.verdict_of(verdict.artifact)
+        assert earlier is not None
+        assert verdict.sqnr == pytest.approx(earlier.sqnr, abs=0.1)
+
+
+def test_one_file_is_judged_again_on_its_held_out_samples(int8_digits: Path) -> None:
+    verdict = validate_file(int8_digits / "model.int8.onnx")
+    assert verdict.passed
+    assert "held-out-1" in verdict.feeds
+
+
+def test_samples_that_were_changed_are_found(int8_digits: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(int8_digits, tmp_path / "out"))
+    checkpoint = (int8_digits / manifest_of(int8_digits).checkpoint.path).resolve()
+    from modelc.pipeline.recorded import Moved
+
+    path = copy / "model.int8.onnx.samples.npz"
+    path.write_bytes(path.read_bytes() + b"x")
+    moved = Moved(checkpoint=checkpoint, samples=checkpoint.with_name("digits_samples.npz"))
+    found = validate_folder(copy, moved=moved)
+    verdict = found.verdict_of("rejected/onnx-int8")
+    assert verdict is not None
+    assert "samples.npz was changed" in verdict.reason
+
+
+def test_without_data_it_is_refused_before_anything_is_read(digits_source: Source) -> None:
+    nowhere = replace(digits_source, checkpoint=Path("/nowhere"))
+    order = order_of(nowhere, Path("/nowhere/out"), "onnx:int8", lowering=Lowering())
+    with pytest.raises(UsageError, match="onnx-int8 needs calibration data") as caught:
+        run(order)
+    assert "--calib" in caught.value.hint
+
+
+def test_random_data_is_marked(digits_source: Source, tmp_path: Path) -> None:
+    calibration = CalibrationOptions(source="random", samples=8)
+    lowering = Lowering(calibration=calibration, quantizer="onnxruntime")
+    order = order_of(digits_source, tmp_path / "out", "onnx:int8", lowering=lowering)
+    found = run(order)
+    (artifact,) = (a for a in found.artifacts if a.precision is Precision.INT8)
+    assert artifact.calibration is not None
+    assert (artifact.calibration.source, artifact.calibration.kind) == ("random", "random")
+
+
+def test_images_that_are_not_normalised_are_told_or_refused(
+    digits_source: Source, tmp_path: Path
+) -> None:
+    raw = CalibrationOptions(source=str(CALIB), preprocess=Preprocess.parse("raw"))
+    lowering = Lowering(calibration=raw, quantizer="onnxruntime")
+    order = order_of(digits_source, tmp_path / "out", "onnx:int8", lowering=lowering)
+    with pytest.raises(UsageError, match=r"0\.\.255"):
+        run(order)
+
+
+@pytest.mark.parametrize("pattern", ["head_conv", "Conv"])
+def test_what_is_kept_in_floating_point_is_not_quantized(
+    digits_source: Source, tmp_path: Path, pattern: str
+) -> None:
+    calibration = CalibrationOptions(source=str(CALIB), samples=16)
+    lowering = Lowering(calibration=calibration, quantizer="onnxruntime", keep=(pattern,))
+    order = order_of(digits_source, tmp_path / "out", "onnx:int8", lowering=lowering)
+    found = run(order)
+    (artifact,) = (a for a in found.artifacts if a.precision is Precision.INT8)
+    assert artifact.coverage is not None
+    kept = {"head_conv": 1, "Conv": 3}[pattern]
+    assert artifact.coverage.layers["fp32"] == kept
+    assert artifact.coverage.layers["int8"] == 5 - kept
+
+
+def test_int8_that_quantized_nothing_is_an_error(digits_source: Source, tmp_path: Path) -> None:
+    calibration = CalibrationOptions(source=str(CALIB), samples=16)
+    lowering = Lowering(calibration=calibration, quantizer="onnxruntime", keep=("*",))
+    order = order_of(digits_source, tmp_path / "out", "onnx:int8", lowering=lowering)
+    found = run(order)
+    assert found.exit_code == 5
+    assert not list((tmp_path / "out").glob("model.int8*"))
+
+
+def test_a_second_run_takes_the_calibration_from_the_cache(
+    digits_source: Source, tmp_path: Path
+) -> None:
+    calib = Path(shutil.copytree(CALIB, tmp_path / "calib"))
+    told: list[Event] = []
+
+    def again(out: str) -> list[str]:
+        told.clear()
+        calibration = CalibrationOptions(source=str(calib), selection="first", hold_out=1)
+        lowering = Lowering(calibration=calibration, quantizer="onnxruntime")
+        order = order_of(
+            digits_source, tmp_path / out, "onnx:int8", lowering=lowering, cache=tmp_path / "cache"
+        )
+        assert run(order, told.append).passed
+        ended = [event for event in told if isinstance(event, Finished)]
+        return [event.detail for event in ended if event.step.startswith("quantize")]
+
+    assert again("first") == [""]
+    assert again("second") == ["from the cache"]
+    images = sorted(calib.rglob("*.png"))
+    shutil.copyfile(images[40], images[3])
+    assert again("third") == [""]
+    entries = [*(tmp_path / "cache").rglob("*.onnx")]
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[:-1])
+    assert again("fourth") == [""]
+    notes = [event.text for event in told if isinstance(event, Noted)]
+    assert any("in the cache was changed" in note for note in notes)
+
+
+def test_a_quantized_onnx_is_built_upon_without_calibration(
+    int8_digits: Path, tmp_path: Path
+) -> None:
+    found = build(int8_digits / "model.int8.onnx", to="openvino:int8", out=tmp_path / "ir")
+    assert [artifact.name for artifact in found.artifacts] == ["openvino-int8"]
+    record = found.artifacts[0].calibration
+    assert record is not None
+    assert (tmp_path / "ir" / record.source).resolve() == CALIB.resolve()
+    assert found.passed
+
+
+def test_a_quantizer_of_no_name_is_refused(digits_source: Source, tmp_path: Path) -> None:
+    calibration = CalibrationOptions(source=str(CALIB))
+    lowering = Lowering(calibration=calibration, quantizer="nnfc")
+    with pytest.raises(UsageError, match="unknown quantizer 'nnfc'") as caught:
+        make_plan(order_of(digits_source, tmp_path, "openvino:int8", lowering=lowering))
+    assert "nncf" in caught.value.hint
+
+
+def test_a_method_that_no_quantizer_has_is_refused(digits_source: Source, tmp_path: Path) -> None:
+    calibration = CalibrationOptions(source=str(CALIB))
+    lowering = Lowering(calibration=calibration, method="entropi")
+    with pytest.raises(UsageError, match="entropi"):
+        make_plan(order_of(digits_source, tmp_path, "onnx:int8", lowering=lowering))
+
+
+@pytest.mark.slow
+def test_auto_tries_all_that_suit_and_records_each(
+    digits_source: Source, tmp_path: Path, order: Callable[..., Order]
+) -> None:
+    assert order is not None
+    calibration = CalibrationOptions(source=str(CALIB))
+    found = run(
+        order_of(
+            digits_source,
+            tmp_path / "out",
+            "openvino:int8",
+            lowering=Lowering(calibration=calibration),
+        )
+    )
+    (artifact,) = (a for a in found.artifacts if a.precision is Precision.INT8)
+    assert len(artifact.attempts) >= 2
+    assert artifact.capture in {attempt.capture for attempt in artifact.attempts}
+    best = max(attempt.sqnr or 0 for attempt in artifact.attempts)
+    kept = next(a for a in artifact.attempts if a.capture == artifact.capture)
+    assert kept.sqnr is not None
+    assert kept.sqnr >= best - 0.5
+    assert kept.latency is not None
+    assert read_manifest(tmp_path / "out") == found

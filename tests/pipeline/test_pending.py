@@ -1,0 +1,180 @@
+"""A step that only another host can make: prepared here, finished there from the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from modelc.core.contract import Job, Preflight, Readiness, Runner, Target
+from modelc.core.errors import ConversionError
+from modelc.core.events import Event, Noted
+from modelc.core.manifest import Manifest
+from modelc.core.precision import Precision
+from modelc.core.signature import Signature
+from modelc.pipeline.finishing import finish
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Order
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+
+from .conftest import Fake
+
+Orders = Callable[..., Order]
+NO_GPU = Readiness(ready=False, reason="no CUDA driver", mend="run it on a GPU host")
+CLEAR = Preflight(blockers=(), warnings=(), memory=12345, source="operators of 11.4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Fake):
+    """A fake that needs a GPU, and can look at its parent without one."""
+
+    FINISHED_BY: str = "build-engine"
+    found: Preflight = CLEAR
+    on_settings: Callable[[Mapping[str, str]], object] = lambda _: None
+
+    def open_runner(
+        self,
+        path: Path,
+        device: str,
+        signature: Signature,
+        settings: Mapping[str, str] | None = None,
+    ) -> Runner:
+        self.on_settings(settings or {})
+        return super().open_runner(path, device, signature)
+
+    def preflight(self, job: Job) -> Preflight:
+        if job.parent is None:
+            raise ConversionError("nothing to look at", hint="")
+        return self.found
+
+
+def engine(
+    *, ready: bool, found: Preflight = CLEAR, on_convert: Callable[[Job], object] = lambda _: None
+) -> Target:
+    made = Engine(
+        NAME="engine",
+        SUFFIX=".engine",
+        MADE_FROM={Precision.FP32: "fake"},
+        CAPTURES=(),
+        ready=Readiness(ready=True, version="1") if ready else NO_GPU,
+        found=found,
+        on_convert=on_convert,
+    )
+    return cast("Target", made)
+
+
+def table(
+    fake: Callable[..., Target], *, ready: bool, found: Preflight = CLEAR
+) -> tuple[Target, ...]:
+    return (fake(), engine(ready=ready, found=found))
+
+
+@pytest.fixture
+def prepared(order: Orders, fake: Callable[..., Target]) -> Manifest:
+    """A folder with a proven parent, and the engine left for another host."""
+    return run(order("engine", settings={"workspace": "1G"}), targets=table(fake, ready=False))
+
+
+def read(folder: Path) -> Manifest:
+    found = read_manifest(folder)
+    assert found is not None
+    return found
+
+
+def test_the_parent_is_proven_and_the_engine_pending(prepared: Manifest, tmp_path: Path) -> None:
+    assert [artifact.name for artifact in prepared.artifacts] == ["fake"]
+    (pending,) = prepared.pending
+    assert (pending.step, pending.reason, pending.memory) == ("engine", "no CUDA driver", 12345)
+    assert pending.command == f"modelc build-engine {tmp_path / 'out'}"
+    assert pending.settings == {"workspace": "1G"}
+    assert prepared.exit_code == 4
+    assert not prepared.passed
+    assert read(tmp_path / "out") == prepared
+
+
+def test_no_engine_appears(prepared: Manifest, tmp_path: Path) -> None:
+    assert prepared.pending
+    assert not list((tmp_path / "out").glob("*.engine"))
+
+
+def test_warnings_are_told_and_recorded(order: Orders, fake: Callable[..., Target]) -> None:
+    told: list[Event] = []
+    warned = Preflight(blockers=(), warnings=("3 x NonZero",), memory=1, source="s")
+    found = run(order("engine"), told.append, targets=table(fake, ready=False, found=warned))
+    assert found.pending[0].warnings == ("3 x NonZero",)
+    assert Noted(text="engine: 3 x NonZero", warning=True) in told
+
+
+def test_what_will_be_refused_is_a_failure_and_not_pending(
+    order: Orders, fake: Callable[..., Target]
+) -> None:
+    blocked = Preflight(blockers=("Foo in head", "Bar"), warnings=(), memory=1, source="s")
+    found = run(order("engine"), targets=table(fake, ready=False, found=blocked))
+    assert not found.pending
+    assert "Foo in head (and 1 more)" in found.failures[0].message
+    assert found.exit_code == 5
+
+
+def test_another_host_builds_what_is_missing(
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    settings: list[object] = []
+    ready = engine(ready=True, on_convert=lambda job: settings.append(job.settings))
+    found = finish(tmp_path / "out", targets=(fake(), ready))
+    assert [artifact.name for artifact in found.artifacts] == ["fake", "engine"]
+    assert found.artifacts[0] == prepared.artifacts[0]
+    assert found.artifacts[1].parent == prepared.artifacts[0].digest
+    assert settings == [{"workspace": "1G"}]
+    assert not found.pending
+    assert found.exit_code == 0
+    assert read(tmp_path / "out") == found
+
+
+def test_finishing_on_a_host_like_the_first_leaves_it_pending(
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    found = finish(tmp_path / "out", targets=table(fake, ready=False))
+    assert found.pending == prepared.pending
+    assert found.exit_code == 4
+
+
+def test_finishing_twice_is_done(
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    assert prepared.pending
+    finish(tmp_path / "out", targets=table(fake, ready=True))
+    assert finish(tmp_path / "out", targets=table(fake, ready=True)).exit_code == 0
+
+
+def test_a_parent_altered_since_is_refused(
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    (tmp_path / "out" / prepared.artifacts[0].files[0].name).write_text("another model")
+    found = finish(tmp_path / "out", targets=table(fake, ready=True))
+    assert [artifact.name for artifact in found.artifacts] == ["fake"]
+    assert "was changed after it was proven" in found.failures[0].message
+    assert found.exit_code == 1
+    assert found.pending == prepared.pending
+
+
+def test_a_run_that_is_repeated_does_not_pile_up_pending_steps(
+    prepared: Manifest, order: Orders, fake: Callable[..., Target]
+) -> None:
+    found = run(order("engine"), targets=table(fake, ready=False))
+    assert len(found.pending) == len(prepared.pending) == 1
+
+
+def test_an_engine_that_cannot_run_here_keeps_its_verdict(
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    assert prepared.pending
+    finish(tmp_path / "out", targets=table(fake, ready=True))
+    found = validate_folder(tmp_path / "out", targets=table(fake, ready=False))
+    assert found.verdict_of("engine") is not None
+    assert [failure.step for failure in found.failures] == ["engine"]
+    assert found.exit_code == 4
+    assert (tmp_path / "out" / "model.engine").exists()
