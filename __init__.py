@@ -8,7 +8,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .pipeline.api import (
+        CalibrationOptions,
         Judging,
+        Lowering,
         ModelcError,
         Moved,
         Source,
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CalibrationOptions",
     "Judging",
+    "Lowering",
     "ModelcError",
     "Moved",
     "Source",

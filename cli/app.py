@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 
 from .. import __version__
 from ..core.errors import ModelcError
-from . import build_ov, export, inspect, targets, validate
+from . import build_ov, build_trt, calibrate, doctor, export, inspect, targets, validate
 
 INTERRUPTED = 130
 BUG = 70
@@ -28,7 +28,10 @@ app = typer.Typer(
 )
 app.command("export")(export.export)
 app.command("build-ov")(build_ov.build_ov)
+app.command("build-trt")(build_trt.build_trt)
 app.command("validate")(validate.validate)
+app.command("calibrate")(calibrate.calibrate)
+app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)
 app.command("targets")(targets.targets)
 

@@ -8,20 +8,15 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_precision as p
 
 
 def build_ov(
     path: Annotated[Path, typer.Argument(help="An ONNX file, or a checkpoint.")],
     fp16: Annotated[bool, typer.Option("--fp16", help="Store the weights in FP16.")] = False,
+    int8: p.Int8 = False,
     out: o.Out = Path("out"),
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="CHECKPOINT",
-            help="The eager reference, for an ONNX without a manifest beside it.",
-        ),
-    ] = None,
+    against: o.Against = None,
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
     model: o.Model = None,
@@ -35,22 +30,26 @@ def build_ov(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
+    calib: p.Calib = None,
+    calib_samples: p.CalibSamples = None,
+    calib_select: p.CalibSelect = None,
+    calib_seed: p.CalibSeed = None,
+    calib_method: p.CalibMethod = None,
+    preprocess: p.PreprocessText = None,
+    quantizer: p.Quantizer = None,
+    keep_fp: p.KeepFp = None,
+    no_cache: p.NoCache = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Build OpenVINO IR and validate it against eager."""
-    from ..core.precision import Precision
     from ..pipeline.building import build_order
-    from ..pipeline.order import Wanted
+    from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
-    precision = Precision.FP16 if fp16 else Precision.FP32
-    order = build_order(
-        path,
-        Wanted(target="openvino", precision=precision),
-        out,
-        given=o.source_of(
+    order = Order(
+        source=o.source_of(
             against or path,
             model=model,
             model_args=model_arg,
@@ -59,14 +58,20 @@ def build_ov(
             strict=not no_strict,
             allow_pickle=allow_pickle,
         ),
-        judging=o.judging_of(
-            feeds=feeds,
-            seed=seed,
-            atol=atol,
-            rtol=rtol,
-            min_sqnr=min_sqnr,
-            device=o.DeviceChoice.CPU,
-        ),
+        wanted=(Wanted(target="openvino", precision=p.precision_of(fp16=fp16, int8=int8)),),
+        out=out,
+        judging=o.judging_of(feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr),
         overwrite=overwrite,
+        lowering=p.lowering_of(
+            calib,
+            calib_samples=calib_samples,
+            calib_select=calib_select,
+            calib_seed=calib_seed,
+            calib_method=calib_method,
+            preprocess=preprocess,
+            quantizer=quantizer,
+            keep_fp=keep_fp,
+        ),
+        cache=o.cache_folder(no_cache=no_cache),
     )
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet)
+    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet)

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
 import typer
 
+from ..core.errors import MissingError
+from ..core.manifest import Manifest
+from ..pipeline.finishing import finish
 from ..pipeline.manifest_file import as_json
-from ..pipeline.order import Order
+from ..pipeline.order import Judging, Order
 from ..pipeline.plan import make_plan
+from ..pipeline.recorded import Moved
 from ..pipeline.run import run
-from .render import plan_rows, show_json, show_manifest, show_plan
+from .render import plan_rows, show_plan
+from .render_manifest import show_manifest
 from .screen import Screen
+from .tables import show_json
 
 
-def carry_out(order: Order, *, dry_run: bool, json: bool, quiet: bool) -> None:
+def carry_out(
+    order: Order, *, dry_run: bool, json: bool, quiet: bool, prepare_only: bool = False
+) -> None:
     """Run the order and show its manifest, or only its plan.
 
     Raises:
-        typer.Exit: with the manifest's exit code.
+        typer.Exit: with the manifest's exit code; a step that is only pending is none to
+            `prepare_only`.
     """
     if dry_run:
         rows = plan_rows(make_plan(order), order)
@@ -27,8 +40,43 @@ def carry_out(order: Order, *, dry_run: bool, json: bool, quiet: bool) -> None:
         return
     with Screen(quiet=quiet) as screen:
         manifest = run(order, screen)
+    _show(manifest, str(order.out), json=json)
+    raise typer.Exit(_code(manifest, prepare_only=prepare_only))
+
+
+def _code(manifest: Manifest, *, prepare_only: bool) -> int:
+    """The manifest's exit code; where only a step is pending and that was meant, 0."""
+    code = manifest.exit_code
+    pending_only = code == MissingError.exit_code and not manifest.failures
+    return 0 if prepare_only and pending_only else code
+
+
+def finish_off(
+    folder: Path,
+    moved: Moved,
+    judging: Judging,
+    settings: Mapping[str, str],
+    *,
+    cache: Path | None,
+    json: bool,
+    quiet: bool,
+    prepare_only: bool,
+) -> NoReturn:
+    """Carry out what is pending in a folder and show its manifest.
+
+    Raises:
+        typer.Exit: with the manifest's exit code.
+    """
+    with Screen(quiet=quiet) as screen:
+        manifest = finish(
+            folder, screen, moved=moved, judging=judging, settings=settings, cache=cache
+        )
+    _show(manifest, str(folder), json=json)
+    raise typer.Exit(_code(manifest, prepare_only=prepare_only))
+
+
+def _show(manifest: Manifest, out: str, *, json: bool) -> None:
     if json:
         show_json(as_json(manifest))
     else:
-        show_manifest(manifest, str(order.out))
-    raise typer.Exit(manifest.exit_code)
+        show_manifest(manifest, out)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_precision as p
 
 
 def export(
@@ -31,6 +32,9 @@ def export(
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Keep ONNX weights in a file of their own.")
     ] = False,
+    fp16: p.Fp16 = False,
+    bf16: p.Bf16 = False,
+    int8: p.Int8 = False,
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
     model: o.Model = None,
@@ -44,7 +48,17 @@ def export(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
-    device: o.Device = o.DeviceChoice.CPU,
+    device: o.Device = None,
+    calib: p.Calib = None,
+    calib_samples: p.CalibSamples = None,
+    calib_select: p.CalibSelect = None,
+    calib_seed: p.CalibSeed = None,
+    calib_method: p.CalibMethod = None,
+    preprocess: p.PreprocessText = None,
+    quantizer: p.Quantizer = None,
+    keep_fp: p.KeepFp = None,
+    half_io: p.HalfIo = False,
+    no_cache: p.NoCache = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -54,6 +68,7 @@ def export(
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
+    precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     order = Order(
         source=o.source_of(
             checkpoint,
@@ -64,7 +79,7 @@ def export(
             strict=not no_strict,
             allow_pickle=allow_pickle,
         ),
-        wanted=tuple(Wanted.parse(text) for text in to),
+        wanted=tuple(Wanted.parse(text, precision) for text in to),
         out=out,
         judging=o.judging_of(
             feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
@@ -73,5 +88,17 @@ def export(
         opset=opset,
         external_data=external_data,
         overwrite=overwrite,
+        lowering=p.lowering_of(
+            calib,
+            calib_samples=calib_samples,
+            calib_select=calib_select,
+            calib_seed=calib_seed,
+            calib_method=calib_method,
+            preprocess=preprocess,
+            quantizer=quantizer,
+            keep_fp=keep_fp,
+            half_io=half_io,
+        ),
+        cache=o.cache_folder(no_cache=no_cache),
     )
     carry_out(order, dry_run=dry_run, json=json, quiet=quiet)

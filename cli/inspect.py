@@ -18,7 +18,8 @@ def inspect(
     """Show inputs, outputs, dims, opset, size, precision, operators and lineage."""
     from ..pipeline.api import inspect as look
     from ..pipeline.manifest_file import as_json
-    from .render import show_inspection, show_json
+    from .render import show_inspection
+    from .tables import show_json
 
     looked = look(path)
     if json:

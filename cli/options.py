@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from ..pipeline.order import Judging, Source
+    from ..pipeline.recorded import Moved
 
 _MODEL, _JUDGE, _SHOW = "Model and inputs", "Validation", "Terminal"
 
@@ -116,8 +117,20 @@ MinSqnr = Annotated[
     ),
 ]
 Device = Annotated[
-    DeviceChoice,
-    typer.Option("--device", help="Where artifacts run while judged.", rich_help_panel=_JUDGE),
+    DeviceChoice | None,
+    typer.Option(
+        "--device",
+        help="Where artifacts run while judged; default: cpu, or all that the format has.",
+        rich_help_panel=_JUDGE,
+    ),
+]
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        metavar="CHECKPOINT",
+        help="The eager reference, for an ONNX without a manifest beside it.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Output folder.")]
 Overwrite = Annotated[
@@ -181,11 +194,30 @@ def judging_of(
     atol: float | None,
     rtol: float | None,
     min_sqnr: float | None,
-    device: DeviceChoice,
+    device: DeviceChoice | None = None,
 ) -> Judging:
     """How to judge, from options."""
     from ..pipeline.order import Judging
 
     return Judging(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device.value
+        feeds=feeds,
+        seed=seed,
+        atol=atol,
+        rtol=rtol,
+        min_sqnr=min_sqnr,
+        device=None if device is None else device.value,
     )
+
+
+def moved_of(checkpoint: Path | None, samples: Path | None, *, allow_pickle: bool) -> Moved:
+    """Where the files of an earlier run are now, from options."""
+    from ..pipeline.recorded import Moved
+
+    return Moved(checkpoint=checkpoint, samples=samples, allow_pickle=allow_pickle)
+
+
+def cache_folder(*, no_cache: bool = False) -> Path | None:
+    """The user's cache folder, as the system has it; None where it is not to be used."""
+    from platformdirs import user_cache_path
+
+    return None if no_cache else user_cache_path("modelc", appauthor=False)

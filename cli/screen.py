@@ -84,5 +84,5 @@ class Screen:
         mark = "[green]✓[/]" if event.passed else "[red]✗[/]"
         detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
         self._console.print(
-            f"{mark} {escape(event.step):<34} [dim]{event.seconds:6.1f} s[/]{detail}"
+            f"{mark} {escape(event.step):<40} [dim]{event.seconds:6.1f} s[/]{detail}"
         )

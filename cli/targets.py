@@ -12,7 +12,8 @@ def targets(
     """List every format: ready or not, why not, and the line that makes it so."""
     from ..pipeline.api import targets as rows_of
     from ..pipeline.manifest_file import as_json
-    from .render import show_json, show_targets
+    from .render import show_targets
+    from .tables import show_json
 
     rows = rows_of()
     if json:

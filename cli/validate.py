@@ -11,6 +11,7 @@ import typer
 from ..core.errors import UsageError
 from ..core.verdict import Verdict
 from . import options as o
+from . import options_trt as t
 
 
 def validate(
@@ -42,17 +43,20 @@ def validate(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
-    device: o.Device = o.DeviceChoice.CPU,
+    device: o.Device = None,
+    plugins: t.Plugins = None,
+    trust_engine: t.TrustEngine = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check digests and judge artifacts against eager again."""
-    from ..pipeline.api import Moved
     from ..pipeline.api import validate as judge_again
     from ..pipeline.manifest_file import as_json
-    from .render import show_json, show_manifest, show_verdict
+    from .render import show_verdict
+    from .render_manifest import show_manifest
     from .screen import Screen
+    from .tables import show_json
 
     eager = {"--model": model, "--model-arg": model_arg, "--input": inputs}
     if against is None:
@@ -73,10 +77,13 @@ def validate(
         result = judge_again(
             path,
             against=source,
-            moved=Moved(checkpoint=checkpoint, samples=samples, allow_pickle=allow_pickle),
+            moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle),
             precision=precision,
             judging=o.judging_of(
                 feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
+            ),
+            settings=t.settings_of(
+                tf32=True, profiles=None, plugins=plugins, trust_engine=trust_engine
             ),
             tell=screen,
         )

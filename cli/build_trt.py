@@ -1,0 +1,151 @@
+"""`modelc build-trt`: TensorRT engines, or all of the way to them that this host can go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.errors import UsageError
+from . import options as o
+from . import options_precision as p
+from . import options_trt as t
+
+# What may be said when a folder is finished: the rest is on record.
+_WITH_FOLDER = {
+    "path", "prepare_only", "checkpoint", "workspace", "optimization_level", "profile",
+    "timing_cache", "version_compatible", "hardware_compatible", "refittable", "strip_weights",
+    "weight_streaming", "no_tf32", "plugins", "trust_engine", "builder", "timeout", "samples",
+    "allow_pickle", "feeds", "seed", "atol", "rtol", "min_sqnr", "no_cache",
+    "json", "quiet", "debug",
+}  # fmt: skip
+
+
+def build_trt(
+    context: typer.Context,
+    path: Annotated[
+        Path, typer.Argument(help="An ONNX file, a checkpoint, or an output folder to finish.")
+    ],
+    fp16: p.Fp16 = False,
+    bf16: p.Bf16 = False,
+    int8: p.Int8 = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Output folder; default out.")
+    ] = None,
+    prepare_only: Annotated[
+        bool,
+        typer.Option(
+            "--prepare-only", help="Exit 0 when all is prepared and only the engine is pending."
+        ),
+    ] = False,
+    against: o.Against = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", help="With a folder: where its checkpoint is now."),
+    ] = None,
+    overwrite: o.Overwrite = False,
+    dry_run: o.DryRun = False,
+    workspace: t.Workspace = None,
+    optimization_level: t.OptimizationLevel = None,
+    profile: t.ProfileText = None,
+    timing_cache: t.TimingCache = None,
+    version_compatible: t.VersionCompatible = False,
+    hardware_compatible: t.HardwareCompatible = None,
+    refittable: t.Refittable = False,
+    strip_weights: t.StripWeights = False,
+    weight_streaming: t.WeightStreaming = False,
+    no_tf32: t.NoTf32 = False,
+    plugins: t.Plugins = None,
+    trust_engine: t.TrustEngine = False,
+    builder: t.Builder = None,
+    timeout: t.Timeout = None,
+    model: o.Model = None,
+    model_arg: o.ModelArg = None,
+    inputs: o.Input = None,
+    samples: o.Samples = None,
+    no_strict: o.NoStrict = False,
+    allow_pickle: o.AllowPickle = False,
+    feeds: o.Feeds = None,
+    seed: o.Seed = None,
+    atol: o.Atol = None,
+    rtol: o.Rtol = None,
+    min_sqnr: o.MinSqnr = None,
+    calib: p.Calib = None,
+    calib_samples: p.CalibSamples = None,
+    calib_select: p.CalibSelect = None,
+    calib_seed: p.CalibSeed = None,
+    calib_method: p.CalibMethod = None,
+    preprocess: p.PreprocessText = None,
+    quantizer: p.Quantizer = None,
+    keep_fp: p.KeepFp = None,
+    half_io: p.HalfIo = False,
+    no_cache: p.NoCache = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Build a TensorRT engine and validate it against eager.
+
+    Without a GPU or TensorRT it makes and validates the engine-ready ONNX, checks what TensorRT
+    will take, leaves the engine pending (exit 4), and prints the command that finishes it.
+    """
+    from ..pipeline.building import build_order
+    from ..pipeline.manifest_file import FILE
+    from ..pipeline.order import Order, Wanted
+    from .carry_out import carry_out, finish_off
+
+    settings = t.settings_of(
+        tf32=not no_tf32, profiles=profile, plugins=plugins, workspace=workspace,
+        optimization_level=optimization_level, timing_cache=timing_cache, timeout=timeout,
+        version_compatible=version_compatible, hardware_compatible=hardware_compatible,
+        refittable=refittable, strip_weights=strip_weights, weight_streaming=weight_streaming,
+        trust_engine=trust_engine, builder=builder,
+    )  # fmt: skip
+    judging = o.judging_of(feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr)
+    precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
+    if (path / FILE).is_file():
+        _refuse_with_folder(context, path)
+        finish_off(
+            path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle), judging, settings,
+            cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
+            prepare_only=prepare_only,
+        )  # fmt: skip
+    if checkpoint is not None:
+        raise UsageError(
+            "--checkpoint is for a folder to finish", hint=f"modelc build-trt {checkpoint}"
+        )
+    source = o.source_of(
+        against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+        strict=not no_strict, allow_pickle=allow_pickle,
+    )  # fmt: skip
+    lowering = p.lowering_of(
+        calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
+        calib_method=calib_method, preprocess=preprocess, quantizer=quantizer, keep_fp=keep_fp,
+        half_io=half_io,
+    )  # fmt: skip
+    order = Order(
+        source=source,
+        wanted=(Wanted(target="tensorrt", precision=precision),),
+        out=out or Path("out"),
+        judging=judging,
+        overwrite=overwrite,
+        lowering=lowering,
+        settings=settings,
+        cache=o.cache_folder(no_cache=no_cache),
+    )
+    order = build_order(path, order)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, prepare_only=prepare_only)
+
+
+def _refuse_with_folder(context: typer.Context, folder: Path) -> None:
+    """What a folder to finish has on record cannot be asked for anew."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name == "DEFAULT" or name in _WITH_FOLDER:
+            continue
+        raise UsageError(
+            f"{parameter.opts[0]} has no effect with the folder {folder}: its steps are on record",
+            hint=f"finish it: modelc build-trt {folder}; or give a checkpoint",
+        )

@@ -1,0 +1,96 @@
+"""The options of `modelc build-trt` that only TensorRT has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+_PANEL = "TensorRT"
+
+
+def _option(name: str, told: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(
+        name, help=told, metavar=metavar, rich_help_panel=_PANEL
+    )
+    return found
+
+
+Workspace = Annotated[
+    str | None,
+    _option("--workspace", "Most scratch memory that a layer may use; default: all.", "SIZE"),
+]
+OptimizationLevel = Annotated[
+    int | None,
+    _option("--optimization-level", "Builder's effort, 0 to 5; default 3.", "N"),
+]
+ProfileText = Annotated[
+    list[str] | None,
+    _option(
+        "--profile",
+        "One more optimization profile, as x=1x3x224x224:4x3x224x224:8x3x224x224 (min:opt:max), "
+        "inputs parted by commas. The first is the signature's. Repeatable.",
+        "SHAPES",
+    ),
+]
+TimingCache = Annotated[
+    str | None,
+    _option(
+        "--timing-cache", "File of kernel timings, or off; default: one per GPU and version.",
+        "FILE",
+    ),
+]  # fmt: skip
+VersionCompatible = Annotated[
+    bool,
+    _option("--version-compatible", "Run on later TensorRT too; needs --trust-engine."),
+]
+HardwareCompatible = Annotated[
+    str | None,
+    _option(
+        "--hardware-compatible", "Run on other GPUs too: ampere-plus, same-compute-capability.",
+        "LEVEL",
+    ),
+]  # fmt: skip
+Refittable = Annotated[bool, _option("--refittable", "Weights can be replaced later.")]
+StripWeights = Annotated[
+    bool, _option("--strip-weights", "Leave the weights out; they come from the ONNX on loading.")
+]
+WeightStreaming = Annotated[bool, _option("--weight-streaming", "Weights may stay in host memory.")]
+NoTf32 = Annotated[bool, _option("--no-tf32", "Compute FP32 in full FP32.")]
+Plugins = Annotated[
+    list[str] | None,
+    _option("--plugins", "A plugin library to load: it is code. Repeatable.", "FILE"),
+]
+TrustEngine = Annotated[
+    bool, _option("--trust-engine", "Allow code inside the engine to run when it is loaded.")
+]
+Builder = Annotated[
+    str | None,
+    _option("--builder", "python or trtexec; default: the first that is here.", "WHICH"),
+]
+Timeout = Annotated[float | None, _option("--timeout", "Give up a build after this.", "SECONDS")]
+
+
+def settings_of(
+    *, tf32: bool, profiles: Sequence[str] | None, plugins: Sequence[str] | None, **plain: object
+) -> dict[str, str]:
+    """The target's settings as text, only what differs from its defaults; checked.
+
+    Raises:
+        UsageError: a value that TensorRT cannot have.
+    """
+    from ..converters.trt.options import SEPARATOR, parse_options
+
+    settings = {
+        name: "true" if value is True else str(value)
+        for name, value in plain.items()
+        if value is not None and value is not False
+    }
+    if not tf32:
+        settings["tf32"] = "false"
+    for name, values in (("profiles", profiles), ("plugins", plugins)):
+        if values:
+            settings[name] = SEPARATOR.join(values)
+    parse_options(settings)
+    return settings

@@ -1,0 +1,175 @@
+"""The result of a run as tables on stdout: artifacts, what was tried, reasons, what is pending."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from ..calibration.options import RANDOM
+from ..core.manifest import Manifest, Pending
+from ..core.records import Artifact, Coverage, Latency
+from ..core.verdict import Verdict
+from .tables import STATES, new_table, number_text, result_console, say, size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NOTES = 8  # shown of each artifact
+
+
+def show_manifest(manifest: Manifest, out: str) -> None:
+    """The verdict table of the last run, the reasons of what did not pass, where the record is."""
+    console = result_console()
+    shown = _shown(manifest)
+    columns = _columns(shown)
+    table = new_table(*columns, right=("size", "max abs", "SQNR dB", "ms (fp32)", "seconds"))
+    for artifact in shown:
+        row = _row(artifact, manifest.verdict_of(artifact.name))
+        table.add_row(*(row[column] for column in columns))
+    broken = {failure.step for failure in manifest.failures}
+    waiting = [p for p in manifest.pending if p.step in manifest.steps and p.step not in broken]
+    for step, mark in (
+        *((failure.step, "[red]error[/]") for failure in manifest.failures),
+        *((pending.step, "[yellow]pending[/]") for pending in waiting),
+    ):
+        row = {"format": escape(step), "verdict": mark}
+        table.add_row(*(row.get(column, "") for column in columns))
+    console.print(table)
+    for artifact in shown:
+        _show_attempts(console, artifact)
+    for artifact in shown:
+        _explain(console, artifact, manifest.verdict_of(artifact.name))
+    for failure in manifest.failures:
+        say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
+        say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
+    for pending in waiting:
+        _tell_pending(console, pending)
+    for command in dict.fromkeys(pending.command for pending in waiting):
+        say(console, f"finish it on a GPU host: [bold]{escape(command)}[/]")
+    passed = sum(1 for a in shown if (v := manifest.verdict_of(a.name)) and v.passed)
+    refused = len(shown) - passed + len(manifest.failures)
+    left = f", {len(waiting)} pending" if waiting else ""
+    say(console, f"{passed} proven, {refused} refused{left} · {escape(out)}/manifest.json")
+
+
+def _columns(shown: Sequence[Artifact]) -> list[str]:
+    """The columns that any artifact has something in."""
+    columns = ["format", "precision", "made by", "size", "max abs", "SQNR dB"]
+    if any(artifact.latency for artifact in shown):
+        columns.append("ms (fp32)")
+    if any(artifact.coverage for artifact in shown):
+        columns.append("computes in")
+    return [*columns, "verdict", "seconds"]
+
+
+def _show_attempts(console: Console, artifact: Artifact) -> None:
+    """What each quantizer gave, where several were tried."""
+    tried = artifact.attempts
+    if len(tried) <= 1 or artifact.calibration is None:
+        return
+    table = new_table(
+        f"{escape(artifact.name)}: tried", "SQNR dB", "ms (fp32)", "size", "seconds", "outcome",
+        right=("SQNR dB", "ms (fp32)", "size", "seconds"),
+    )  # fmt: skip
+    for attempt in tried:
+        kept = attempt.capture == artifact.capture
+        why = f": {attempt.reason}" if attempt.reason else ""
+        table.add_row(
+            escape(attempt.capture),
+            number_text(attempt.sqnr, ".1f"),
+            latency_text(attempt.latency),
+            "" if attempt.size is None else size_text(attempt.size),
+            f"{attempt.seconds:.1f}",
+            "[green]kept[/]"
+            if kept and attempt.outcome == "passed"
+            else escape(f"{attempt.outcome}{why}"),
+        )
+    console.print(table)
+
+
+def _tell_calibration(console: Console, artifact: Artifact) -> None:
+    """What a quantized artifact was calibrated with and judged on."""
+    record = artifact.calibration
+    if record is None:
+        return
+    if record.kind == RANDOM:
+        text = f"calibrated with {record.used} random samples: real data may do far worse"
+        say(console, f"  [yellow]{escape(artifact.name)}: {text}[/]")
+        return
+    text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
+    say(console, f"  [dim]{escape(artifact.name)}: {text}, judged on {record.held_out} others[/]")
+
+
+def _tell_pending(console: Console, pending: Pending) -> None:
+    """Why it is not built, and what is known of it."""
+    say(console, f"[yellow]{escape(pending.step)}[/]: not built here: {escape(pending.reason)}")
+    for warning in pending.warnings:
+        say(console, f"  [yellow]{escape(warning)}[/]")
+    if pending.memory:
+        say(console, f"  [dim]needs about {size_text(pending.memory)} on the device (estimate)[/]")
+
+
+def _shown(manifest: Manifest) -> list[Artifact]:
+    """The last run's artifacts; what was there before is not what a failed step gave."""
+    by_name = {artifact.name: artifact for artifact in manifest.artifacts}
+    broken = {failure.step for failure in manifest.failures}
+    steps = [step for step in manifest.steps if step not in broken]
+    found = (by_name.get(f"rejected/{step}") or by_name.get(step) for step in steps)
+    return [artifact for artifact in found if artifact is not None]
+
+
+def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
+    return {
+        "format": escape(artifact.target),
+        "precision": str(artifact.precision),
+        "made by": escape(artifact.capture or ""),
+        "size": size_text(artifact.size),
+        "max abs": number_text(verdict.max_abs) if verdict else "",
+        "SQNR dB": sqnr_text(verdict) if verdict else "",
+        "ms (fp32)": latency_text(artifact.latency),
+        "computes in": escape(coverage_text(artifact.coverage)),
+        "verdict": STATES[verdict.state] if verdict else "not judged",
+        "seconds": f"{artifact.seconds:.1f}",
+    }
+
+
+def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
+    """Why it did not pass, and the notes of what did."""
+    if verdict is None:
+        return
+    if not verdict.passed:
+        say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
+    notes = dict.fromkeys((*verdict.notes, *artifact.notes))
+    for note in list(notes)[:_NOTES]:
+        say(console, f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
+    if len(notes) > _NOTES:
+        say(console, f"  [dim]{len(notes) - _NOTES} more notes are in the manifest[/]")
+    _tell_calibration(console, artifact)
+    if artifact.rejected:
+        say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
+
+
+def latency_text(latency: Latency | None) -> str:
+    """Milliseconds, with the FP32 parent's in brackets."""
+    return "" if latency is None else f"{latency.milliseconds:.2f} ({latency.parent:.2f})"
+
+
+def coverage_text(coverage: Coverage | None) -> str:
+    """Each dtype with its layers and its share of the work, the largest share first."""
+    if coverage is None:
+        return ""
+    dtypes = sorted(coverage.layers, key=lambda dtype: -coverage.share.get(dtype, 0.0))
+    return ", ".join(
+        f"{dtype} {coverage.layers[dtype]} ({coverage.share.get(dtype, 0.0):.0%})"
+        for dtype in dtypes
+    )
+
+
+def sqnr_text(verdict: Verdict) -> str:
+    """The smallest SQNR, or `exact` where there is no error at all."""
+    if verdict.sqnr is not None:
+        return f"{verdict.sqnr:.1f}"
+    exact = bool(verdict.outputs) and all(output.exact for output in verdict.outputs)
+    return "exact" if exact else "-"
