@@ -17,10 +17,12 @@ CASE := sample_models/digits
 	mkdir -p .dev && ln -sfn .. .dev/modelc
 	touch $@
 
-demo: .venv/.stamp ## export the digits net to three formats and validate each
-	$(BIN)/modelc export $(CASE).safetensors --model sample_models.digits:build \
-	  --inputs $(CASE)_samples.npz --input "x[batch=1..8,_,_,_]" \
-	  --to torchscript --to onnx --to openvino -o out/demo
+DIGITS := $(CASE).safetensors --model sample_models.digits:build \
+	  --inputs $(CASE)_samples.npz --input "x[batch=1..8,_,_,_]"
+
+demo: .venv/.stamp ## the digits net in three formats, then ready for TensorRT in INT8, each validated
+	$(BIN)/modelc export $(DIGITS) --to torchscript --to onnx --to openvino -o out/demo
+	$(BIN)/modelc build-trt $(DIGITS) --int8 --calib $(CASE)_calib --prepare-only -o out/demo-trt
 
 test: .venv/.stamp ## the quick tests
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -36,9 +38,11 @@ lint: .venv/.stamp ## ruff (rules and format) and the floors between the rooms
 types: .venv/.stamp ## mypy, strict
 	$(BIN)/mypy
 
-bench: .venv/.stamp ## start-up and export, each side by side with the plain way
+bench: .venv/.stamp ## start-up, export and INT8, each side by side with the plain way
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/int8.py
+	$(BIN)/python benchmarks/build_trt.py
 
 docs: .venv/.stamp ## write the pages that come from code
 	$(BIN)/python docs/generate.py

@@ -25,7 +25,10 @@ INPUT = '--input "x:float32[batch=1..8,1,8,8]"'
 EXAMPLES = {
     "export": f"modelc export {DIGITS} {INPUT} --to onnx --to openvino:fp16 -o out",
     "build-ov": "modelc build-ov out/model.onnx --fp16 -o out",
+    "build-trt": "modelc build-trt out/model.onnx --int8 --calib sample_models/digits_calib -o out",
     "validate": "modelc validate out",
+    "calibrate": f"modelc calibrate sample_models/digits_calib {INPUT}",
+    "doctor": "modelc doctor",
     "inspect": "modelc inspect out/model.onnx",
     "targets": "modelc targets",
 }
@@ -33,7 +36,10 @@ MAKING = "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 5 conv
 CODES = {
     "export": MAKING,
     "build-ov": MAKING,
+    "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
     "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
+    "calibrate": "0 usable, 1 not, 2 usage",
+    "doctor": "0 nothing broken, 4 something installed cannot work",
     "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
     "targets": "0",
 }
@@ -114,9 +120,9 @@ def targets_page() -> str:
             f"`{target.NAME}`",
             target.SUMMARY,
             f"`model{target.SUFFIX}`",
-            target.MADE_FROM,
+            ", ".join(dict.fromkeys(target.MADE_FROM.values())),
             ", ".join(target.CAPTURES),
-            ", ".join(target.PRECISIONS),
+            ", ".join(target.MADE_FROM),
             ", ".join(target.DEVICES),
         )
         lines.append(f"| {' | '.join(cells)} |")

@@ -14,6 +14,7 @@ import pytest
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Target
+from modelc.core.precision import Precision
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run import run
 
@@ -45,7 +46,8 @@ def made_here(target: Target) -> bool:
     """Whether the target and what it is made from are ready, and run on the CPU."""
     if why_not(target) or "cpu" not in target.DEVICES:
         return False
-    return target.MADE_FROM == EAGER or made_here(target_named(target.MADE_FROM))
+    origins = {origin.partition(":")[0] for origin in target.MADE_FROM.values()} - {target.NAME}
+    return all(origin == EAGER or made_here(target_named(origin)) for origin in origins)
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +82,30 @@ def exported_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Sou
     wanted = [
         Wanted(target=target.NAME, precision=precision)
         for target in filter(made_here, TARGETS)
-        for precision in target.PRECISIONS
+        for precision in target.MADE_FROM
+        if precision is not Precision.INT8
     ]
     return exported(digits_source, tmp_path_factory.mktemp("digits") / "out", *wanted)
+
+
+@pytest.fixture(scope="session")
+def int8_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
+    """Digits in INT8 in every format that has it, calibrated with images. Copy it to change it."""
+    from modelc.calibration.options import CalibrationOptions
+    from modelc.pipeline.order import Lowering
+
+    wanted = tuple(
+        Wanted(target=target.NAME, precision=Precision.INT8)
+        for target in filter(made_here, TARGETS)
+        if Precision.INT8 in target.MADE_FROM
+    )
+    out = tmp_path_factory.mktemp("int8") / "out"
+    calibration = CalibrationOptions(source=str(SAMPLE_MODELS / "digits_calib"))
+    lowering = Lowering(calibration=calibration, quantizer="onnxruntime")
+    with warnings.catch_warnings(record=True):
+        manifest = run(Order(source=digits_source, wanted=wanted, out=out, lowering=lowering))
+    assert manifest.passed, manifest.verdicts or manifest.failures
+    return out
 
 
 @pytest.fixture
@@ -181,7 +204,7 @@ def exports(
         if name not in made:
             # torch.export alone refuses gate and lstm
             able = [t for t in filter(made_here, TARGETS) if t.CAPTURES != (Capture.EXPORT,)]
-            wanted = [Wanted(target=target.NAME) for target in able]
+            wanted = [Wanted(target=t.NAME) for t in able if Precision.FP32 in t.MADE_FROM]
             out = tmp_path_factory.mktemp(name) / "out"
             made[name] = exported(sources(name), out, *wanted)
         return made[name]
