@@ -132,7 +132,11 @@ def _array(name: str, value: object) -> Array:
     from ..core.arrays import to_array
 
     if _is_tensor(value):
-        return to_array(value)  # type: ignore[arg-type]  # just asked
+        try:
+            return to_array(value)  # type: ignore[arg-type]  # just asked
+        except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
+            told = f"{name} is a tensor that holds no plain array: {first_line(error, limit=80)}"
+            raise MisfitError(Kind.DTYPE, told) from error
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     raise MisfitError(Kind.DTYPE, f"{name} is a {type(value).__name__}, not an array or a tensor")

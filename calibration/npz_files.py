@@ -11,7 +11,7 @@ from .content import Blob, Read, unreadable
 
 _BROKEN = (
     ValueError, OSError, EOFError, MemoryError, KeyError, AttributeError, TypeError,
-    NotImplementedError, zipfile.BadZipFile, zlib.error,
+    NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 

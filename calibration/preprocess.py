@@ -17,6 +17,7 @@ LAYOUTS = ("NCHW", "NHWC")
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box")
 _SIDES = 2
+_LARGEST = 1 << 15  # pixels of a side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class Preprocess:
         ):
             if value not in ("", *known) or (key == "interpolation" and not value):
                 raise unknown(f"--preprocess {key}", value, known)
+        if any(size > _LARGEST for size in (*self.resize, *self.crop)):
+            raise _wrong(f"a size above {_LARGEST}", "give sizes in pixels, as in resize=256")
         if any(size < 1 for size in (*self.resize, *self.crop)):
             raise _wrong("a size below 1", "give sizes in pixels, as in resize=256,crop=224")
         if not math.isfinite(self.scale) or self.scale == 0:

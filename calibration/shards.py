@@ -19,6 +19,8 @@ from .content import Content, MisfitError, content_of
 from .findings import Kind
 from .formats import SHARD, group_of
 
+_LARGEST = 2 * 10**9  # bytes of a member: it is read into memory whole
+
 
 @dataclass(frozen=True, slots=True)
 class _Member:
@@ -88,6 +90,8 @@ class ShardSource:
         return content_of(parts, self._names, look)
 
     def _alone(self, group: _Group, member: _Member, names: Sequence[str]) -> Content:
+        if member.size > _LARGEST:
+            raise MisfitError(Kind.UNREADABLE, f"has a member of {member.size:,} bytes")
         with group.shard.open("rb") as stream:
             stream.seek(member.start)
             blob = io.BytesIO(stream.read(member.size))

@@ -77,7 +77,8 @@ CalibMethod = Annotated[
     typer.Option(
         "--calib-method",
         metavar="METHOD",
-        help="minmax, entropy, percentile ...; default: the quantizer's own.",
+        help="minmax, entropy, percentile (onnxruntime); max, entropy (modelopt); mixed, "
+        "performance (nncf) ...; default: the quantizer's own. Those without it are left out.",
         rich_help_panel=_CALIB,
     ),
 ]

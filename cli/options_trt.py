@@ -48,7 +48,7 @@ VersionCompatible = Annotated[
 HardwareCompatible = Annotated[
     str | None,
     _option(
-        "--hardware-compatible", "Run on other GPUs too: ampere-plus, same-compute-capability.",
+        "--hardware-compatible", "none (default), ampere-plus or same-compute-capability GPUs.",
         "LEVEL",
     ),
 ]  # fmt: skip
@@ -67,7 +67,7 @@ TrustEngine = Annotated[
 ]
 Builder = Annotated[
     str | None,
-    _option("--builder", "python or trtexec; default: the first that is here.", "WHICH"),
+    _option("--builder", "python, trtexec or auto (default): the first that is here.", "WHICH"),
 ]
 Timeout = Annotated[float | None, _option("--timeout", "Give up a build after this.", "SECONDS")]
 

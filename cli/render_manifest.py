@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _NOTES = 8  # shown of each artifact
+_WIDTHS = {"max abs": 118, "seconds": 105, "made by": 92, "size": 84}  # of a terminal, to be shown
 
 
 def show_manifest(manifest: Manifest, out: str) -> None:
     """The verdict table of the last run, the reasons of what did not pass, where the record is."""
     console = result_console()
     shown = _shown(manifest)
-    columns = _columns(shown)
+    columns = [c for c in _columns(shown) if console.width >= _WIDTHS.get(c, 0)]
     table = new_table(*columns, right=("size", "max abs", "SQNR dB", "ms (fp32)", "seconds"))
     for artifact in shown:
         row = _row(artifact, manifest.verdict_of(artifact.name))
@@ -39,6 +41,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     console.print(table)
     for artifact in shown:
         _show_attempts(console, artifact)
+    _tell_samples(console, shown)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
     for failure in manifest.failures:
@@ -47,10 +50,10 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     for pending in waiting:
         _tell_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):
-        say(console, f"finish it on a GPU host: [bold]{escape(command)}[/]")
+        say(console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]")
     passed = sum(1 for a in shown if (v := manifest.verdict_of(a.name)) and v.passed)
     refused = len(shown) - passed + len(manifest.failures)
-    left = f", {len(waiting)} pending" if waiting else ""
+    left = f", {len(manifest.pending)} pending" if manifest.pending else ""
     say(console, f"{passed} proven, {refused} refused{left} · {escape(out)}/manifest.json")
 
 
@@ -98,8 +101,16 @@ def _tell_calibration(console: Console, artifact: Artifact) -> None:
         text = f"calibrated with {record.used} random samples: real data may do far worse"
         say(console, f"  [yellow]{escape(artifact.name)}: {text}[/]")
         return
+    others = f"{record.held_out} other{'' if record.held_out == 1 else 's'}"
     text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
-    say(console, f"  [dim]{escape(artifact.name)}: {text}, judged on {record.held_out} others[/]")
+    say(console, f"  [dim]{escape(artifact.name)}: {text}, judged on {others}[/]")
+
+
+def _tell_samples(console: Console, shown: Sequence[Artifact]) -> None:
+    """What was found in the calibration samples: a verdict on held-out ones cannot know it."""
+    records = [artifact.calibration for artifact in shown if artifact.calibration is not None]
+    for finding in dict.fromkeys(finding for record in records for finding in record.findings):
+        say(console, f"  [yellow]calibration: {escape(finding)}[/]")
 
 
 def _tell_pending(console: Console, pending: Pending) -> None:
@@ -108,7 +119,8 @@ def _tell_pending(console: Console, pending: Pending) -> None:
     for warning in pending.warnings:
         say(console, f"  [yellow]{escape(warning)}[/]")
     if pending.memory:
-        say(console, f"  [dim]needs about {size_text(pending.memory)} on the device (estimate)[/]")
+        size = size_text(pending.memory)
+        say(console, f"  [dim]it needs about {size} of device memory (an estimate)[/]")
 
 
 def _shown(manifest: Manifest) -> list[Artifact]:
@@ -141,7 +153,7 @@ def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> N
         return
     if not verdict.passed:
         say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
-    notes = dict.fromkeys((*verdict.notes, *artifact.notes))
+    notes = dict.fromkeys((*verdict.notes, *(() if artifact.rejected else artifact.notes)))
     for note in list(notes)[:_NOTES]:
         say(console, f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
     if len(notes) > _NOTES:

@@ -61,6 +61,8 @@ def reason_of(error: BaseException) -> str:
     points = re.findall(r"^\s+- (.+?)(?:\. If you\'re using|$)", str(inner), flags=re.MULTILINE)
     violated = "Constraints violated" in str(inner)
     line = points[0] if violated and points else first_line(inner)
+    if isinstance(inner, KeyError):  # whose text is the key alone
+        line = f"KeyError {line}"
     source = _source_line(str(inner))
     return f"{line} (at {source})" if source else line
 

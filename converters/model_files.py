@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
 
+from ..core.errors import ConversionError
 from .capturing import guarded
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """The model file, then those that its weights lie in, wherever it says they are.
 
     Raises:
-        ConversionError: the model cannot be read.
+        ConversionError: the model cannot be read, or names files outside its folder.
     """
     if path.suffix == ".onnx":
-        return (path, *(path.parent / name for name in dict.fromkeys(_locations(path))))
+        import onnx
+
+        model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
+        return (path, *(_beside(path, name) for name in external_names(model)))
     weights = path.with_suffix(".bin")
     return (path, weights) if weights.is_file() else (path,)
 
 
-def _locations(path: Path) -> Iterator[str]:
-    import onnx
-    from onnx.external_data_helper import uses_external_data
+def external_names(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The files that hold weights of the model and of its nodes' bodies, as it names them.
 
-    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
-    for tensor in onnx.external_data_helper._get_all_tensors(model):
+    Raises:
+        ConversionError: a name leads out of the model's folder.
+    """
+    names = tuple(dict.fromkeys(_locations(model)))
+    for name in names:
+        parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
+        absolute = PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive
+        if absolute or ".." in parts:
+            raise ConversionError(
+                f"the model keeps weights outside its folder: {name!r}",
+                hint="save it with its weights beside it",
+            )
+    return names
+
+
+def copy_external(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[str, ...]:
+    """Copy the files that hold the weights of the model read from `path`; their names.
+
+    Raises:
+        ConversionError: one is not there, or lies outside the model's folder.
+    """
+    names = external_names(model)
+    for name in names:
+        source = _beside(path, name)
+        if not source.is_file():
+            raise ConversionError(
+                f"the weights of {path.name} are in {name!r}, which is not beside it",
+                hint="copy that file too",
+            )
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / name)
+    return names
+
+
+def _beside(path: Path, name: str) -> Path:
+    """The file of that name beside the model, or beside what the model is a link to."""
+    near = path.parent / name
+    return near if near.is_file() else path.resolve().parent / name
+
+
+def _locations(model: onnx.ModelProto) -> Iterator[str]:
+    from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+    for tensor in _get_all_tensors(model):
         if uses_external_data(tensor):
             yield from (entry.value for entry in tensor.external_data if entry.key == "location")

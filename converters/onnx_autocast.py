@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Job
 from .capturing import guarded
+from .model_files import copy_external
 from .onnx_links import float_constants, links_of, values_of
 from .onnx_origins import all_nodes
 
@@ -48,19 +49,15 @@ def draft_of(model: onnx.ModelProto, parent: Path, folder: Path) -> Draft:
         folder: is made.
     """
     import onnx
-    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
     folder.mkdir()
     _part_weights(model.graph)
-    tensors = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
-    for name in {ExternalDataInfo(tensor).location for tensor in tensors}:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(parent.parent / name, folder / name)
+    copy_external(model, parent, folder)
     path = folder / "model.onnx"
     onnx.save_model(model, str(path))
     return Draft(
         path=path,
-        infinite=_infinite(model, parent.parent),
+        infinite=_infinite(model, folder),
         makers={name: node.name for node in model.graph.node for name in node.output},
         metadata={entry.key: entry.value for entry in model.metadata_props},
     )

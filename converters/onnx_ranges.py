@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Below 2^-14 float16 has a fixed step of 2^-24. A tensor that peaks below 2^-19 keeps less than
 # 30 dB of itself: 20 log10(peak/3 : step/sqrt(12)).
+_SQUARES = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization"})
 _VANISHING = 2.0**-19
 _NORMAL = 2.0**-14
 _LEAST_SQNR = 30.0  # dB; rounding alone leaves a tensor of normal numbers about 73
@@ -181,13 +182,24 @@ class _Finder:
     def activations(self, ranges: Mapping[str, Range]) -> Iterator[Overflow]:
         limit = LIMITS[Precision.FP16]
         for tensor, found in ranges.items():
+            inner = self._within(tensor, found.peak)
             if found.peak > limit:
                 reason = f"activations reach {found.peak:.2g} > {limit:g}"
+            elif inner > limit:
+                reason = f"the squares that it sums reach {inner:.2g} > {limit:g}"
             elif 0 < found.peak < _VANISHING:
                 reason = f"activations stay below {found.peak:.1e}, where FP16 has few steps"
             else:
                 continue
             yield from self._tell(tensor, found.peak, reason)
+
+    def _within(self, tensor: str, peak: float) -> float:
+        """What a sum of squares holds before its root is taken, at the least: the largest square.
+
+        A runtime may keep it in the type of its ends.
+        """
+        squares = (node for node in self.links.readers.get(tensor, ()) if node.op_type in _SQUARES)
+        return peak * peak if any(True for _ in squares) else 0.0
 
     def weights(self, graph: onnx.GraphProto, folder: Path, low: Precision) -> Iterator[Overflow]:
         for name, tensor in float_constants(graph):

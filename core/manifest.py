@@ -42,8 +42,8 @@ class Pending:
     """A step that this host prepared and another must finish: nothing of it was built or proven.
 
     `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why
-    it was not built here, `command` finishes it. `warnings` and `memory` (bytes, an estimate) are
-    what the pre-flight found, by the rules of `source`.
+    it was not built here; `command`, followed by the folder, finishes it. `warnings` and `memory`
+    (bytes, an estimate) are what the pre-flight found, by the rules of `source`.
     """
 
     step: str

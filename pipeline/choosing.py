@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .trying import Trial
 
 NEAR = 0.5  # dB: trials this close to the best are as good, and the faster is kept
+ALIKE = 1.05  # times the lowest latency: trials this close are as fast, and the smaller is kept
 
 
 def chosen(trials: Sequence[Trial]) -> Trial:
@@ -20,7 +21,7 @@ def chosen(trials: Sequence[Trial]) -> Trial:
 
 
 def _most_exact(trials: Sequence[Trial]) -> Trial:
-    """The highest SQNR; within `NEAR` of it the lowest latency.
+    """The highest SQNR; within `NEAR` of it the lowest latency; as fast as that, the smallest.
 
     Trials that are slower than their FP32 parent are set aside while any other passed: an INT8
     artifact that is slower than what it replaces is of no use, however exact.
@@ -29,7 +30,9 @@ def _most_exact(trials: Sequence[Trial]) -> Trial:
     left = [trial for trial in left if not _is_slow(trial)] or left
     best = max(_sqnr(trial) for trial in left)
     near = [trial for trial in left if _sqnr(trial) >= best - NEAR]
-    return min(near, key=lambda trial: (_share(trial), -_sqnr(trial)))
+    fastest = min(_share(trial) for trial in near)
+    as_fast = [trial for trial in near if _share(trial) <= ALIKE * fastest]
+    return min(as_fast, key=lambda trial: (trial.size, -_sqnr(trial)))
 
 
 def _sqnr(trial: Trial) -> float:

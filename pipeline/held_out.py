@@ -112,7 +112,9 @@ def notes_on(verdict: Verdict, held_out: Sequence[Reference]) -> tuple[str, ...]
     worst = min(drawn, key=lambda o: o.sqnr or 0.0, default=None)
     if worst is not None and (worst.sqnr or 0.0) < verdict.tolerance.min_sqnr:
         notes.append(
-            f"values of drawn feeds do not count: SQNR is {worst.sqnr:.1f} dB on {worst.feed}"
+            "drawn feeds are unlike the calibration samples and do not count "
+            f"(SQNR {worst.sqnr:.1f} dB on {worst.feed}); "
+            "if your data is like them, the samples are wrong"
         )
     return tuple(notes)
 

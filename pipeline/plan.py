@@ -107,12 +107,15 @@ class _Planner:
         """The step to start from; None for eager or the order's parent."""
         origin = target.MADE_FROM[wanted.precision]
         if origin == EAGER:
-            if self.given is not None:
-                raise UsageError(
-                    f"{wanted.name} is made from a checkpoint, not from {self.given}",
-                    hint="give the checkpoint instead",
-                )
-            return None
+            if self.given is None:
+                return None
+            asked = wanted in self.order.wanted
+            origin = "a checkpoint" if asked else wanted.name
+            what = wanted.name if asked else self.order.wanted[0].name
+            raise UsageError(
+                f"{what} is made from {origin}, not from {self.given}",
+                hint="give the checkpoint, or the fp32 model",
+            )
         needed = Wanted.parse(origin)
         if needed.name == self.given and not self._to_take_in(target):
             return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from ..converters.registry import deferred
 from ..core.contract import Readiness
 from ..core.errors import ConversionError, ModelcError
@@ -46,7 +44,7 @@ def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> M
             made_from=parent.name,
             parent=parent.digest,
             reason=readiness.reason,
-            command=f"modelc {target.FINISHED_BY} {shlex.quote(str(bench.order.out))}",
+            command=f"modelc {target.FINISHED_BY}",
             warnings=found.warnings,
             memory=found.memory,
             source=found.source,

@@ -78,7 +78,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     if not path.exists():
         raise CheckpointError(
             f"the checkpoint {path} is not there",
-            hint="say where it is now: modelc validate --checkpoint PATH",
+            hint="say where it is now: --checkpoint PATH",
         )
     if recorded.allow_pickle and not moved.allow_pickle:
         raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Array
 from ..capturing import guarded
@@ -16,6 +16,7 @@ from .workplace import Workplace
 
 if TYPE_CHECKING:
     import onnx
+    import onnxruntime
 
 # A mean over 16 images or sentences moves by a quarter of one's spread; more cost more than they
 # give.
@@ -23,23 +24,28 @@ SAMPLES = 16
 _ENOUGH = 1 << 18  # elements of a tensor that are looked at; of a larger one, every n-th
 _NAME = "observed.onnx"
 _WITH_ZERO = 3  # inputs of a Q or DQ node that has a zero point
+_Read: TypeAlias = tuple[str, int]  # a tensor and its channel axis
 
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """The mean of what a product multiplies, by input channel: before and after quantization."""
+    """The mean of what a product multiplies, by input channel: before and after quantization.
+
+    `spatial` are the sizes of the last sample's other dims: of an image, height and width.
+    """
 
     exact: Array
     rounded: Array
+    spatial: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """By tensor name.
+    """`useful` is by tensor, `means` by node.
 
     `useful` is the root mean square of the values that are neither zero nor within half of the
     largest magnitude: what is left of a tensor when its fills and outliers are taken away; 0 where
-    nothing is left. `means` are those of what products with constant weights multiply.
+    nothing is left. `means` are by product with constant weights, of what it multiplies.
     """
 
     useful: Mapping[str, float]
@@ -122,10 +128,10 @@ def _scales(quantized: onnx.ModelProto) -> dict[str, _Scale]:
     return found
 
 
-def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: Wiring) -> dict[str, int]:
-    """The channel axis of what each product with constant weights multiplies."""
+def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: Wiring) -> dict[str, _Read]:
+    """What each product with constant weights multiplies, by node: the tensor, its channel axis."""
     return {
-        node.input[0]: 1 if node.op_type in {"Conv", "ConvTranspose"} else -1
+        node.name: (node.input[0], 1 if node.op_type in {"Conv", "ConvTranspose"} else -1)
         for node in nodes
         if node.op_type in PRODUCTS
         and node.input[0] not in wiring.constants
@@ -134,7 +140,7 @@ def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: Wiring) -> dict[str, 
 
 
 def _run(
-    path: Path, scales: Mapping[str, _Scale], axes: Mapping[str, int], samples: Samples
+    path: Path, scales: Mapping[str, _Scale], axes: Mapping[str, _Read], samples: Samples
 ) -> Activations:
     import numpy as np
     import onnxruntime
@@ -146,19 +152,33 @@ def _run(
     asked = [name for name in scales if name not in fed]
     useful: dict[str, float] = {}
     means: dict[str, list[tuple[Array, Array]]] = {}
+    spatial: dict[str, tuple[int, ...]] = {}
     for feed in islice(samples.unheard(), SAMPLES):
-        found = dict(zip(asked, session.run(asked, feed), strict=True)) | feed
-        for name, scale in scales.items():
+        found = _outputs(session, asked, feed) | feed
+        for name in scales:
             useful[name] = max(useful.get(name, 0.0), _useful(found[name]))
-            if name in axes:
-                pair = (found[name], scale.rounded(found[name]))
-                rows = (_channel_means(pair[0], axes[name]), _channel_means(pair[1], axes[name]))
-                means.setdefault(name, []).append(rows)
-    averages = {name: np.mean(rows, axis=0) for name, rows in means.items()}
+        for node, (name, axis) in axes.items():
+            if name not in scales:
+                continue
+            exact = found[name]
+            rows = (_channel_means(exact, axis), _channel_means(scales[name].rounded(exact), axis))
+            means.setdefault(node, []).append(rows)
+            spatial[node] = exact.shape[2:]
+    averages = {node: np.mean(rows, axis=0) for node, rows in means.items()}
     return Activations(
         useful=useful,
-        means={name: Means(exact=both[0], rounded=both[1]) for name, both in averages.items()},
+        means={
+            node: Means(exact=both[0], rounded=both[1], spatial=spatial[node])
+            for node, both in averages.items()
+        },
     )
+
+
+def _outputs(
+    session: onnxruntime.InferenceSession, names: list[str], feed: Mapping[str, Array]
+) -> dict[str, Array]:
+    """The named tensors alone: asked for none, a session gives all its outputs."""
+    return dict(zip(names, session.run(names, feed), strict=True)) if names else {}
 
 
 def _useful(array: Array) -> float:

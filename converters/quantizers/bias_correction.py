@@ -33,7 +33,7 @@ def correct_biases(
     Args:
         quantized: a Q/DQ model with its weights in memory.
         parent: the float model that it was made of, nodes under the same names.
-        means: of what each product of the parent multiplies, by input channel.
+        means: by product of the parent: of what it multiplies, by input channel.
     """
     original = {node.name: node for node in parent.graph.node if node.op_type in PRODUCTS}
     weights = {tensor.name: tensor for tensor in parent.graph.initializer}
@@ -41,39 +41,74 @@ def correct_biases(
     count = 0
     for node in quantized.graph.node:
         float_node = original.get(node.name)
-        if float_node is None or float_node.input[0] not in means:
+        if float_node is None or node.name not in means:
             continue
         rounded = _dequantized(node.input[1], wiring)
         bias = _bias_of(node, wiring)
         if rounded is None or bias is None or float_node.input[1] not in weights:
             continue
-        mean = means[float_node.input[0]]
-        exact = _product(node, values(weights[float_node.input[1]]).astype("float64"), mean.exact)
-        found = _product(node, rounded, mean.rounded)
+        mean = means[node.name]
+        held = values(weights[float_node.input[1]]).astype("float64")
+        exact = _product(node, held, mean.exact, mean.spatial)
+        found = _product(node, rounded, mean.rounded, mean.spatial)
         if exact is not None and found is not None:
             count += _add(bias, exact - found, wiring)
     return count
 
 
-def _product(node: onnx.NodeProto, weights: Array, mean: Array) -> Array | None:
-    """The mean output without the bias, by output channel; None for what is not understood.
-
-    A convolution is taken as if its padding held the mean.
-    """
+def _product(
+    node: onnx.NodeProto, weights: Array, mean: Array, spatial: tuple[int, ...]
+) -> Array | None:
+    """The mean output without the bias, by output channel; None for what is not understood."""
     import numpy as np
 
     product: Array | None = None
     if node.op_type == "Conv":
-        by_channel = weights.reshape(*weights.shape[:2], -1).sum(axis=-1)
         groups = integer(node, "group", 1)
+        shares = _shares(node, weights.shape[2:], spatial)
+        if shares is None or mean.size != groups * weights.shape[1]:
+            return None
+        by_channel = (weights * shares).reshape(*weights.shape[:2], -1).sum(axis=-1)
         rows = by_channel.reshape(groups, -1, by_channel.shape[1])
         product = np.einsum("goi,gi->go", rows, mean.reshape(groups, -1)).reshape(-1)
+    elif mean.size not in weights.shape:
+        return None
     elif node.op_type == "Gemm" and not integer(node, "transA", 0):
         alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
         product = alpha * (weights @ mean if integer(node, "transB", 0) else mean @ weights)
     elif node.op_type == "MatMul" and weights.ndim == _MATRIX:
         product = mean @ weights
     return product
+
+
+def _shares(
+    node: onnx.NodeProto, kernel: tuple[int, ...], spatial: tuple[int, ...]
+) -> Array | None:
+    """Of each tap of a kernel, the share of outputs for which it lies within the image.
+
+    Padding holds zeros, not the mean; beside a large kernel on a small image it is most of all.
+    """
+    import numpy as np
+
+    given = {attribute.name: attribute for attribute in node.attribute}
+    rank = len(kernel)
+    if len(spatial) != rank or ("auto_pad" in given and given["auto_pad"].s != b"NOTSET"):
+        return None
+
+    def listed(name: str, default: int, count: int) -> list[int]:
+        return list(given[name].ints) if name in given else [default] * count
+
+    strides, dilations = listed("strides", 1, rank), listed("dilations", 1, rank)
+    pads = listed("pads", 0, 2 * rank)
+    shares = np.ones(kernel)
+    for axis in range(rank):
+        size, taps = spatial[axis], np.arange(kernel[axis]) * dilations[axis]
+        last = size + pads[axis] + pads[axis + rank] - int(taps[-1]) - 1
+        starts = np.arange(last // strides[axis] + 1) * strides[axis] - pads[axis]
+        places = starts[:, None] + taps[None]
+        within = ((places >= 0) & (places < size)).mean(axis=0)
+        shares *= within.reshape([-1 if other == axis else 1 for other in range(rank)])
+    return shares
 
 
 def _bias_of(node: onnx.NodeProto, wiring: Wiring) -> str | None:
@@ -97,7 +132,7 @@ def _add(bias: str, shift: Array, wiring: Wiring) -> bool:
     if constant is None or len(wiring.readers[place]) != 1 or len(wiring.readers[bias]) != 1:
         return False
     old = values(constant)
-    if old.size != shift.size:
+    if old.size != shift.size or old.shape[-1:] != shift.shape:
         return False
     if taken is None:
         new = old + shift.reshape(old.shape)

@@ -38,7 +38,9 @@ def finish(
     """
     import onnx
 
-    corrected = correct_biases(model, place.load(), activations.means)
+    corrected = guarded(
+        "bias correction", lambda: correct_biases(model, place.load(), activations.means)
+    )
     products = check(model, activations.useful)
     path = job.folder / _NAME
     data = f"{_NAME}.data"

@@ -20,7 +20,7 @@ from .guard import lost_in
 from .method import method_of
 from .placement import Placement, placement_for_fusion, placement_in_chains, tidy
 from .quiet import quietly
-from .ranges import Method, endless, ranges_of
+from .ranges import endless, ranges_of
 from .wiring import PRODUCTS, Wiring
 from .workplace import Workplace, workplace_of
 
@@ -62,9 +62,8 @@ def quantize(job: QuantizeJob) -> Quantized:
     place = workplace_of(job, opset=_OPSET)
     plan = _Plan(job, place)
     samples = samples_of(job, plan.inputs)
-    how = Method(name=method, symmetric=job.consumer in _FUSING)
     ranges = quietly(
-        "ONNX Runtime's calibrator", lambda: ranges_of(place, how, plan.tensors(), samples)
+        "ONNX Runtime's calibrator", lambda: ranges_of(place, method, plan.tensors(), samples)
     )
     lost = plan.around(endless(ranges))
     made = _written(job, place, plan.placement(lost), ranges)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Array
@@ -16,18 +15,11 @@ if TYPE_CHECKING:
 # Outliers beyond it are cut. ONNX Runtime's own default, which it applies to symmetric ranges only.
 _PERCENTILE = 99.999
 _LARGEST_FLOAT = 3.4e38
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """`minmax`, `percentile` or `entropy`, and whether ranges lie symmetrically around zero."""
-
-    name: str
-    symmetric: bool
+_BINS, _MOST_BINS = 1 << 13, 1 << 17  # of a histogram; beyond the second it is made anew
 
 
 def ranges_of(
-    place: Workplace, method: Method, tensors: frozenset[str], samples: Samples
+    place: Workplace, method: str, tensors: frozenset[str], samples: Samples
 ) -> TensorsData:
     """The range of each tensor, collected one sample at a time: nothing else stays in memory."""
     calibrator = _calibrator(place, method, tensors)
@@ -35,7 +27,37 @@ def ranges_of(
     calibrator.create_inference_session()
     for sample in samples:
         calibrator.collect_data(_Single(sample))
+        _bound(getattr(calibrator, "collector", None))
     return calibrator.compute_data()
+
+
+def _bound(collector: Any) -> None:  # ONNX Runtime ships no types
+    """Keep its histograms small: they grow with the ratio of the largest sample to the first.
+
+    A first sample of silence would make them as large as memory.
+    """
+    merge = getattr(collector, "merge_histogram", None)
+    if merge is None or "merge_histogram" in vars(collector):
+        return
+
+    def bounded(old: Any, data: Array, low: Array, high: Array, threshold: Array) -> Any:
+        if old[4] and len(old[0]) * (threshold / old[4]) > _MOST_BINS:
+            old = _coarser(old, threshold)
+        return merge(old, data, low, high, threshold)
+
+    collector.merge_histogram = bounded
+
+
+def _coarser(old: Any, threshold: Array) -> Any:
+    """A histogram (counts, edges, min, max, threshold) with as few bins over a wider range."""
+    import numpy as np
+
+    counts, edges, low, high, _ = old
+    middles = (edges[:-1] + edges[1:]) / 2
+    wide, ends = np.histogram(
+        middles, _BINS, range=(-float(threshold), float(threshold)), weights=counts
+    )
+    return wide.astype(counts.dtype), ends, low, high, threshold
 
 
 class _Single:
@@ -50,7 +72,7 @@ class _Single:
 
 
 def _calibrator(
-    place: Workplace, method: Method, tensors: frozenset[str]
+    place: Workplace, method: str, tensors: frozenset[str]
 ) -> Any:  # ONNX Runtime ships no types
     """The library's calibrator for the method, on these tensors alone.
 
@@ -62,7 +84,7 @@ def _calibrator(
         "minmax": (calibrate.MinMaxCalibrater, {}),
         "entropy": (calibrate.EntropyCalibrater, {}),
         "percentile": (calibrate.PercentileCalibrater, {"percentile": _PERCENTILE}),
-    }[method.name]
+    }[method]
 
     class Chosen(base):  # type: ignore[misc, valid-type]  # a class of an untyped library
         def select_tensors_to_calibrate(self, model: onnx.ModelProto) -> tuple[set[str], object]:
@@ -72,7 +94,7 @@ def _calibrator(
     return Chosen(
         place.model,
         augmented_model_path=str(place.folder / "augmented.onnx"),
-        symmetric=method.symmetric,
+        symmetric=False,  # the writer makes scales so; the symmetric histogram is ten times as slow
         use_external_data_format=place.external,
         **options,
     )

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from ...core.contract import QuantizeJob
 from ...core.errors import ConversionError
 from ..capturing import guarded
+from ..model_files import copy_external
 
 if TYPE_CHECKING:
     import onnx
 
 _FOLDER = "work"
 _NAME = "model.onnx"
+_GEMM_INPUTS = 3  # with a bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +50,17 @@ def workplace_of(job: QuantizeJob, *, opset: int) -> Workplace:
     folder = job.folder / _FOLDER
     folder.mkdir()
     model = guarded("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
-    external = _locations(model)
-    for name in external:
-        shutil.copyfile(job.parent.parent / name, folder / name)
+    external = copy_external(model, job.parent, folder)
     path = folder / _NAME
     found = _opset(model)
     if found < opset:
         model = _raised(model, found, opset, external=bool(external))
-    changes = _name_nodes(model) + _lift_constants(model.graph)
+    changes = _name_nodes(model) + _lift_constants(model.graph) + _fold_beta(model.graph, folder)
     if changes or found < opset:
         onnx.save(model, str(path))
     else:
         shutil.copyfile(job.parent, path)
     return Workplace(folder=folder, model=path, external=bool(external))
-
-
-def _locations(model: onnx.ModelProto) -> set[str]:
-    """The files, beside the model, that hold its weights."""
-    return {
-        entry.value
-        for tensor in model.graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -114,6 +104,35 @@ def _lift_constants(graph: onnx.GraphProto) -> int:
         graph.initializer[-1].name = node.output[0]
         graph.node.remove(node)
     return len(lifted)
+
+
+def _fold_beta(graph: onnx.GraphProto, folder: Path) -> int:
+    """Multiply each Gemm's bias by its `beta`, which ONNX Runtime's quantizer drops; how many."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    scaled = [
+        (node, attribute)
+        for node in graph.node
+        if node.op_type == "Gemm" and len(node.input) == _GEMM_INPUTS and node.input[2]
+        for attribute in node.attribute
+        if attribute.name == "beta" and attribute.f != 1
+    ]
+    for node, attribute in scaled:
+        bias, beta = node.input[2], np.float32(attribute.f)
+        node.input[2] = f"{node.name}::bias"
+        attribute.f = 1.0
+        if bias in constants:
+            array = numpy_helper.to_array(constants[bias], str(folder))
+            product = np.asarray(array * beta).astype(array.dtype)
+            graph.initializer.append(numpy_helper.from_array(product, node.input[2]))
+            continue
+        graph.initializer.append(numpy_helper.from_array(np.asarray(beta), f"{node.name}::beta"))
+        inputs, place = [bias, f"{node.name}::beta"], list(graph.node).index(node)
+        name = f"{node.name}::scaled"
+        graph.node.insert(place, helper.make_node("Mul", inputs, [node.input[2]], name=name))
+    return len(scaled)
 
 
 def _name_nodes(model: onnx.ModelProto) -> int:

@@ -44,7 +44,8 @@ def test_files_are_chosen_at_random_and_loaders_are_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "asked", "used", "held"),
-    [(40, {}, 32, 8), (100, {}, 84, 16), (1, {}, 1, 0), (4, {}, 2, 2), (9, {}, 5, 4), (24, {}, 19, 5),
+    [(40, {}, 32, 8), (100, {}, 84, 16), (1, {}, 1, 0), (4, {}, 2, 2), (9, {}, 5, 4),
+     (24, {}, 19, 5),
      (100, {"samples": 10}, 10, 5), (100, {"hold_out": 0}, 100, 0), (40, {"samples": 8}, 8, 5)],
 )  # fmt: skip
 def test_a_fifth_is_held_out_or_of_few_samples_half(
