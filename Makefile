@@ -22,7 +22,7 @@ DIGITS := $(CASE).safetensors --model sample_models.digits:build \
 
 demo: .venv/.stamp ## the digits net in three formats, then ready for TensorRT in INT8, each validated
 	$(BIN)/modelc export $(DIGITS) --to torchscript --to onnx --to openvino -o out/demo
-	$(BIN)/modelc build-trt $(DIGITS) --int8 --calib $(CASE)_calib --prepare-only -o out/demo-trt
+	$(BIN)/modelc build-trt $(DIGITS) --int8 --calib $(CASE)_calib --preprocess unit --prepare-only -o out/demo-trt
 
 test: .venv/.stamp ## the quick tests
 	$(BIN)/pytest -n 2 -m "not slow"

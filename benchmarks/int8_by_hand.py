@@ -131,9 +131,9 @@ def make(consumer: str, name: str, parent: Path, feeds: Feeds) -> tuple[Path, fl
     For a process of its own: ModelOpt patches ONNX Runtime's quantizer for the rest of it.
     """
     out = Path(tempfile.mkdtemp(dir=parent.parent))
-    copy = Path(shutil.copy(parent, out / "parent.onnx"))
+    copy = Path(shutil.copy(parent, out / "parent.onnx")).resolve()
     start = time.perf_counter()
-    with quiet():
+    with quiet(), contextlib.chdir(out):  # where shape inference gives up, it leaves files
         path = ways(consumer)[name](copy, out, feeds)
     taken = time.perf_counter() - start
     copy.unlink()
