@@ -11,12 +11,14 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..converters import quantizers
 from ..converters.model_files import files_of
 from ..core.contract import Quantized
 from ..core.digest import sha256_of
@@ -55,6 +57,7 @@ def key_of(work: Quantization) -> str:
     """SHA-256 over the model, the samples, the options and the versions of all that took part."""
     parts = [
         __version__,
+        *_code(),
         *(f"{name}={version}" for name, version in sorted(environment().items())),
         *(f"{file.name}:{sha256_of(file)}" for file in files_of(work.parent)),
         *(str(spec) for spec in work.signature.inputs),
@@ -65,6 +68,12 @@ def key_of(work: Quantization) -> str:
         work.calibration.record.digest,
     ]
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+def _code() -> Iterator[str]:
+    """Digests of our own quantizers: between two releases they change under one version."""
+    for file in sorted(Path(quantizers.__file__).parent.glob("*.py")):
+        yield f"{file.name}:{sha256_of(file)}"
 
 
 class CalibrationCache:
