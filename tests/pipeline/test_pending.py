@@ -53,12 +53,16 @@ class Engine(Fake):
 
 
 def engine(
-    *, ready: bool, found: Preflight = CLEAR, on_convert: Callable[[Job], object] = lambda _: None
+    *,
+    ready: bool,
+    found: Preflight = CLEAR,
+    origin: str = "fake",
+    on_convert: Callable[[Job], object] = lambda _: None,
 ) -> Target:
     made = Engine(
         NAME="engine",
         SUFFIX=".engine",
-        MADE_FROM={Precision.FP32: "fake"},
+        MADE_FROM={Precision.FP32: origin},
         CAPTURES=(),
         ready=Readiness(ready=True, version="1") if ready else NO_GPU,
         found=found,
@@ -178,3 +182,43 @@ def test_an_engine_that_cannot_run_here_keeps_its_verdict(
     assert [failure.step for failure in found.failures] == ["engine"]
     assert found.exit_code == 4
     assert (tmp_path / "out" / "model.engine").exists()
+
+
+def test_where_nothing_is_pending_digests_are_checked_all_the_same(
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    done = finish(tmp_path / "out", targets=table(fake, ready=True))
+    assert done.exit_code == 0
+    (tmp_path / "out" / "model.engine").write_text("another")
+    found = finish(tmp_path / "out", targets=table(fake, ready=True))
+    assert found.exit_code == 1
+    assert [failure.step for failure in found.failures] == ["engine"]
+    assert prepared.pending
+
+
+def test_a_parent_from_elsewhere_is_taken_in_and_proven(
+    order: Orders, fake: Callable[..., Target], tmp_path: Path
+) -> None:
+    middle = fake(NAME="middle", SUFFIX=".middle", origin="fake", CAPTURES=())
+    (tmp_path / "elsewhere.middle").write_text("a model")
+
+    def targets(*, ready: bool) -> tuple[Target, ...]:
+        return (fake(), middle, engine(ready=ready, origin="middle"))
+
+    asked = order("engine", parent=tmp_path / "elsewhere.middle")
+    found = run(asked, targets=targets(ready=False))
+    assert [artifact.name for artifact in found.artifacts] == ["middle"]
+    assert found.pending[0].made_from == "middle"
+    done = finish(tmp_path / "out", targets=targets(ready=True))
+    assert [artifact.name for artifact in done.artifacts] == ["middle", "engine"]
+    assert done.exit_code == 0
+
+
+def test_a_parent_made_anew_leaves_nothing_pending_that_cannot_be_finished(
+    prepared: Manifest, order: Orders, fake: Callable[..., Target]
+) -> None:
+    told: list[Event] = []
+    other = run(order("fake"), told.append, targets=(fake(text="made anew"),))
+    assert prepared.pending
+    assert not other.pending
+    assert any(isinstance(event, Noted) and "prepare it again" in event.text for event in told)

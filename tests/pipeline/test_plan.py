@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from modelc.calibration.options import CalibrationOptions
 from modelc.core.capture import Capture
 from modelc.core.contract import Readiness, Target
 from modelc.core.errors import MissingError, UsageError
 from modelc.core.precision import Precision
-from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
 
 Fakes = Callable[..., Target]
@@ -170,3 +171,25 @@ def test_a_converted_model_of_another_format_is_no_parent(
     (tmp_path / "mine.seed").write_text("")
     with pytest.raises(UsageError, match="other is made from a checkpoint, not from seed"):
         make_plan(order("other", parent=tmp_path / "mine.seed"), table)
+
+
+@pytest.mark.parametrize(
+    ("lowering", "option"),
+    [
+        (Lowering(calibration=CalibrationOptions(source="random")), "--calib"),
+        (Lowering(quantizer="onnxruntime"), "--quantizer"),
+        (Lowering(method="entropy"), "--calib-method"),
+        (Lowering(half_io=True), "--half-io"),
+        (Lowering(keep=("head",)), "--keep-fp"),
+    ],
+)
+def test_an_option_of_precision_without_effect_is_refused(
+    order: Orders, table: tuple[Target, ...], lowering: Lowering, option: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{option} has no effect"):
+        make_plan(order("leaf", lowering=lowering), table)
+
+
+def test_an_empty_precision_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown precision ''"):
+        Wanted.parse("onnx:")
