@@ -10,6 +10,7 @@ from ...core.contract import QuantizeJob
 from ..capturing import guarded
 from .activations import Activations
 from .bias_correction import correct_biases
+from .folding import fold_weights
 from .guard import check
 from .workplace import Workplace
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
 _NAME = "model.onnx"
+_FLOAT_WEIGHTS = "tensorrt-onnx"  # TensorRT reads weights in floats, before a Q and a DQ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ def finish(
         "bias correction", lambda: correct_biases(model, place.load(), activations.means)
     )
     products = check(model, activations.useful)
+    if job.consumer != _FLOAT_WEIGHTS:
+        fold_weights(model)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
     guarded(

@@ -32,8 +32,8 @@ _METHODS = ("max", "entropy")  # few samples make a poor histogram: 17 dB on the
 METHODS: Mapping[str, tuple[str, ...]] = {"tensorrt-onnx": _METHODS, "openvino": _METHODS}
 
 _OPSET = 19  # ModelOpt's own least, for scales in half precision
-# What its `onnx` extra brings and its import needs. Not cupy (300 MB of CUDA): it is only for INT4.
-_NEEDS = ("nvidia-modelopt", "onnx-graphsurgeon", "onnxslim", "onnxconverter-common", "lief")
+# What its import needs of its `onnx` extra. Not cupy (300 MB of CUDA): that is for INT4 alone.
+_NEEDS = ("nvidia-modelopt", "onnx-graphsurgeon", "onnxslim", "lief")
 _PATCHED = ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "registry")
 
 

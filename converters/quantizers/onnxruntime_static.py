@@ -146,7 +146,7 @@ def _written(
         nodes_to_quantize=sorted(placement.nodes),
         nodes_to_exclude=[],
         op_types_to_quantize=kinds,
-        extra_options=_for_fusion(kinds) if fusing else _for_chains(),
+        extra_options=_for_fusion(kinds) if fusing else _for_chains(job, model.graph, ranges),
     )
     quietly("ONNX Runtime's quantizer", quantizer.quantize_model)
     quantizer.model.topological_sort()
@@ -155,11 +155,25 @@ def _written(
     return made
 
 
-def _for_chains() -> dict[str, object]:
-    """For CPUs: their matrix products give floats, their convolutions integers."""
+def _for_chains(job: QuantizeJob, graph: onnx.GraphProto, ranges: TensorsData) -> dict[str, object]:
+    """For CPUs: their matrix products give floats, their convolutions integers.
+
+    OpenVINO multiplies activations by activations fast only without a zero point (13 % of the
+    BERT-sized model): what they take is signed there, unless nothing of it is negative.
+    """
+    from onnxruntime.quantization import QuantType
+
+    signed: list[str] = []
+    if job.consumer == "openvino":
+        wiring = Wiring(graph)
+        pairs = (wiring.activations(node) for node in graph.node if node.op_type == "MatMul")
+        both = {name for pair in pairs if len(pair) > 1 for name in pair}
+        signed = [name for name in ranges if name in both and ranges[name].range_value[0] < 0]
+    override = {"quant_type": QuantType.QInt8, "symmetric": True}
     return {
         "OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"],
         "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+        "TensorQuantOverrides": {name: [dict(override)] for name in signed},
     }
 
 
