@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -25,7 +27,8 @@ def model(scale: list[float], axis: int) -> onnx.ModelProto:
     del made.graph.value_info[:]
     weights = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     scales = np.array(scale if len(scale) > 1 else scale[0], dtype=np.float32)
-    constants = {"w": weights, "s": scales, "z": np.zeros(scales.shape, np.int8)}
+    zeros = np.zeros(scales.shape, np.int8)
+    constants: dict[str, np.ndarray[Any, Any]] = {"w": weights, "s": scales, "z": zeros}
     made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
     return made
 
