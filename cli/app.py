@@ -57,6 +57,7 @@ def main() -> None:
     It leaves without tearing the interpreter down: that takes a second with torch loaded, and
     native libraries that crash on their way out would change the exit code.
     """
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
     code = door(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
