@@ -26,10 +26,11 @@ from ..core.contract import (
 from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
 from ..core.records import Coverage
-from ..core.signature import Dim, Signature
+from ..core.signature import Signature
 from . import openvino_coverage
 from .capturing import guarded, versions
 from .opened import OpenedModel, lines_of, present, refused
+from .openvino_bounds import bounded
 from .openvino_half import compress
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def convert(job: Job) -> Converted:
         raise RuntimeError("a job for OpenVINO came without its parent")
     parent = job.parent
     model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(parent)))
-    guarded("OpenVINO's reshape", lambda: model.reshape(_shapes(job.signature)))
+    shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
+    guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
     for key, value in job.metadata.items():
         model.set_rt_info(value, ["modelc", key])
     name = job.stem + SUFFIX
@@ -89,23 +91,6 @@ def convert(job: Job) -> Converted:
     weights = str(Path(name).with_suffix(".bin"))
     files = ((name, "model"), (weights, "data"))
     return Converted(files=files, versions=versions("openvino"), notes=notes)
-
-
-def _shapes(signature: Signature) -> dict[str, openvino.PartialShape]:
-    import openvino
-
-    return {
-        spec.name: openvino.PartialShape([_dimension(dim) for dim in spec.dims])
-        for spec in signature.inputs
-    }
-
-
-def _dimension(dim: Dim) -> openvino.Dimension:
-    import openvino
-
-    if not dim.bounded:
-        return openvino.Dimension()
-    return openvino.Dimension(dim.low, dim.high)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

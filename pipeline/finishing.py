@@ -92,12 +92,12 @@ def _as_it_is(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
     faults = [
         Failure(
             step=artifact.name,
-            message=changed_file(artifact, folder),
+            message=fault,
             hint="make it again, or see what is wrong: modelc validate",
             exit_code=_CHANGED,
         )
         for artifact in manifest.artifacts
-        if changed_file(artifact, folder)
+        if (fault := changed_file(artifact, folder))
     ]
     names = [artifact.name.removeprefix(f"{REJECTED}/") for artifact in manifest.artifacts]
     steps = (*names, *(failure.step for failure in manifest.failures))

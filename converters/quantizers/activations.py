@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...core.contract import Array
 from ..capturing import guarded
 from .feeding import Samples
-from .wiring import PRODUCTS, QUANTIZE, Wiring, values
+from .wiring import PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, values
 from .workplace import Workplace
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SAMPLES = 16
 _ENOUGH = 1 << 18  # elements of a tensor that are looked at; of a larger one, every n-th
 _NAME = "observed.onnx"
-_WITH_ZERO = 3  # inputs of a Q or DQ node that has a zero point
 _Read: TypeAlias = tuple[str, int]  # a tensor and its channel axis
 
 
@@ -112,7 +111,7 @@ def _scales(quantized: onnx.ModelProto) -> dict[str, _Scale]:
         if (
             node.op_type != QUANTIZE
             or node.input[0] in wiring.constants
-            or len(node.input) < _WITH_ZERO
+            or len(node.input) < WITH_ZERO
         ):
             continue
         scale, zero = (wiring.constants.get(name) for name in node.input[1:3])

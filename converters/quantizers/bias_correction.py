@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Array
 from .activations import Means
-from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring, integer, values
+from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, integer, values
 
 if TYPE_CHECKING:
     import onnx
 
 _MATRIX = 2  # dims
-_WITH_ZERO = 3  # inputs of a Q or DQ node that has a zero point
 
 
 def correct_biases(
@@ -159,7 +158,7 @@ def _dequantized(name: str, wiring: Wiring) -> Array | None:
         return None
     given = wiring.made_by(taken.input[0], QUANTIZE)
     source = wiring.constants.get(given.input[0] if given is not None else taken.input[0])
-    if source is None or len(taken.input) < _WITH_ZERO:
+    if source is None or len(taken.input) < WITH_ZERO:
         return None
     stored = values(source).astype(np.float64)
     zero = values(wiring.constants[taken.input[2]])

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Array
 from ..onnx_origins import all_nodes
-from .wiring import QUANTIZE, Wiring, integer, values
+from .wiring import QUANTIZE, WITH_ZERO, Wiring, integer, values
 
 if TYPE_CHECKING:
     import onnx
-
-_WITH_ZERO = 3  # inputs of a Q node that has a zero point
 
 
 def fold_weights(model: onnx.ModelProto) -> int:
@@ -27,7 +25,7 @@ def fold_weights(model: onnx.ModelProto) -> int:
         node
         for node in model.graph.node
         if node.op_type == QUANTIZE
-        and len(node.input) == _WITH_ZERO
+        and len(node.input) == WITH_ZERO
         and all(name in wiring.constants for name in node.input)
     ]
     unread = {name for node in folded for name in node.input[:1]}

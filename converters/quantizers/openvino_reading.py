@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import QuantizeJob
-from ...core.signature import Dim, Signature
+from ...core.signature import Signature
 from ..capturing import guarded
+from ..openvino_bounds import bounded
 
 if TYPE_CHECKING:
     import openvino
@@ -25,28 +26,13 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     from openvino.passes import ConstantFolding, Manager
 
     model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(job.parent)))
-    guarded("OpenVINO's reshape", lambda: model.reshape(_bounds(model, job.signature)))
+    taken = inputs_of(model, job.signature)
+    shapes = {spec.name: bounded(spec) for spec in job.signature.inputs if spec.name in taken}
+    guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
     manager = Manager()
     manager.register_pass(ConstantFolding())
     manager.run_passes(model)
     return model
-
-
-def _bounds(model: openvino.Model, signature: Signature) -> dict[str, openvino.PartialShape]:
-    import openvino
-
-    taken = inputs_of(model, signature)
-    return {
-        spec.name: openvino.PartialShape([_dimension(dim) for dim in spec.dims])
-        for spec in signature.inputs
-        if spec.name in taken
-    }
-
-
-def _dimension(dim: Dim) -> openvino.Dimension:
-    import openvino
-
-    return openvino.Dimension(dim.low, dim.high) if dim.bounded else openvino.Dimension()
 
 
 def inputs_of(model: openvino.Model, signature: Signature) -> tuple[str, ...]:

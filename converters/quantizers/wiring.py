@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 # Operators whose weights and activations take 8 bits with profit: nearly all the work is theirs.
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+WITH_ZERO = 3  # inputs of such a node that has a zero point
 
 
 class Wiring:
