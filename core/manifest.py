@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .errors import MissingError, RunnerError
+from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .precision import Precision
 from .records import Artifact, Attempt, Checkpoint, FileRecord
 from .signature import Signature
@@ -17,13 +18,15 @@ SCHEMA_VERSION = 1
 class FeedPlan:
     """How the validation feeds were drawn, so that they can be drawn again.
 
-    `samples` is the user's own sample file, relative to the manifest's folder.
+    `samples` is the user's own sample file, relative to the manifest's folder. `drawn` are the
+    feeds themselves, those that eager rejected among them.
     """
 
     count: int
     seed: int
     samples: str | None = None
     samples_digest: str | None = None
+    drawn: tuple[FeedRecord, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,9 @@ class Manifest:
     """Order, checkpoint, signature, artifacts with lineage, verdicts, versions.
 
     `fingerprint` is what eager gave on a fixed feed, by output: mean and L2 norm. It tells the
-    same weights in other code.
+    same weights in other code. `branches` are those of the user's forward code that depend on
+    tensor data, `warned` what frameworks said of the user's lines, `localisations` what
+    `modelc debug` found.
     """
 
     modelc: str
@@ -80,6 +85,9 @@ class Manifest:
     failures: tuple[Failure, ...] = ()
     pending: tuple[Pending, ...] = ()
     notes: tuple[str, ...] = ()
+    branches: tuple[BranchRecord, ...] = ()
+    warned: tuple[Warned, ...] = ()
+    localisations: tuple[Localisation, ...] = ()
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
     schema_version: int = field(default=SCHEMA_VERSION)
 

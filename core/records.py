@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .findings import Accuracy, TradeOff
 from .precision import Precision
 from .verdict import Tolerance
 
@@ -107,6 +108,7 @@ class Artifact:
 
     `files[0]` is the model itself. `parent` is the SHA-256 of what it was made from: the
     checkpoint or another artifact's first file. `tolerance` is what it was exported within.
+    `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
     """
 
     name: str
@@ -126,6 +128,8 @@ class Artifact:
     calibration: CalibrationRecord | None = None
     coverage: Coverage | None = None
     latency: Latency | None = None
+    accuracy: Accuracy | None = None
+    tradeoffs: tuple[TradeOff, ...] = ()
 
     @property
     def digest(self) -> str:

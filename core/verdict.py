@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .findings import Histogram, WorstFeed
+
 
 class State(StrEnum):
     """`failed` was judged and is wrong; `error` could not be judged."""
@@ -36,7 +38,8 @@ class OutputVerdict:
     non-numeric output) and, for `sqnr`, also for "no error at all" (`exact` is then True).
     `relative_l2`, `cosine` and `sqnr` are over all of these; `sqnr` is in dB. All are of this feed
     alone. Fill (such as -1e4 in masked logits) is judged on its own and left out of them. Of a
-    `loose` feed only form counted: shape, dtype, NaN/Inf.
+    `loose` feed only form counted: shape, dtype, NaN/Inf. `headroom` is how far in dB the errors
+    stay below the nearest limit; negative is beyond it, None where no limit applies.
     """
 
     feed: str
@@ -57,6 +60,7 @@ class OutputVerdict:
     nonfinite_artifact: int = 0
     peak: float | None = None
     loose: bool = False
+    headroom: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,14 @@ class Verdict:
     outputs: tuple[OutputVerdict, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    histograms: tuple[Histogram, ...] = ()
+    worst: WorstFeed | None = None
+
+    @property
+    def headroom(self) -> float | None:
+        """The smallest headroom in dB over feeds that count and outputs; None where none is."""
+        found = (o.headroom for o in self.outputs if o.headroom is not None and not o.loose)
+        return min(found, default=None)
 
     @property
     def passed(self) -> bool:

@@ -1,0 +1,178 @@
+"""The small records of what validation found: feeds, branches, worst feeds, layers, accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedRecord:
+    """One feed that artifacts were judged on, or why there is none.
+
+    `kind` is what it is for: sample, shape (sizes of dynamic dims), value (hard values), batch
+    (rows that must not mix), seed (drawn at random), vary (one input redrawn), held-out or search.
+    `skipped` is eager's own reason for rejecting it; such a feed judges nothing. `beyond` says that
+    its values lie outside what the signature or the samples declare.
+    """
+
+    name: str
+    kind: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    skipped: str = ""
+    beyond: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchRecord:
+    """A Python branch of the user's forward code, and which of its arms eager took.
+
+    `condition` is its source text. `arms` has the first feed that took each arm, by the arm:
+    `true` and `false` of an `if`, `while` or conditional expression. `data` says that the
+    condition depends on tensor data. `accepted` says that the user named it in `--accept-branch`.
+    """
+
+    file: str
+    line: int
+    condition: str
+    module: str = ""
+    arms: dict[str, str] = field(default_factory=dict)
+    data: bool = False
+    accepted: bool = False
+
+    @property
+    def untaken(self) -> tuple[str, ...]:
+        """The arms that no feed took."""
+        return tuple(arm for arm in ("true", "false") if arm not in self.arms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """A warning of a framework while it captured the model, at the user's file and line."""
+
+    file: str
+    line: int
+    text: str
+    kind: str = "TracerWarning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstFeed:
+    """The feed on which an artifact came nearest to its limits, or furthest beyond them.
+
+    `file` is relative to the manifest's folder and holds the feed's arrays by input; `replay` is
+    the command that judges the artifact on it alone. `searched` is how many feeds a search tried
+    (0 without one) from `seed` in `seconds`; `before` is the headroom of the worst feed before it.
+    `headroom` is in dB: negative is beyond a limit.
+    """
+
+    feed: str
+    output: str
+    headroom: float | None
+    file: str
+    replay: str
+    searched: int = 0
+    seed: int = 0
+    seconds: float = 0.0
+    before: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One module beside the artifact's tensor of the same scope.
+
+    `local` is the SQNR in dB of the module's part of the artifact fed with eager's own inputs,
+    `accumulated` that of the artifact as it runs, `before` the accumulated SQNR of its inputs; None
+    stands for no error at all. `file` and `line` are where the module is called in the user's
+    code, `node` and `operator` the artifact's.
+    """
+
+    module: str
+    kind: str  # the module's class
+    file: str
+    line: int
+    node: str
+    operator: str
+    local: float | None = None
+    accumulated: float | None = None
+    before: float | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Localisation:
+    """What `modelc debug` found: the guilty layer, the others by rank, the growth of the error.
+
+    `guilty` is a module path, empty where no layer is wrong by itself. `layers` are ranked, the
+    worst first. `curve` is (module, accumulated SQNR in dB) in the order of execution. `runs`
+    counts runs of the artifact's runtime, `memory` is the peak in bytes of what was held at once.
+    """
+
+    artifact: str
+    feed: str
+    guilty: str
+    cause: str
+    layers: tuple[Layer, ...]
+    curve: tuple[tuple[str, float | None], ...]
+    runs: int
+    seconds: float
+    memory: int
+    reproducer: str = ""  # a folder, relative to the manifest's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """A metric on labelled data, eager beside artifact.
+
+    `drop` is what the artifact loses, positive for worse whatever the metric's direction; `low`
+    and `high` are its interval at `confidence`. `disagreeing` are names of samples on which the
+    two answer otherwise, the first hundred. `max_drop` is the gate; None where there is none.
+    """
+
+    metric: str
+    higher_is_better: bool
+    samples: int
+    eager: float
+    artifact: float
+    drop: float
+    low: float
+    high: float
+    confidence: float
+    method: str  # how the interval was found
+    disagreements: int = 0
+    disagreeing: tuple[str, ...] = ()
+    max_drop: float | None = None
+    data: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the drop is within the gate, if there is one."""
+        return self.max_drop is None or self.drop <= self.max_drop
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradeOff:
+    """One point of accuracy-aware INT8: the layers kept in floating point and what that gives.
+
+    `sqnr` is in dB, the worst of the held-out samples; `drop` of the metric, where one was asked
+    for; `latency` in milliseconds beside `parent`'s, where it could be measured.
+    """
+
+    kept: tuple[str, ...]
+    passed: bool
+    sqnr: float | None = None
+    drop: float | None = None
+    latency: float | None = None
+    parent: float | None = None
+    seconds: float = 0.0
+    chosen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """An output's values on one feed: counts of eager's and the artifact's between `edges`."""
+
+    output: str
+    feed: str
+    edges: tuple[float, ...]
+    eager: tuple[int, ...]
+    artifact: tuple[int, ...]

@@ -1,0 +1,1 @@
+"""Which layer of an artifact first leaves eager, and why."""

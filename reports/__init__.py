@@ -1,0 +1,1 @@
+"""Documents made from a manifest: HTML, Markdown, JUnit, SARIF; and two runs beside each other."""
