@@ -120,12 +120,25 @@ class Localisation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What eager and the artifact answered on one labelled sample, by the classes' names."""
+
+    sample: str
+    label: str
+    eager: str
+    artifact: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Accuracy:
     """A metric on labelled data, eager beside artifact.
 
     `drop` is what the artifact loses, positive for worse whatever the metric's direction; `low`
-    and `high` are its interval at `confidence`. `disagreeing` are names of samples on which the
-    two answer otherwise, the first hundred. `max_drop` is the gate; None where there is none.
+    and `high` are its interval at `confidence`. All three are parts of eager's value where
+    `relative`, else differences in the metric's own unit: of `top1` a share, 0.01 is one
+    percentage point. `disagreeing` are names of samples on which the two answer otherwise, the
+    first hundred, `answers` what they answered. `max_drop` is the gate; None where there is none.
+    `digest` is the SHA-256 over the samples as they were fed, with their labels.
     """
 
     metric: str
@@ -142,6 +155,11 @@ class Accuracy:
     disagreeing: tuple[str, ...] = ()
     max_drop: float | None = None
     data: str = ""
+    relative: bool = False
+    output: str = ""  # that the metric reads
+    answers: tuple[Answer, ...] = ()
+    digest: str = ""
+    preprocess: str = ""  # of images
 
     @property
     def passed(self) -> bool:
@@ -154,7 +172,8 @@ class TradeOff:
     """One point of accuracy-aware INT8: the layers kept in floating point and what that gives.
 
     `sqnr` is in dB, the worst of the held-out samples; `drop` of the metric, where one was asked
-    for; `latency` in milliseconds beside `parent`'s, where it could be measured.
+    for; `latency` in milliseconds beside `parent`'s, where it could be measured. `share` is the
+    part of the work, 0 to 1, that stays in 8 bits; `error` is why there was nothing to judge.
     """
 
     kept: tuple[str, ...]
@@ -165,6 +184,8 @@ class TradeOff:
     parent: float | None = None
     seconds: float = 0.0
     chosen: bool = False
+    share: float | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

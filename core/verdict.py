@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .findings import Histogram, WorstFeed
@@ -17,17 +17,64 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits that somebody asked for, in place of the usual ones; None leaves the usual."""
+
+    atol: float | None = None
+    rtol: float | None = None
+    min_sqnr: float | None = None
+    floor_factor: float | None = None
+    min_cosine: float | None = None
+    min_agreement: float | None = None
+
+    @property
+    def by_table(self) -> bool:
+        """Whether a limit of the table was given, and none by the noise floor."""
+        table = (self.atol, self.rtol, self.min_sqnr)
+        return self.floor_factor is None and any(value is not None for value in table)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tolerance:
     """What one output may differ by.
 
-    Passing needs both `max_abs <= atol + rtol * peak`, where peak is the largest magnitude of
-    the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. Where a feed's output lies far
-    below its usual scale, errors that are roundoff at that scale pass as well.
+    Where `floor_factor` is given and eager could be run in float64, the artifact may be
+    `floor_factor` times as far from float64 as eager is itself (see validators/floor.py), and
+    nothing else is asked. Otherwise passing needs `max_abs <= atol + rtol * peak`, where peak is
+    the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. Where
+    a feed's output lies far below its usual scale, errors that are roundoff at that scale pass as
+    well. `min_cosine` is of each feed, `min_agreement` the share of rows over all feeds whose
+    largest element is eager's. `by_output` has other limits for single outputs.
     """
 
     atol: float
     rtol: float
     min_sqnr: float
+    floor_factor: float | None = None
+    min_cosine: float | None = None
+    min_agreement: float | None = None
+    by_output: dict[str, Limits] = field(default_factory=dict)
+
+    def of(self, output: str) -> Tolerance:
+        """The tolerance of one output."""
+        special = self.by_output.get(output)
+        return replace(self, by_output={}) if special is None else self.within(special)
+
+    def within(self, limits: Limits) -> Tolerance:
+        """This tolerance with other limits; one of the table alone puts the floor aside."""
+        given = {key: value for key, value in vars(limits).items() if value is not None}
+        if limits.by_table:
+            given["floor_factor"] = None
+        return replace(self, by_output={}, **given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillMeasures:
+    """Errors among fill values, such as the -1e4 of masked logits, at their own scale."""
+
+    max_abs: float | None
+    peak: float | None
+    sqnr: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +87,15 @@ class OutputVerdict:
     alone. Fill (such as -1e4 in masked logits) is judged on its own and left out of them. Of a
     `loose` feed only form counted: shape, dtype, NaN/Inf. `headroom` is how far in dB the errors
     stay below the nearest limit; negative is beyond it, None where no limit applies.
+
+    `form` is what is wrong whatever the tolerance (a shape, a NaN, another integer), `clue` what a
+    wrong output looks like. `floor` is eager's own relative L2 distance from float64 on this feed,
+    `times_floor` how many times as far the artifact is (see validators/floor.py); None without a
+    float64 reference. `top1_agreement` is the share of rows whose largest element is eager's or as
+    large as that within four times the RMS error, `top5_agreement` the share of eager's five
+    largest that are among the artifact's; `rows` counts the rows. `signal` and `noise` are mean
+    squares of eager and of the error. Of integers and bools that are not eager's, `undecided`
+    counts those that errors of this precision decide in eager too, and `wrong` the others.
     """
 
     feed: str
@@ -61,11 +117,46 @@ class OutputVerdict:
     peak: float | None = None
     loose: bool = False
     headroom: float | None = None
+    form: str = ""
+    form_kind: str = ""  # missing | structure | values
+    clue: str = ""
+    floor: float | None = None
+    times_floor: float | None = None
+    top1_agreement: float | None = None
+    top5_agreement: float | None = None
+    rows: int = 0
+    signal: float = 0.0
+    noise: float = 0.0
+    undecided: int = 0
+    wrong: int = 0
+    fill: FillMeasures | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelVerdict:
+    """The worst channel of one axis of an output, over all feeds that count.
+
+    `sqnr` is in dB and None for a channel that eager leaves zero; `times_floor` as in
+    OutputVerdict, where float64 is known; `allowed` is the error that is roundoff in the channel.
+    """
+
+    output: str
+    axis: int
+    channel: int
+    sqnr: float | None
+    max_abs: float
+    allowed: float
+    more: int = 0  # channels of the axis that are wrong beside it
+    times_floor: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether one artifact is eager's equal, on which feeds, within what, and why not."""
+    """Whether one artifact is eager's equal, on which feeds, within what, and why not.
+
+    `faults` are what is wrong whatever the tolerance: feeds that it refused, outputs that are
+    missing, inputs that it ignores. `channels` are the worst ones.
+    """
 
     artifact: str
     state: State
@@ -78,6 +169,8 @@ class Verdict:
     seconds: float = 0.0
     histograms: tuple[Histogram, ...] = ()
     worst: WorstFeed | None = None
+    faults: tuple[str, ...] = ()
+    channels: tuple[ChannelVerdict, ...] = ()
 
     @property
     def headroom(self) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,9 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.signature import Signature
+from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
+from ..validators.tolerance import TOLERANCES, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ class Judging:
     """How artifacts are judged: how many feeds, from which seed, within what, on which device.
 
     None is the default (`LEAST_FEEDS`, 0, the table's tolerance, the target's first device), or
-    what a manifest recorded.
+    what a manifest recorded. `by_output` has other limits for single outputs; `recorded` is the
+    tolerance of an earlier run, which stands in for the precision's own.
     """
 
     feeds: int | None = None
@@ -67,6 +69,11 @@ class Judging:
     atol: float | None = None
     rtol: float | None = None
     min_sqnr: float | None = None
+    floor_factor: float | None = None
+    min_cosine: float | None = None
+    min_agreement: float | None = None
+    by_output: Mapping[str, Limits] = field(default_factory=dict)
+    recorded: Tolerance | None = None
     device: str | None = None
 
     def __post_init__(self) -> None:
@@ -76,12 +83,23 @@ class Judging:
             )
         if self.device not in (None, "cpu", "cuda"):
             raise unknown("device", str(self.device), ["cpu", "cuda"])
-        for name in ("atol", "rtol"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise UsageError(f"--{name} {value} is not a tolerance", hint="use 0 or more")
-        if self.min_sqnr is not None and not math.isfinite(self.min_sqnr):
-            raise UsageError(f"--min-sqnr {self.min_sqnr} is not a number", hint="use dB: 60")
+        within(TOLERANCES[Precision.FP32], self.limits, self.by_output)  # refuses what is no limit
+
+    @property
+    def limits(self) -> Limits:
+        """The limits for all outputs that were asked for."""
+        return Limits(
+            atol=self.atol,
+            rtol=self.rtol,
+            min_sqnr=self.min_sqnr,
+            floor_factor=self.floor_factor,
+            min_cosine=self.min_cosine,
+            min_agreement=self.min_agreement,
+        )
+
+    def tolerance_for(self, precision: Precision) -> Tolerance:
+        """What is asked for, in place of what is recorded, in place of the precision's own."""
+        return within(self.recorded or TOLERANCES[precision], self.limits, self.by_output)
 
     def device_for(self, target: Target) -> str:
         """The device that was asked for, where the target runs on it; else the target's first."""

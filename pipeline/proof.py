@@ -15,10 +15,11 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Verdict
 from ..validators.judge import Reference, Reply, judge
-from ..validators.tolerance import tolerance_for
+from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
 from .stage import Stage
+from .undecided import with_undecided
 
 if TYPE_CHECKING:
     from .subject import Subject
@@ -63,7 +64,10 @@ def prove(
         MissingError: the device is not here.
     """
     title = f"validate {candidate.name}"
+    tolerance = judging.tolerance_for(candidate.precision)
     references = (*subject.references, *held_out)
+    if tolerance.floor_factor is not None:
+        references = with_float64(references, subject, stage)
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
         replies: list[Reply] = []
         device = judging.device_for(candidate.target)
@@ -78,20 +82,16 @@ def prove(
         verdict = judge(
             artifact=candidate.name,
             references=references,
-            replies=replies,
-            tolerance=tolerance_for(
-                candidate.precision,
-                atol=judging.atol,
-                rtol=judging.rtol,
-                min_sqnr=judging.min_sqnr,
-            ),
+            replies=with_undecided(references, replies, candidate.precision, subject),
+            tolerance=tolerance,
             device=device,
             artifact_inputs=taken,
             signature=subject.signature,
             loose=loose_feeds(subject, held_out),
             by_channel=candidate.precision is not Precision.INT8,
         )
-        verdict = replace(verdict, notes=(*verdict.notes, *notes_on(verdict, held_out)))
+        notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes_on(verdict, held_out))
+        verdict = replace(verdict, notes=notes)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     return replace(verdict, seconds=clock.seconds)
 

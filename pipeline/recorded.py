@@ -130,11 +130,4 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
 
 def as_exported(judging: Judging, then: Tolerance | None) -> Judging:
     """The tolerances of the export, where none are asked for now."""
-    if then is None:
-        return judging
-    return replace(
-        judging,
-        atol=then.atol if judging.atol is None else judging.atol,
-        rtol=then.rtol if judging.rtol is None else judging.rtol,
-        min_sqnr=then.min_sqnr if judging.min_sqnr is None else judging.min_sqnr,
-    )
+    return replace(judging, recorded=then)

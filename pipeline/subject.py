@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.digest import sha256_of
@@ -19,7 +19,9 @@ from ..sources.loaded import Loaded
 from ..sources.samples import read_samples, specs_of
 from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_feed, unranged
 from ..validators.fingerprint import Fingerprint, fingerprint
+from ..validators.hard import hard_feeds
 from ..validators.judge import Reference
+from .feeding import answered
 from .order import Judging, Source
 from .stage import Stage
 
@@ -28,7 +30,10 @@ REFERENCE = "eager reference"
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """An opened checkpoint and what eager says on every feed, computed once."""
+    """An opened checkpoint and what eager says on every feed, computed once.
+
+    `exact` is what it says in float64, by feed: filled when an artifact is first held to it.
+    """
 
     checkpoint: Checkpoint
     signature: Signature
@@ -38,6 +43,7 @@ class Subject:
     feeds: FeedPlan
     notes: tuple[str, ...]
     fingerprint: Fingerprint
+    exact: dict[str, Outputs] = field(default_factory=dict)
 
 
 def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
@@ -163,28 +169,39 @@ def _size(feed: NamedFeed) -> int:
 
 def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) -> Subject:
     """Run eager once on each feed, after seeing that it answers the same twice."""
-    feeds = draw_feeds(
-        subject.signature, count=subject.feeds.count, seed=subject.feeds.seed, samples=samples
-    )
-    smallest = min(feeds, key=_size)
-    references: list[Reference] = []
+    plan, seed = subject.feeds, subject.feeds.seed
+    basic = draw_feeds(subject.signature, count=plan.count, seed=seed, samples=samples)
+    feeds = (*basic, *hard_feeds(subject.signature, seed=seed, samples=samples))
+    smallest = min(basic, key=_size)
     with stage.step(REFERENCE, log="eager") as clock:
         subject.eager.check_stable(smallest.arrays)
-        signature = subject.signature.with_outputs(subject.eager.names(smallest.arrays))
-        for done, feed in enumerate(feeds, start=1):
-            outputs = subject.eager.run(feed.arrays)
-            _check_names(signature, tuple(outputs), feed)
-            references.append(Reference(feed=feed, outputs=outputs))
-            stage.advance(REFERENCE, done, len(feeds))
-        marks = fingerprint(_on_fixed_feed(subject, references, samples))
-        clock.detail = f"{len(feeds)} feeds"
+        names = subject.eager.names(smallest.arrays)
+        subject = replace(subject, signature=subject.signature.with_outputs(names))
+        found = answered(
+            feeds,
+            lambda feed: reference_on(subject, feed),
+            lambda done, total: stage.advance(REFERENCE, done, total),
+        )
+        marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
+        clock.detail = f"{len(found.references)} feeds"
     seen = (*subject.eager.notes, *_poorly_drawn(subject.signature, samples))
-    for note in seen:
+    for note in (*seen, *filter(None, [found.note])):
         stage.note(note, warning=True)
     return replace(
         subject,
-        signature=signature,
-        references=tuple(references),
+        references=found.references,
+        feeds=replace(plan, drawn=found.records),
         fingerprint=marks,
         notes=(*subject.notes, *seen),
     )
+
+
+def reference_on(subject: Subject, feed: NamedFeed) -> Reference:
+    """What eager says on one feed.
+
+    Raises:
+        CheckpointError: eager rejects it, or gives other outputs than on the smallest feed.
+    """
+    outputs = subject.eager.run(feed.arrays)
+    _check_names(subject.signature, tuple(outputs), feed)
+    return Reference(feed=feed, outputs=outputs)

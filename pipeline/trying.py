@@ -25,10 +25,14 @@ from .quantizing import Quantization, quantized
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How a step is tried: by a capture, with a quantizer, or as its target does it."""
+    """How a step is tried: by a capture, with a quantizer, or as its target does it.
+
+    `kept` are names of the parent's nodes that stay in floating point beside the order's own.
+    """
 
     capture: Capture | None = None
     quantizer: Quantizer | None = None
+    kept: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -124,20 +128,26 @@ def _quantize(step: Step, way: Way, parent: Parent, bench: Bench) -> Quantized |
     """The parent quantized, where the way has a quantizer."""
     if way.quantizer is None:
         return None
-    if parent.path is None or bench.calibration is None:
+    work = quantization_of(step, way, parent, bench)
+    place = bench.folder.workplace(f"{step.name}-quantized")
+    return quantized(work, place, bench.cache, bench.stage)
+
+
+def quantization_of(step: Step, way: Way, parent: Parent, bench: Bench) -> Quantization:
+    """What the way's quantizer is to do for the step."""
+    if way.quantizer is None or parent.path is None or bench.calibration is None:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
     lowering = bench.order.lowering
-    work = Quantization(
+    patterns = matching(parent.path, lowering.keep) if lowering.keep else ()
+    return Quantization(
         quantizer=way.quantizer,
         consumer=step.target.NAME,
         parent=parent.path,
         signature=bench.subject.signature,
         calibration=bench.calibration,
         method=lowering.method,
-        keep=matching(parent.path, lowering.keep) if lowering.keep else (),
+        keep=tuple(dict.fromkeys((*patterns, *way.kept))),
     )
-    place = bench.folder.workplace(f"{step.name}-quantized")
-    return quantized(work, place, bench.cache, bench.stage)
 
 
 def _convert(

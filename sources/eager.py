@@ -8,8 +8,10 @@ from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
 from .arms import Arm, arms_of
+from .exact import Exact, NoFloat64, open_exact
 from .flat import SCOPE, flat_module
 from .load import training_modules
+from .off import off_feed, off_weights
 from .outputs import split_outputs
 from .stability import unstable_outputs, unstable_reason
 
@@ -44,6 +46,8 @@ class Eager:
         self._flat = flat_module(module, binding)
         self._written: frozenset[int] = frozenset()
         self._notes: dict[str, None] = {}  # in order, each once
+        self._exact: Exact | None = None
+        self._no_float64 = ""
 
     @property
     def module(self) -> torch.nn.Module:
@@ -59,6 +63,11 @@ class Eager:
     def scope(self) -> str:
         """The attribute under which `flat` holds `module`."""
         return SCOPE
+
+    @property
+    def no_float64(self) -> str:
+        """Why there is no float64 reference; empty while there is one."""
+        return self._no_float64
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -91,6 +100,33 @@ class Eager:
             CheckpointError: eager rejects the feed, or returns no tensor.
         """
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
+
+    def run_exact(self, feed: Feed) -> Outputs | None:
+        """Run one feed in float64, weights and all; None where the model cannot be (see above).
+
+        Once refused it is not tried again: half a reference would judge feeds by two measures.
+        """
+        if self._no_float64:
+            return None
+        try:
+            if self._exact is None:
+                self._exact = open_exact(self._module, self.inputs, self._binding)
+            return self._exact.run(feed)
+        except NoFloat64 as error:
+            self._no_float64 = str(error)
+            self._exact = None
+            return None
+
+    def run_off(self, feed: Feed, share: float, seed: int) -> Outputs:
+        """Run one feed with every float weight and input off by `share` of itself, at random.
+
+        Integers that change are decided by errors of that size. The weights are put back.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        with off_weights(self._module, share, seed):
+            return self.run(off_feed(feed, share, seed))
 
     def check_stable(self, feed: Feed) -> tuple[str, ...]:
         """Make sure that the same feed gives the same outputs twice; returns notes.

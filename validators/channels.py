@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
+from ..core.verdict import ChannelVerdict
 from .fill import fill_limit
 from .metrics import CLASSES, blocks
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # A channel has fewer elements and may be far smaller than the whole that `min_sqnr` is for: it may
 # lie this many dB below.
-_MARGIN = 20.0
+MARGIN = 20.0
 _IMAGES = 3  # dims from which axis 1 holds channels too
 
 
@@ -41,41 +42,42 @@ class Channels:
         return np.where(self.noise > 0, found, np.inf)
 
 
-def channel_faults(
+def measure_channels(
     name: str, pairs: Sequence[Pair], *, floor: float, tolerance: Tolerance
-) -> list[str]:
-    """The worst channel of each axis that is wrong at its own scale, and how many more are.
+) -> Iterator[ChannelVerdict]:
+    """The worst channel of each axis, at its own scale and over all feeds.
 
     Channels lie along the last axis and, from three dims on, along axis 1, where that axis has one
-    size on all feeds. A channel is wrong if over all feeds its SQNR is below `min_sqnr` - 20 dB
-    and its max |a - e| above `floor` (and above `atol`, where eager is zero throughout). NaN, Inf
-    and fill are left out.
+    size on all feeds. The worst is that of the lowest SQNR among those whose max |a - e| is above
+    `floor` (and above `atol`, where eager is zero throughout). NaN, Inf and fill are left out.
 
     Args:
         name: a float output, of eager's shape and dtype on every feed.
         pairs: the feeds that were answered.
         floor: the error that is roundoff at the usual scale of the whole output.
-        tolerance: the `min_sqnr` of the whole output.
+        tolerance: the `atol` and the `min_sqnr` of the whole output.
     """
-    faults: list[str] = []
     import numpy as np
 
-    least = tolerance.min_sqnr - _MARGIN
     for axis in channel_axes([pair.eager[name] for pair in pairs]):
         found = pool(name, pairs, axis)
         sqnr = found.sqnr()
         # Where eager is zero there is no SQNR to ask for, and `atol` is what is allowed.
         allowed = np.where(found.signal > 0, floor, max(floor, tolerance.atol))
-        wrong = (sqnr < least) & (found.max_abs > allowed)
-        if not wrong.any():
+        loud = found.max_abs > allowed
+        if not loud.any():
             continue
-        worst = _among(sqnr, wrong)
-        more = f" (and {wrong.sum() - 1} more)" if wrong.sum() > 1 else ""
-        faults.append(
-            f"output {name!r} channel {worst} of axis {axis}: "
-            f"SQNR {sqnr[worst]:.1f} dB < {least:g} over all feeds{more}"
+        worst = _among(sqnr, loud)
+        wrong = loud & (sqnr < tolerance.min_sqnr - MARGIN)
+        yield ChannelVerdict(
+            output=name,
+            axis=axis,
+            channel=worst,
+            sqnr=float(sqnr[worst]) if np.isfinite(sqnr[worst]) else None,
+            max_abs=float(found.max_abs[worst]),
+            allowed=float(allowed[worst]),
+            more=max(0, int(wrong.sum()) - 1),
         )
-    return faults
 
 
 def channel_axes(arrays: Sequence[Array]) -> Iterator[int]:

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .fill import measure_apart
 from .metrics import Measures, blocks, is_numeric
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..core.contract import Array
-    from ..core.verdict import Tolerance
+    from ..core.verdict import OutputVerdict, Tolerance, Verdict
     from .evidence import Pair
 
 # Computing in half errs by less than this share of the signal; more than that is something else.
 _HALF_ERROR = 0.1
 
 
-def clue(name: str, pair: Pair, found: Measures | None, tolerance: Tolerance) -> str:
-    """What to add to the reason for a failed output: `; looks like ...`, or nothing."""
-    other = _twin(name, pair, tolerance)
+def with_clues(verdict: Verdict, pairs: Sequence[Pair], tolerance: Tolerance) -> Verdict:
+    """The verdict with what each wrong output looks like: `; looks like ...`, or nothing."""
+    by_name = {pair.feed.name: pair for pair in pairs}
+    return replace(
+        verdict,
+        outputs=tuple(
+            output
+            if output.passed or output.loose or output.output not in by_name[output.feed].artifact
+            else replace(output, clue=_clue(output, by_name[output.feed], tolerance))
+            for output in verdict.outputs
+        ),
+    )
+
+
+def _clue(output: OutputVerdict, pair: Pair, tolerance: Tolerance) -> str:
+    other = _twin(output.output, pair, tolerance.of(output.output))
     if other is not None:
         return f"; looks like eager's output {other!r}: outputs swapped?"
-    if found is not None and _halved(pair.eager[name], pair.artifact[name], found):
+    if output.shape == pair.artifact[output.output].shape and _halved(output, pair):
         return "; its values are all representable in float16: cast to half?"
     return ""
 
@@ -57,8 +73,9 @@ def _close(found: Measures, tolerance: Tolerance) -> bool:
     return close and (found.sqnr is None or found.sqnr >= tolerance.min_sqnr)
 
 
-def _halved(eager: Array, artifact: Array, found: Measures) -> bool:
+def _halved(found: OutputVerdict, pair: Pair) -> bool:
     """Whether float32 values went through float16: all on its grid, where eager's are not."""
+    eager, artifact = pair.eager[found.output], pair.artifact[found.output]
     if not (str(artifact.dtype) == str(eager.dtype) == "float32"):
         return False
     if found.relative_l2 is None or not 0 < found.relative_l2 < _HALF_ERROR:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..core.contract import Array
 
 
+_DEVIATIONS = 4.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Values:
     """Where an input's values lie.
@@ -71,6 +74,21 @@ class Values:
             bits = generator.integers(0, 1, shape, endpoint=True).astype(bool)
             bits[..., 0] = True
         return np.asarray(bits).astype(self.dtype)
+
+    def hold(self, array: Array) -> Array:
+        """The array with its values inside `low..high`, or within 4 deviations where not given.
+
+        What is drawn normal lies further out once in 16 000 values.
+        """
+        import numpy as np
+
+        low, high = self.low, self.high
+        if low is None or high is None:
+            reach = _DEVIATIONS * (self.std or 1.0)
+            low, high = self.mean - reach, self.mean + reach
+        if self.dtype not in FLOATS:
+            array = np.rint(np.asarray(array, np.float64))
+        return np.asarray(np.clip(array, low, high)).astype(self.dtype)
 
     def mirror(self, array: Array) -> Array:
         """The array with its sign flipped; inside `low..high`, about their middle, if given."""

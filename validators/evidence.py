@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from ..core.contract import Outputs
+from ..core.contract import Array, Outputs
 from .feeds import NamedFeed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One feed and eager's outputs on it."""
+    """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any."""
 
     feed: NamedFeed
     outputs: Outputs
+    exact: Outputs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The artifact's outputs on one feed; None where it refused, and then `error` says why."""
+    """The artifact's outputs on one feed; None where it refused, and then `error` says why.
+
+    `undecided` marks, by output, integers and bools that roundoff decides: eager itself gives
+    others when its weights and inputs are off by that much.
+    """
 
     outputs: Outputs | None
     error: str = ""
+    undecided: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +38,5 @@ class Pair:
     feed: NamedFeed
     eager: Outputs
     artifact: Outputs
+    exact: Outputs | None = None
+    undecided: Mapping[str, Array] = field(default_factory=dict)

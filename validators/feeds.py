@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.contract import Array, Feed
 from ..core.errors import UsageError
+from ..core.findings import FeedRecord
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
 from .draw import Values, generator_for, values_of
 from .samples import check_samples
@@ -18,11 +19,27 @@ _REDRAWS = 16  # a small mask may come out the same; sixteen times running means
 
 @dataclass(frozen=True, kw_only=True)
 class NamedFeed:
-    """One feed: what it is called, its arrays by input, and the sizes of its dynamic dims."""
+    """One feed: what it is called, its arrays by input, and the sizes of its dynamic dims.
+
+    `kind` and `beyond` are as in `FeedRecord`.
+    """
 
     name: str
     arrays: Feed
     sizes: dict[str, int]
+    kind: str = "sample"
+    beyond: bool = False
+
+    @property
+    def basic(self) -> bool:
+        """Whether a model must take it: a feed that eager rejects is an error, not a finding."""
+        return self.name in (SAMPLE, "min", OPT, "max")
+
+    def record(self, skipped: str = "") -> FeedRecord:
+        """What the manifest keeps of it; `skipped` is why nothing is judged on it."""
+        return FeedRecord(
+            name=self.name, kind=self.kind, sizes=self.sizes, skipped=skipped, beyond=self.beyond
+        )
 
 
 def describe(feed: NamedFeed) -> str:
@@ -34,7 +51,7 @@ def describe(feed: NamedFeed) -> str:
 def draw_feeds(
     signature: Signature, *, count: int = LEAST_FEEDS, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
-    """Draw the feeds to judge on.
+    """Draw the feeds that every model is judged on; `hard_feeds` has the others.
 
     In order: `sample` (the user's own), `min`, `opt`, `max` (without dynamic dims only `opt`),
     `negated` (`opt` with its floats flipped, where there are floats), `seed-1`, `seed-2`, ... at
@@ -50,7 +67,7 @@ def draw_feeds(
             f"{count} feeds are too few to judge on, at least {LEAST_FEEDS} are drawn",
             hint=f"ask for {LEAST_FEEDS} or more",
         )
-    drawer = _Drawer.of(signature, seed, samples)
+    drawer = Drawer.of(signature, seed, samples)
     feeds = [] if samples is None else [_sample(signature, samples)]
     corners = drawer.corners()
     opt = corners[OPT]
@@ -93,7 +110,7 @@ def example_feed(signature: Signature, seed: int = 0, samples: Feed | None = Non
         if _telling(dims, sample.sizes):
             return sample.arrays
     sizes = dict(zip(dims, _distinct(list(dims.values())), strict=True))
-    return _Drawer.of(signature, seed, samples).feed("example", sizes).arrays
+    return Drawer.of(signature, seed, samples).feed("example", sizes).arrays
 
 
 def _sample(signature: Signature, samples: Feed) -> NamedFeed:
@@ -102,31 +119,35 @@ def _sample(signature: Signature, samples: Feed) -> NamedFeed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawer:
-    """Draws feeds of one signature from one seed."""
+class Drawer:
+    """Draws feeds of one signature from one seed; `values` is what each input holds."""
 
     signature: Signature
     seed: int
     values: Mapping[str, Values]
 
     @classmethod
-    def of(cls, signature: Signature, seed: int, samples: Feed | None) -> _Drawer:
+    def of(cls, signature: Signature, seed: int, samples: Feed | None) -> Drawer:
+        """A drawer of values like the samples' or as the signature declares them."""
         arrays = {} if samples is None else check_samples(signature, samples)[0]
         values = {spec.name: values_of(spec, arrays.get(spec.name)) for spec in signature.inputs}
         return cls(signature=signature, seed=seed, values=values)
 
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
+        """One input of the feed of that name."""
         shape = [sizes.get(dim.name or "", dim.opt) for dim in spec.dims]
         values, generator = self.values[spec.name], generator_for(self.seed, feed, spec.name)
         if values.binary and shape:
             return values.draw_mask(shape, generator, feed)
         return values.draw(shape, generator)
 
-    def feed(self, name: str, sizes: dict[str, int]) -> NamedFeed:
+    def feed(self, name: str, sizes: dict[str, int], kind: str = "shape") -> NamedFeed:
+        """The feed of that name at these sizes."""
         arrays = {spec.name: self.array(name, spec, sizes) for spec in self.signature.inputs}
-        return NamedFeed(name=name, arrays=arrays, sizes=sizes)
+        return NamedFeed(name=name, arrays=arrays, sizes=sizes, kind=kind)
 
     def corners(self) -> dict[str, NamedFeed]:
+        """All dims at their lowest, at their opt and at their highest."""
         dims = self.signature.dynamic_dims
         pick: dict[str, Callable[[Dim], int]] = {
             "min": lambda dim: dim.low,
@@ -140,20 +161,23 @@ class _Drawer:
         }
 
     def negated(self, opt: NamedFeed) -> NamedFeed:
+        """`opt` with its floats mirrored."""
         arrays = dict(opt.arrays)
         for spec in self.signature.inputs:
             if spec.dtype in FLOATS:
                 arrays[spec.name] = self.values[spec.name].mirror(arrays[spec.name])
-        return NamedFeed(name=NEGATED, arrays=arrays, sizes=opt.sizes)
+        return NamedFeed(name=NEGATED, arrays=arrays, sizes=opt.sizes, kind="value")
 
     def seeded(self, name: str) -> NamedFeed:
+        """A feed at random sizes."""
         sizes: dict[str, int] = {}
         for key, dim in self.signature.dynamic_dims.items():
             generator = generator_for(self.seed, name, "size of", key)
             sizes[key] = int(generator.integers(dim.low, dim.high, endpoint=True))
-        return self.feed(name, sizes)
+        return self.feed(name, sizes, "seed")
 
     def varied(self, opt: NamedFeed) -> Iterator[NamedFeed]:
+        """`opt` with one input redrawn, for each input that can vary."""
         import numpy as np
 
         for spec in self.signature.inputs if len(self.signature.inputs) > 1 else ():
@@ -162,7 +186,7 @@ class _Drawer:
                 again = self.array(f"{name}#{attempt}", spec, opt.sizes)
                 if not np.array_equal(again, opt.arrays[spec.name]):
                     arrays = {**opt.arrays, spec.name: again}
-                    yield NamedFeed(name=name, arrays=arrays, sizes=opt.sizes)
+                    yield NamedFeed(name=name, arrays=arrays, sizes=opt.sizes, kind="vary")
                     break
 
 

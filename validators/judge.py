@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.verdict import State, Tolerance, Verdict
-from .compare import Compared, compare_channels, compare_form, compare_output, notes_on
+from ..core.verdict import ChannelVerdict, OutputVerdict, State, Tolerance, Verdict
+from .channels import measure_channels
+from .clues import with_clues
+from .compare import measure_output
+from .decide import decide
 from .evidence import Pair, Reference, Reply
 from .feeds import describe
+from .floor import Floors, floor_channels, measure_floors
+from .histograms import histograms
+from .notes import notes_on
 from .reach import reach
+from .scale import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +41,8 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     """Judge one artifact on all feeds.
 
     It passes if it answered every feed, with the signature's outputs in the signature's order,
-    each within tolerance (see `compare_output`), in each channel too (see `channel_faults`), and
-    follows every input that eager follows (see `reach`). If it refused every feed, the state is
+    each within tolerance (see `decide`), in each channel too (see `measure_channels`), and follows
+    every input that eager follows (see `reach`). If it refused every feed, the state is
     `error`: there was nothing to judge.
 
     Args:
@@ -55,36 +63,82 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
             itself.
     """
     _refuse_bugs(references, replies, signature)
-    pairs = [
-        Pair(feed=reference.feed, eager=reference.outputs, artifact=reply.outputs)
-        for reference, reply in zip(references, replies, strict=True)
-        if reply.outputs is not None
-    ]
+    pairs = _pairs(references, replies)
     near = [pair for pair in pairs if pair.feed.name not in loose]
     far = [pair for pair in pairs if pair.feed.name in loose]
-    compared = {name: compare_output(name, near, tolerance) for name in signature.outputs}
-    formed = {name: compare_form(name, far) for name in signature.outputs}
+    measured = [_measure(name, near, tolerance.of(name), by_channel) for name in signature.outputs]
+    formed = [o for name in signature.outputs for o in measure_output(name, far, loose=True)]
     found = reach(pairs, signature, artifact_inputs, tolerance)
-    results = [one for each in (compared, formed) for ones in each.values() for one in ones]
-    faults = [*_naming(pairs, signature), *_refusals(references, replies), *found.faults]
-    notes = [note for name, ones in compared.items() for note in notes_on(name, near, ones)]
-    channels = [
-        fault
-        for name, ones in (compared.items() if by_channel else ())
-        for fault in compare_channels(name, near, ones, tolerance)
-    ]
-    reason = "; ".join([*faults, *_worst(results), *channels])
-    state = State.FAILED if reason else State.PASSED
-    return Verdict(
+    faults = (*_naming(pairs, signature), *_refusals(references, replies), *found.faults)
+    told = {pair.feed.name: describe(pair.feed) for pair in pairs}
+    verdict = Verdict(
         artifact=artifact,
-        state=state if pairs else State.ERROR,
-        reason=reason,
+        state=State.PASSED if pairs else State.ERROR,
+        reason="; ".join(faults),
         device=device,
         tolerance=tolerance,
         feeds=tuple(reference.feed.name for reference in references),
-        outputs=tuple(result.verdict for result in results),
-        notes=(*found.notes, *notes) if pairs else (),
+        outputs=(*(o for one in measured for o in one.outputs), *formed),
+        faults=faults,
+        channels=tuple(channel for one in measured for channel in one.channels),
     )
+    verdict = with_clues(decide(verdict, tolerance, told), near, tolerance)
+    verdict = decide(verdict, tolerance, told)
+    notes = (*found.notes, *(note for one in measured for note in one.notes))
+    return replace(
+        verdict,
+        notes=(*notes, *notes_on(verdict, near, told)) if pairs else (),
+        histograms=histograms(verdict, near),
+    )
+
+
+def _pairs(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Pair]:
+    return [
+        Pair(
+            feed=reference.feed,
+            eager=reference.outputs,
+            artifact=reply.outputs,
+            exact=reference.exact,
+            undecided=reply.undecided,
+        )
+        for reference, reply in zip(references, replies, strict=True)
+        if reply.outputs is not None
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """One output on all feeds that count."""
+
+    outputs: list[OutputVerdict]
+    channels: tuple[ChannelVerdict, ...]
+    notes: tuple[str, ...]
+
+
+def _measure(name: str, pairs: Sequence[Pair], limits: Tolerance, by_channel: bool) -> _Measured:
+    """Measure an output against eager and, where that is what it is held to, against float64."""
+    outputs = measure_output(name, pairs, loose=False)
+    if any(o.form for o in outputs) or not pairs or pairs[0].eager[name].dtype.kind not in "fc":
+        return _Measured(outputs=outputs, channels=(), notes=())
+    floors = None if limits.floor_factor is None else measure_floors(name, pairs)
+    if floors is not None:
+        outputs = [_with_floor(o, floors) for o in outputs]
+    by_table = floors is None or not floors.feeds
+    channels: tuple[ChannelVerdict, ...] = ()
+    if not by_table and floors is not None:
+        channels = tuple(floor_channels(name, floors))
+    elif by_channel and not all(o.exact for o in outputs):
+        floor = Scale.of(outputs).floor(limits)
+        channels = tuple(measure_channels(name, pairs, floor=floor, tolerance=limits))
+    notes = (floors.note,) if floors is not None and floors.note else ()
+    return _Measured(outputs=outputs, channels=channels, notes=notes)
+
+
+def _with_floor(output: OutputVerdict, floors: Floors) -> OutputVerdict:
+    found = floors.feeds.get(output.feed)
+    if found is None:
+        return output
+    return replace(output, floor=found.floor, times_floor=0.0 if output.exact else found.times)
 
 
 def _refuse_bugs(
@@ -134,13 +188,3 @@ def _refusals(references: Sequence[Reference], replies: Sequence[Reply]) -> list
         return [f"refused every feed: {error}"]
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     return [f"refused feed {describe(feed)}{more}: {error}"]
-
-
-def _worst(results: Sequence[Compared]) -> list[str]:
-    """The worst failing output, its feed and why, and how many more failed."""
-    failed = [one for one in results if not one.verdict.passed and one.severity >= 0]
-    if not failed:
-        return []
-    worst = max(failed, key=lambda one: one.severity)
-    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-    return [f"output {worst.verdict.output!r} on feed {worst.feed}: {worst.verdict.reason}{more}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 BLOCK = 1 << 14
 # Last dims for which "which one is largest" is a question that a user asks.
 CLASSES = range(2, 100_001)
+_TIE = 4.0  # RMS errors: an element this near the largest may as well be the largest
+_TOP, _TOP_FROM = 5, 10  # of so many elements a row on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,11 @@ class Measures:
         cosine: sum a*e / (sqrt(sum a^2) * sqrt(sum e^2)); None when a side is all zero.
         sqnr: 10 log10(sum e^2 / sum (a - e)^2) in dB; None when there is no error, or no signal.
         argmax_agreement: share of rows (last axis) whose largest element is at the same place.
+        top1_agreement: the same, where eager's element at the artifact's place may also be as large
+            as eager's largest within four times the RMS error of the array.
+        top5_agreement: share of eager's five largest of each row that are among the artifact's
+            five; None below ten elements a row.
+        rows: how many rows that is.
         nonfinite_eager: NaN and Inf in e.
         nonfinite_artifact: NaN and Inf in a.
         nonfinite_mismatch: places where one side is NaN or Inf and the other is not the same.
@@ -55,6 +62,9 @@ class Measures:
     cosine: float | None = None
     sqnr: float | None = None
     argmax_agreement: float | None = None
+    top1_agreement: float | None = None
+    top5_agreement: float | None = None
+    rows: int = 0
     nonfinite_eager: int = 0
     nonfinite_artifact: int = 0
     nonfinite_mismatch: int = 0
@@ -107,19 +117,20 @@ def is_numeric(array: Array) -> bool:
     return array.dtype.kind in "fciub"
 
 
-def blocks(first: Array, second: Array) -> Iterator[tuple[Array, Array]]:
-    """Both arrays in small pieces: views, whatever the strides.
+def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Arrays of one shape in small pieces: views, whatever the strides.
 
     Axes are cut from the front, and a last axis of up to `CLASSES` stays whole.
     """
+    first = arrays[0]
     if first.size <= BLOCK or (first.ndim == 1 and len(first) in CLASSES):
-        yield first, second
+        yield arrays
     elif len(first) == 1:
-        yield from blocks(first[0], second[0])
+        yield from blocks(*(array[0] for array in arrays))
     else:
         half = len(first) // 2
-        yield from blocks(first[:half], second[:half])
-        yield from blocks(first[half:], second[half:])
+        yield from blocks(*(array[:half] for array in arrays))
+        yield from blocks(*(array[half:] for array in arrays))
 
 
 def _ranked(eager: Array) -> bool:
@@ -153,6 +164,8 @@ class _Sums:
     differing: int = 0
     rows: int = 0
     agreeing: int = 0
+    among: int = 0
+    margins: list[NDArray[np.float64]] = field(default_factory=list)
     related: int = 0
     nonfinite_eager: int = 0
     nonfinite_artifact: int = 0
@@ -184,13 +197,34 @@ class _Sums:
             magnitude = np.abs(truth)
             kept &= (magnitude > self.above) & (magnitude <= self.upto)
         if self.ranked:
-            hits = eager.argmax(axis=-1) == artifact.argmax(axis=-1)
-            self.rows += int(np.size(hits))
-            self.agreeing += int(np.count_nonzero(hits))
+            self._rank(np.atleast_2d(eager), np.atleast_2d(artifact))
         if kept.all() and eager.size:
             self._sum(truth.reshape(-1), answer.reshape(-1))
         elif kept.any():
             self._sum(truth[kept], answer[kept])
+
+    def _rank(self, eager: Array, artifact: Array) -> None:
+        """Count rows that agree, and how far below the largest eager's element is where not."""
+        import numpy as np
+
+        eager, artifact = (a.reshape(-1, a.shape[-1]) for a in (eager, artifact))
+        best, theirs = eager.argmax(axis=-1), artifact.argmax(axis=-1)
+        missed = np.flatnonzero(best != theirs)
+        self.rows += len(best)
+        self.agreeing += len(best) - len(missed)
+        if len(missed):
+            largest = eager[missed, best[missed]].astype(np.float64)
+            with np.errstate(invalid="ignore"):  # Inf - Inf: NaN, which is no tie
+                self.margins.append(largest - eager[missed, theirs[missed]])
+        if eager.shape[-1] >= _TOP_FROM:
+            first, second = (
+                np.argpartition(-a, _TOP, axis=-1)[:, :_TOP] for a in (eager, artifact)
+            )
+            self.among += int((first[:, :, None] == second[:, None, :]).sum())
+
+    def _ties(self, rms: float) -> int:
+        """Rows whose largest element is elsewhere by less than the errors explain."""
+        return sum(int((margin <= _TIE * rms).sum()) for margin in self.margins)
 
     def _sum(self, truth: NDArray[np.float64], answer: NDArray[np.float64]) -> None:
         """Add the sums over 1-d float64 pieces without NaN or Inf."""
@@ -216,6 +250,7 @@ class _Sums:
         """The measures that these sums make."""
         n = self.compared
         square = _quotient(self.noise, self.signal)
+        rms = math.sqrt(self.noise / n) if n else 0.0
         cosine = _quotient(self.product, math.sqrt(self.signal) * math.sqrt(self.answer))
         return Measures(
             size=self.size,
@@ -228,6 +263,9 @@ class _Sums:
             cosine=None if cosine is None else max(-1.0, min(1.0, cosine)),
             sqnr=decibel(self.signal, self.noise),
             argmax_agreement=self.agreeing / self.rows if self.rows else None,
+            top1_agreement=(self.agreeing + self._ties(rms)) / self.rows if self.rows else None,
+            top5_agreement=self.among / (_TOP * self.rows) if self.among else None,
+            rows=self.rows,
             nonfinite_eager=self.nonfinite_eager,
             nonfinite_artifact=self.nonfinite_artifact,
             nonfinite_mismatch=self.nonfinite_mismatch,

@@ -6,12 +6,12 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .metrics import Measures, decibel
+from .metrics import decibel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..core.verdict import Tolerance
+    from ..core.verdict import OutputVerdict, Tolerance
 
 # An error of this share of `rtol` of the usual peak is roundoff: 2e-6 of it in fp32 (some thirty
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one
@@ -27,9 +27,9 @@ class Scale:
     signal: float = 0.0
 
     @classmethod
-    def of(cls, measures: Iterable[Measures]) -> Scale:
+    def of(cls, measures: Iterable[OutputVerdict]) -> Scale:
         """The scale of these measures; 0 where none has an element to measure."""
-        known = [m for m in measures if m.compared]
+        known = [m for m in measures if m.peak is not None]
         if not known:
             return cls()
         return cls(
@@ -45,7 +45,7 @@ class Scale:
         """
         return ROUNDOFF * tolerance.rtol * self.peak
 
-    def excuses(self, found: Measures, tolerance: Tolerance) -> bool:
+    def excuses(self, found: OutputVerdict, tolerance: Tolerance) -> bool:
         """Whether the errors are roundoff: within the floor, with enough SQNR at the usual power.
 
         The second keeps sparse outputs, whose peak is far above their power, as strict as ever.

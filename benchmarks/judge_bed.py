@@ -1,0 +1,165 @@
+"""A model on the bench of judge.py: opened, converted and judged as a user's run does it.
+
+Its own eager side is opened once more and shared by all that is measured on the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from torch import nn
+
+from modelc.benchmarks import zoo
+from modelc.benchmarks.judge_exact import exactly, runs
+from modelc.calibration.options import CalibrationOptions
+from modelc.converters.registry import target_named
+from modelc.core.contract import Feed, Outputs, Runner
+from modelc.core.errors import RunnerError
+from modelc.core.events import silence
+from modelc.core.manifest import Manifest
+from modelc.core.precision import Precision
+from modelc.core.signature import Signature
+from modelc.core.verdict import Verdict
+from modelc.pipeline import api
+from modelc.pipeline.order import Judging, Lowering, Source
+from modelc.pipeline.proof import Candidate, prove
+from modelc.pipeline.stage import Stage
+from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+
+CALIBRATION = CalibrationOptions(source="random", samples=32, hold_out=8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bed:
+    """One model: what its user would give, its eager side, and what is exact on each feed."""
+
+    name: str
+    source: Source
+    folder: Path
+    stage: Stage
+    subject: Subject
+    exact: tuple[Outputs, ...]
+
+    @property
+    def feeds(self) -> list[Feed]:
+        """The arrays of each drawn feed."""
+        return [reference.feed.arrays for reference in self.subject.references]
+
+    @property
+    def module(self) -> nn.Module:
+        """The user's module; whoever changes it takes a copy."""
+        return self.subject.eager.module
+
+    def exports(self, to: Sequence[str], folder: str, *, capture: str = "auto") -> Manifest:
+        """What `modelc export --to ...` makes and says."""
+        int8 = any(name.endswith(":int8") for name in to)
+        return api.export(
+            self.source.checkpoint,
+            to=to,
+            out=self.folder / folder,
+            model=self.source.model,
+            model_args=self.source.model_args,
+            inputs=self.source.inputs,
+            capture=capture,
+            lowering=Lowering(calibration=CALIBRATION) if int8 else None,
+        )
+
+    def judged(self, path: Path, target: str, precision: Precision) -> Judged:
+        """The verdict of a run on a model file, and what the file answered."""
+        candidate = Listened(
+            name=path.name, target=target_named(target), precision=precision, path=path
+        )
+        verdict = prove(candidate, self.subject, Judging(), self.stage)
+        answers = candidate.heard[: len(self.subject.references)]
+        return Judged(verdict=verdict, answers=answers)
+
+    def answers(self, path: Path, target: str) -> list[Outputs]:
+        """What a model file answers on each drawn feed."""
+        found: list[Outputs] = []
+        opened = target_named(target).open_runner(path, "cpu", self.subject.signature)
+        with opened as runner:
+            for feed in self.feeds:
+                try:
+                    found.append(runner.run(feed))
+                except RunnerError:
+                    found.append({})
+        return found
+
+    def exactly(self, module: nn.Module, feeds: Sequence[Feed] | None = None) -> list[Outputs]:
+        """What an altered copy of the module computes in float64."""
+        return exactly(module, self.subject.signature, self.feeds if feeds is None else feeds)
+
+    def eagerly(self, feeds: Sequence[Feed]) -> list[Outputs]:
+        """What eager gives on other feeds."""
+        return runs(self.module, self.subject.signature, feeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A verdict, and the answers that it is about; one that was refused is empty."""
+
+    verdict: Verdict
+    answers: Sequence[Outputs]
+
+
+def bed(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> Bed:
+    """Draw the weights, write the checkpoint, open it, run eager and the float64 twin once."""
+    place = folder / f"{name}-{seed}-{layers}"
+    place.mkdir(parents=True, exist_ok=True)
+    source = zoo.checkpoint(name, place, seed=seed, layers=layers)
+    stage = Stage(tell=silence, logs=place / "logs")
+    subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
+    feeds = [reference.feed.arrays for reference in subject.references]
+    exact = exactly(subject.eager.module, subject.signature, feeds)
+    return Bed(
+        name=name,
+        source=source,
+        folder=place,
+        stage=stage,
+        subject=subject,
+        exact=tuple(exact),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listened(Candidate):
+    """A candidate whose answers are kept, so that the peers' measures are of the very same."""
+
+    heard: list[Outputs] = field(default_factory=list)
+
+    def open(self, device: str, signature: Signature) -> Runner:
+        """Open it as ever, behind an ear."""
+        return _Ear(super().open(device, signature), self.heard)
+
+
+class _Ear:
+    """Passes on what a runner answers, and keeps it."""
+
+    def __init__(self, runner: Runner, heard: list[Outputs]) -> None:
+        self.inputs = runner.inputs
+        self._runner, self._heard = runner, heard
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run one feed; a refusal is kept as an empty answer."""
+        try:
+            found = self._runner.run(feed)
+        except RunnerError:
+            self._heard.append({})
+            raise
+        self._heard.append(found)
+        return found
+
+    def __enter__(self) -> _Ear:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runner.__exit__(kind, error, trace)

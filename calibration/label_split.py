@@ -1,0 +1,145 @@
+"""Takes the label out of what a file or an item of a loader holds, and cuts it beside its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING
+
+from ..core.contract import Feed
+from ..core.tree import leaves
+from .content import Content, MisfitError, content_of, is_array
+from .findings import Kind
+
+if TYPE_CHECKING:
+    from ..core.contract import Array
+
+# what datasets call it; an input of such a name is none
+NAMES = ("label", "labels", "y", "target", "targets", "class", "classes")
+_PAIR = 2
+
+
+class LabelError(MisfitError):
+    """A label that is missing or cannot be one, and what mends it."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(Kind.NAMES, reason)
+        self.hint = hint
+
+
+def split_label(value: object, names: Sequence[str], given: str | None) -> tuple[Content, Array]:
+    """What the inputs take of `value`, and the label beside it.
+
+    A mapping has the label by name, a pair at its second place; a tuple of the inputs in order has
+    it after them.
+
+    Args:
+        value: arrays, as a file or a loader gave them.
+        names: the inputs.
+        given: the label's name, if the user told it.
+
+    Raises:
+        MisfitError: an input is missing.
+        LabelError: the label is, or there are several.
+    """
+    if isinstance(value, Mapping):
+        found = {".".join(path): leaf for path, leaf in leaves(value, is_label)}
+        name = _label_name(list(found), names, given)
+        rest = {key: leaf for key, leaf in found.items() if key != name}
+        return content_of(rest, names), label_array(found[name])
+    if isinstance(value, (tuple, list)):
+        inputs, label = _pair(value, names)
+        return content_of(inputs, names), label_array(label)
+    raise LabelError(
+        "holds one array and no label", "save it in .npz with the inputs and `label` by name"
+    )
+
+
+def is_label(value: object) -> bool:
+    """Whether it can be a leaf of what a loader yields: an array, a number or a text."""
+    return is_array(value) or isinstance(value, (Real, str, bytes))
+
+
+def _label_name(found: Sequence[str], names: Sequence[str], given: str | None) -> str:
+    held = ", ".join(found) or "nothing"
+    if given is not None:
+        if given in found:
+            return given
+        raise LabelError(f"has no label {given!r}; it holds {held}", "name one of these: --label")
+    known = [name for name in found if name in NAMES and name not in names]
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise LabelError(
+            f"has {' and '.join(known)}", f"say which is the label: --label {known[0]}"
+        )
+    others = [name for name in found if name not in names]
+    hint = f"say which it is: --label {others[0]}" if others else "save the labels as `label`"
+    raise LabelError(f"has no label; it holds {held}", hint)
+
+
+def _pair(value: Sequence[object], names: Sequence[str]) -> tuple[object, object]:
+    if len(value) == _PAIR and isinstance(value[0], (Mapping, tuple, list)):
+        return value[0], value[1]
+    if len(value) != len(names) + 1:
+        raise LabelError(
+            f"has {len(value)} places; {', '.join(names)} and a label are {len(names) + 1}",
+            "give pairs of inputs and label, or a dict with the label by name",
+        )
+    return value[0] if len(names) == 1 else tuple(value[:-1]), value[-1]
+
+
+def label_array(value: object) -> Array:
+    """The label as an array of finite numbers.
+
+    Raises:
+        LabelError: it is text, NaN, or nothing of numbers.
+    """
+    import numpy as np
+
+    from ..core.arrays import to_array
+
+    if is_array(value) and not isinstance(value, (np.ndarray, np.generic)):
+        array = to_array(value)  # type: ignore[arg-type]  # a tensor of torch's: just asked
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # lists of unequal lengths
+            raise LabelError(f"has a label that is no array: {error}", "give numbers") from error
+    if array.dtype.kind in "USO":
+        shown = repr(array.reshape(-1)[0].item() if array.dtype.kind != "O" else value)
+        raise LabelError(
+            f"has the text {shown[:40]} for a label, and outputs have numbers",
+            "give the number of the class, counted from 0",
+        )
+    if array.dtype.kind not in "fiub":
+        raise LabelError(f"has a label of {array.dtype}", "give labels as numbers")
+    if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+        count = int((~np.isfinite(array)).sum())
+        raise LabelError(
+            f"has NaN or Inf in {count:,} of {array.size:,} labels", "remove samples without label"
+        )
+    return array
+
+
+def cut(label: Array, rows: Sequence[Feed], *, stacked: bool) -> list[Array]:
+    """The labels of the rows, each with a first axis of 1.
+
+    Args:
+        label: of everything in the file or item.
+        rows: the samples that it was cut into.
+        stacked: whether its inputs came with a batch axis, so that the label may have one.
+
+    Raises:
+        LabelError: there are more or fewer labels than samples.
+    """
+    count = len(rows)
+    if stacked and label.ndim and label.shape[0] == count:
+        return [label[index : index + 1] for index in range(count)]
+    if count == 1 and (not stacked or not label.ndim):
+        return [label[None]]
+    labels = label.shape[0] if label.ndim else 1
+    raise LabelError(
+        f"has {count:,} samples and {labels:,} label{'' if labels == 1 else 's'}",
+        "give one label a sample",
+    )

@@ -1,0 +1,218 @@
+"""The labelled set: samples with their labels, read by the readers that calibration has.
+
+Every iteration reads anew and holds no more than one file and one batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from ..core.contract import Array, Feed
+from ..core.errors import UsageError
+from ..core.signature import Signature
+from .assume import Images
+from .content import MisfitError
+from .findings import HINTS
+from .form import Form
+from .label_files import LabelledSource, open_path
+from .label_loader import LabelledLoader
+from .label_options import LabelledOptions
+from .label_split import cut
+from .loader import items_of
+from .opening import LOADER
+from .shelf import digest_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Samples that are fed at once.
+
+    `names` has one name a sample. The first `len(names)` rows of the feed are theirs; rows that
+    fill it up to the fewest that the model takes repeat the last. `labels` has one row a sample.
+    Where no axis counts samples, `axis` is False: the feed is one sample as it is.
+    """
+
+    names: tuple[str, ...]
+    feed: Feed
+    labels: Array
+    digest: bytes
+    axis: bool = True
+
+
+class LabelledSet:
+    """Labelled samples in batches of the size that the signature tunes for.
+
+    Close it, or use it as a context manager: what a loader yields lies in a folder of its own.
+    """
+
+    def __init__(
+        self, source: LabelledSource, images: Images, form: Form, options: LabelledOptions
+    ) -> None:
+        self._source = source
+        self._images = images
+        self._options = options
+        self._form = form
+        # one row a sample, however many the model wants at once
+        self._row_form = replace(self._form, per_feed=min(self._form.per_feed, 1))
+
+    @property
+    def source(self) -> str:
+        """What the user named."""
+        return self._options.source
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names in the order of the outputs; empty where only numbers are known."""
+        return self._source.classes
+
+    @property
+    def preprocess(self) -> str:
+        """What was done to images so far; empty without any."""
+        return self._images.text
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed and passed over so far."""
+        told = [f"passed over: {count:,} {what}" for what, count in self._source.skipped.items()]
+        if self._options.preprocess is not None and not self._images.settled:
+            told.append("--preprocess has no effect on the labelled data: it holds no images")
+        return (*self._images.assumed, *told)
+
+    @property
+    def places(self) -> int:
+        """Files or items; a place may hold several samples."""
+        return len(self._source)
+
+    @property
+    def batch(self) -> int:
+        """How many samples are fed at once: the opt size of the batch axis."""
+        specs = self._form.signature.inputs
+        dims = [spec.dims[0] for spec in specs if spec.name in self._form.batched]
+        return max(dims[0].opt, 1) if dims and self._form.per_feed else 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Every sample in order, neighbours of one shape together.
+
+        Raises:
+            UsageError: a file cannot be read, does not fit the inputs, or has no usable label.
+        """
+        waiting: list[tuple[str, Feed, Array]] = []
+        for sample in self._samples():
+            if waiting and (len(waiting) == self.batch or not self._alike(waiting[0], sample)):
+                yield self._together(waiting)
+                waiting = []
+            waiting.append(sample)
+        if waiting:
+            yield self._together(waiting)
+
+    def _samples(self) -> Iterator[tuple[str, Feed, Array]]:
+        for place in range(len(self._source)):
+            name = self._source.name(place)
+            try:
+                yield from self._rows(place, name)
+            except MisfitError as error:
+                hint = getattr(error, "hint", HINTS.get(error.kind, "save the sample again"))
+                raise UsageError(
+                    f"labelled data {self.source}: {name} {error.reason}", hint=hint
+                ) from error
+
+    def _rows(self, place: int, name: str) -> Iterator[tuple[str, Feed, Array]]:
+        content, label = self._source.read(place)
+        rows = self._row_form.rows(content.parts)
+        if self._source.shared:
+            labels = [label[None]] * len(rows)
+        else:
+            labels = cut(label, rows, stacked=self._has_axis(content.parts))
+        for index, (row, one) in enumerate(zip(rows, labels, strict=True)):
+            told = name if len(rows) == 1 else f"{name} row {index}"
+            yield told, self._row_form.fitted(row), one
+
+    def _has_axis(self, parts: Feed) -> bool:
+        """Whether the arrays came with a batch axis."""
+        specs = self._form.signature.inputs
+        first = next((spec for spec in specs if spec.name in self._form.batched), None)
+        counts = first is not None and bool(self._form.per_feed)
+        return counts and first is not None and parts[first.name].ndim == len(first.dims)
+
+    def _alike(self, one: tuple[str, Feed, Array], other: tuple[str, Feed, Array]) -> bool:
+        """Whether two samples can be fed at once: of one shape, and equal where no axis counts."""
+        import numpy as np
+
+        if not self._form.per_feed or one[2].shape != other[2].shape:
+            return False
+        return all(
+            array.shape == other[1][name].shape
+            and (name in self._form.batched or np.array_equal(array, other[1][name]))
+            for name, array in one[1].items()
+        )
+
+    def _together(self, samples: list[tuple[str, Feed, Array]]) -> Batch:
+        import numpy as np
+
+        feeds = [feed for _, feed, _ in samples]
+        missing = self._form.per_feed - len(feeds)
+        if self._form.per_feed:
+            feeds = feeds + [feeds[-1]] * max(missing, 0)
+        labels = np.concatenate([label for _, _, label in samples])
+        feed = self._form.stacked(feeds)
+        digest = hashlib.sha256(digest_of(feed) + digest_of({"label": labels})).digest()
+        return Batch(
+            names=tuple(name for name, _, _ in samples),
+            feed=feed,
+            labels=labels,
+            digest=digest,
+            axis=bool(self._form.per_feed),
+        )
+
+    def close(self) -> None:
+        """Remove what was written aside."""
+        if isinstance(self._source, LabelledLoader):
+            self._source.close()
+
+    def __enter__(self) -> LabelledSet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_labelled_set(
+    options: LabelledOptions, signature: Signature, load: Callable[[str], object]
+) -> LabelledSet:
+    """Open a folder, a file or a loader; nothing but names is read, unless it is a loader.
+
+    Args:
+        options: which samples.
+        signature: what goes into the model.
+        load: gives the object that `package.module:loader` names.
+
+    Raises:
+        UsageError: there are no labelled samples.
+    """
+    path = Path(options.source)
+    images, form = Images(options.preprocess, signature), Form.of(signature)
+    source: LabelledSource
+    if not path.exists() and LOADER.fullmatch(options.source):
+        loader = LabelledLoader(options.source, form)
+        loader.spool(items_of(options.source, load), options.label)
+        source = loader
+    elif not path.exists():
+        raise UsageError(
+            f"no such labelled data: {path}", hint="name a folder, a file or PKG.MOD:LOADER"
+        )
+    else:
+        source = open_path(path, form.names, images, options.label)
+    if not len(source):
+        raise UsageError(
+            f"there are no samples in {options.source}", hint="give inputs with their labels"
+        )
+    return LabelledSet(source, images, form, options)

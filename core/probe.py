@@ -1,0 +1,105 @@
+"""The contract of an artifact that can be looked into: its operators, and runs of parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from .contract import Array, Feed, Outputs, Target
+from .signature import Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeNode:
+    """One operator of an artifact and where it comes from, as far as the artifact tells.
+
+    `inputs` and `outputs` are tensors that are computed or fed, `constants` those that are not.
+    `source` is `file:line`; `attributes` are the operator's own, as text.
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[str, ...] = ()
+    module: str = ""
+    kind: str = ""  # the module's class
+    source: str = ""
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """Shape and dtype of a tensor on one feed."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return "float" in self.dtype
+
+
+class Probe(Protocol):
+    """An artifact opened to be looked into. It counts its runs in `runs`.
+
+    `nodes` are in an order of execution. A context manager would hold nothing: every run opens
+    what it needs and drops it.
+    """
+
+    nodes: tuple[ProbeNode, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    runs: int
+
+    def forms(self, feed: Feed) -> Mapping[str, Form]:
+        """Shape and dtype of every tensor that a feed gives; tensors of unknown form are left out.
+
+        Raises:
+            RunnerError: the runtime refused.
+        """
+        ...
+
+    def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
+        """Run the whole artifact and read these tensors beside its outputs.
+
+        Raises:
+            RunnerError: the runtime refused.
+        """
+        ...
+
+    def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
+        """Run only what lies between the tensors given and those wanted.
+
+        A tensor that is both given and wanted is computed, but whoever reads it reads what was
+        given.
+
+        Raises:
+            RunnerError: the runtime refused, or something needed is not given.
+        """
+        ...
+
+    def constant(self, name: str) -> Array:
+        """The values of one of `ProbeNode.constants`."""
+        ...
+
+    def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
+        """Write the part as a model of its own; returns its file name. Inputs keep their names."""
+        ...
+
+
+@runtime_checkable
+class Probed(Target, Protocol):
+    """A target whose artifacts can be looked into."""
+
+    def open_probe(self, path: Path, signature: Signature) -> Probe:
+        """Open a model file for looking into.
+
+        Raises:
+            RunnerError: the runtime would not open it.
+            UsageError: nothing says which modules its operators come from.
+        """
+        ...

@@ -1,0 +1,115 @@
+"""Feeds whose values lie beyond what is declared: a failure in FP32, a note where there is less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..core.precision import Precision
+from ..core.verdict import OutputVerdict, State, Verdict
+from ..validators.feeds import describe
+from ..validators.hard import REPEATED
+from ..validators.judge import Reference, Reply
+from ..validators.rows import rows_apart
+
+JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """An artifact's answers beside eager's, and how they are judged.
+
+    `judge_on` judges any feeds; `loose` are names of feeds that it takes the form of alone.
+    """
+
+    references: tuple[Reference, ...]
+    replies: tuple[Reply, ...]
+    precision: Precision
+    judge_on: JudgeOn
+    loose: frozenset[str] = frozenset()
+
+    def plus(self, reference: Reference, reply: Reply) -> Evidence:
+        """With one feed more."""
+        return replace(
+            self,
+            references=(*self.references, reference),
+            replies=(*self.replies, reply),
+        )
+
+    @property
+    def pairs(self) -> list[tuple[Reference, Reply]]:
+        """Each feed with its reply."""
+        return list(zip(self.references, self.replies, strict=True))
+
+    def verdict(self) -> Verdict:
+        """Judge: on all feeds in FP32, on those that are not beyond in less.
+
+        What lies beyond may well overflow in 16 bits, and 8-bit scales do not reach there. It is
+        run all the same, and what is wrong there is said.
+        """
+        far = [pair for pair in self.pairs if pair[0].feed.beyond and self._lower]
+        if not far:
+            return self._with_rows(self.judge_on(self.references, self.replies))
+        near = [pair for pair in self.pairs if not pair[0].feed.beyond]
+        verdict = self._with_rows(self.judge_on(*_apart(near)))
+        beyond = self.judge_on(*_apart(far))
+        return replace(
+            verdict,
+            feeds=(*verdict.feeds, *beyond.feeds),
+            outputs=(*verdict.outputs, *map(_uncounted, beyond.outputs)),
+            notes=(*verdict.notes, *_notes(far, beyond)),
+        )
+
+    @property
+    def _lower(self) -> bool:
+        return self.precision is not Precision.FP32
+
+    def _with_rows(self, verdict: Verdict) -> Verdict:
+        """The verdict with the faults of rows that should be equal."""
+        faults = tuple(
+            fault
+            for reference, reply in self.pairs
+            if reference.feed.name == REPEATED and reference.feed.name not in self.loose
+            for fault in rows_apart(reference, reply, verdict.tolerance)
+        )
+        if not faults:
+            return verdict
+        return replace(
+            verdict,
+            state=State.FAILED,
+            reason="; ".join(filter(None, [verdict.reason, *faults])),
+            faults=(*verdict.faults, *faults),
+        )
+
+
+def _apart(
+    pairs: Sequence[tuple[Reference, Reply]],
+) -> tuple[tuple[Reference, ...], tuple[Reply, ...]]:
+    return tuple(one for one, _ in pairs), tuple(reply for _, reply in pairs)
+
+
+def _uncounted(output: OutputVerdict) -> OutputVerdict:
+    """The measures of a feed that does not count; what is wrong is kept as a reason alone."""
+    reason = f"does not count: {output.reason}" if output.reason else ""
+    return replace(output, passed=True, reason=reason, loose=True, form="", form_kind="")
+
+
+def _notes(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator[str]:
+    """One line for what each feed did, the worst output of each."""
+    least = verdict.tolerance.min_sqnr
+    for reference, reply in far:
+        where = f"on {describe(reference.feed)}, whose values lie beyond what is declared"
+        mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
+        lost = [one for one in mine if one.nonfinite_artifact > one.nonfinite_eager]
+        wrong = [one for one in mine if not one.passed]
+        noisy = [one for one in mine if one.sqnr is not None and one.sqnr < least]
+        if reply.outputs is None:
+            yield f"refuses to run {where}: {' '.join(reply.error.split())}"
+        elif lost:
+            yield f"overflows {where}: output {lost[0].output!r} has NaN or Inf"
+        elif wrong:
+            yield f"wrong {where}: output {wrong[0].output!r}: {wrong[0].reason}"
+        elif noisy:
+            worst = min(noisy, key=lambda one: one.sqnr or 0.0)
+            yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"

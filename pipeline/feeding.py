@@ -1,0 +1,104 @@
+"""Eager on every feed: those that it rejects are left out and said, unless it must take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..core.contract import Outputs
+from ..core.errors import CheckpointError
+from ..core.findings import FeedRecord
+from ..validators.feeds import NamedFeed
+from ..validators.judge import Reference
+
+_SHOWN = 3  # rejected feeds that the terminal names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """Eager's answers, and a record of every feed, rejected ones included."""
+
+    references: tuple[Reference, ...]
+    records: tuple[FeedRecord, ...]
+
+    @property
+    def note(self) -> str:
+        """The rejected feeds in a line; empty where there are none."""
+        skipped = [record for record in self.records if record.skipped]
+        if not skipped:
+            return ""
+        told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_SHOWN])
+        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+        many = "feeds are" if len(skipped) > 1 else "feed is"
+        return f"{len(skipped)} {many} not judged on, as eager rejects them: {told}{more}"
+
+
+def answered(
+    feeds: Sequence[NamedFeed],
+    answer: Callable[[NamedFeed], Reference],
+    advance: Callable[[int, int], None],
+) -> Answered:
+    """Run eager on each feed.
+
+    A feed of hard values on which eager gives NaN or Inf, in an output that has none on the basic
+    feeds, is left out as well: what an artifact gives there says nothing.
+
+    Raises:
+        CheckpointError: eager rejects a basic feed.
+    """
+    references: list[Reference] = []
+    records: list[FeedRecord] = []
+    allowed: set[str] = set()  # outputs that are NaN or Inf by design
+    for done, feed in enumerate(sorted(feeds, key=lambda feed: not feed.basic), start=1):
+        reference, reason = _tried(feed, answer)
+        if reference is not None and feed.basic:
+            allowed |= not_finite(reference.outputs)
+        if reference is not None and (feed.beyond or feed.kind == "value"):
+            reason = _nonfinite_reason(not_finite(reference.outputs) - allowed)
+        if reference is not None and not reason:
+            references.append(reference)
+        records.append(feed.record(reason))
+        advance(done, len(feeds))
+    places = {feed.name: place for place, feed in enumerate(feeds)}
+    return Answered(
+        references=tuple(sorted(references, key=lambda one: places[one.feed.name])),
+        records=tuple(sorted(records, key=lambda one: places[one.name])),
+    )
+
+
+def _tried(
+    feed: NamedFeed, answer: Callable[[NamedFeed], Reference]
+) -> tuple[Reference | None, str]:
+    """Eager's answer, or why there is none."""
+    try:
+        return answer(feed), ""
+    except CheckpointError as error:
+        if feed.basic:
+            raise
+        return None, error.message
+
+
+def not_finite(outputs: Outputs) -> set[str]:
+    """The float outputs that hold NaN or Inf."""
+    import numpy as np
+
+    return {
+        name
+        for name, array in outputs.items()
+        if array.dtype.kind in "fc" and not bool(np.isfinite(array).all())
+    }
+
+
+def _nonfinite_reason(names: Iterable[str]) -> str:
+    told = ", ".join(repr(name) for name in sorted(names))
+    return f"eager gives NaN or Inf in {told}" if told else ""
+
+
+def changed_since(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
+    """How the feeds differ from those on record, in a line; empty where they do not."""
+    if not then or list(then) == list(now):
+        return ""
+    before, after = ({record.name for record in records} for records in (then, now))
+    parts = [f"new: {', '.join(sorted(after - before))}"] if after - before else []
+    parts += [f"gone: {', '.join(sorted(before - after))}"] if before - after else []
+    return f"the feeds are not those on record ({'; '.join(parts) or 'others are rejected now'})"

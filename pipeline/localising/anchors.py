@@ -1,0 +1,121 @@
+"""Which tensor of an artifact is which value of eager's, by module scope, order and shape."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...core.probe import Form, Probe, ProbeNode
+from ...sources.activations import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """A tensor of the artifact that should be what a module of eager's gave.
+
+    `place` is the tensor's rank in the order of execution.
+    """
+
+    tensor: str
+    value: Value
+    node: ProbeNode
+    place: int
+
+
+def anchors_of(
+    probe: Probe, forms: Mapping[str, Form], values: Sequence[Value]
+) -> tuple[Anchor, ...]:
+    """One anchor for each module call that the artifact has a tensor for, in order of execution.
+
+    Where several modules end in the same tensor, the innermost one stands for it.
+    """
+    graph = _Graph(probe, forms)
+    found: dict[str, Anchor] = {}
+    for path, calls in _calls(values).items():
+        scopes = graph.scopes(path, len(calls))
+        for leaves, scope in zip(calls, scopes, strict=False):
+            for tensor, value in graph.ends(scope, leaves):
+                anchor = graph.anchor(tensor, value)
+                known = found.get(tensor)
+                if known is None or _depth(known) <= _depth(anchor):
+                    found[tensor] = anchor
+    return tuple(sorted(found.values(), key=lambda one: one.place))
+
+
+def _depth(anchor: Anchor) -> int:
+    return anchor.value.module.count(".") + bool(anchor.value.module)
+
+
+def _calls(values: Sequence[Value]) -> dict[str, list[list[Value]]]:
+    """The floating-point outputs of each module, call by call."""
+    found: dict[str, dict[int, list[Value]]] = defaultdict(lambda: defaultdict(list))
+    for value in values:
+        if not value.operation:
+            found[value.module][value.call].append(value)
+    return {path: list(calls.values()) for path, calls in found.items()}
+
+
+class _Graph:
+    """The artifact's nodes by module, and who reads what."""
+
+    def __init__(self, probe: Probe, forms: Mapping[str, Form]) -> None:
+        self._forms = forms
+        self._nodes = probe.nodes
+        self._place = {node.name: place for place, node in enumerate(probe.nodes)}
+        self._outputs = frozenset(probe.outputs)
+        self._makers = {out: node for node in probe.nodes for out in node.outputs}
+        self._readers: dict[str, list[str]] = defaultdict(list)
+        self._by_module: dict[str, list[ProbeNode]] = defaultdict(list)
+        for node in probe.nodes:
+            for name in node.inputs:
+                self._readers[name].append(node.name)
+            for path in _lineage(node.module):
+                self._by_module[path].append(node)
+
+    def scopes(self, path: str, calls: int) -> list[list[ProbeNode]]:
+        """The nodes below a module, a list a call; none where they do not split evenly."""
+        nodes = self._by_module.get(path, [])
+        if calls == 1:
+            return [nodes]
+        if not nodes or len(nodes) % calls:
+            return []
+        size = len(nodes) // calls
+        parts = [nodes[i * size : (i + 1) * size] for i in range(calls)]
+        kinds = {tuple(sorted(node.operator for node in part)) for part in parts}
+        return parts if len(kinds) == 1 else []
+
+    def ends(self, scope: list[ProbeNode], leaves: list[Value]) -> Iterator[tuple[str, Value]]:
+        """The tensors with which a scope ends, beside the values that they should be."""
+        inside = {node.name for node in scope}
+        made = [out for node in scope for out in node.outputs]
+        ends = [
+            name
+            for name in made
+            if name in self._outputs or any(one not in inside for one in self._readers[name])
+        ]
+        floating = [leaf for leaf in leaves if leaf.floating]
+        for shape in dict.fromkeys(leaf.shape for leaf in floating):
+            wanted = [leaf for leaf in floating if leaf.shape == shape]
+            fitting = [name for name in ends if self._fits(name, shape)]
+            if len(wanted) == 1 and fitting:
+                yield fitting[-1], wanted[0]
+            elif len(wanted) == len(fitting):
+                yield from zip(fitting, wanted, strict=True)
+
+    def _fits(self, tensor: str, shape: tuple[int, ...]) -> bool:
+        form = self._forms.get(tensor)
+        return form is not None and form.floating and form.shape == shape
+
+    def anchor(self, tensor: str, value: Value) -> Anchor:
+        """The anchor at a tensor."""
+        node = self._makers[tensor]
+        return Anchor(tensor=tensor, value=value, node=node, place=self._place[node.name])
+
+
+def _lineage(module: str) -> Iterator[str]:
+    """The model itself, `a`, `a.b`, ... for `a.b.c`."""
+    yield ""
+    parts = module.split(".") if module else []
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])

@@ -1,0 +1,147 @@
+"""Runs eager and an artifact beside each other on one feed, a bounded part at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from ...core.contract import Array, Feed
+from ...core.probe import Probe, ProbeNode
+from ...sources.activations import Tape, Value, record
+from ...sources.eager import Eager
+from .anchors import Anchor, anchors_of
+from .measure import Scale, sqnr
+
+
+class Bench:
+    """One artifact, one feed and eager's values on it.
+
+    `memory` is the most bytes of activations that were held at once, `limit` what it keeps to
+    where a single layer's own tensors allow it.
+    """
+
+    def __init__(self, eager: Eager, probe: Probe, feed: Feed, *, scale: Scale, limit: int) -> None:
+        self.eager, self.probe, self.feed, self.scale = eager, probe, feed, scale
+        self.memory = 0
+        self.eager_runs = 0
+        self._limit = limit
+        self._cached: dict[int, Array] = {}
+        first = self.tape()
+        self.values: Sequence[Value] = first.values
+        self.outputs = first.outputs
+        self.forms = probe.forms(feed)
+        self.makers = {out: node for node in probe.nodes for out in node.outputs}
+        self.place = {node.name: place for place, node in enumerate(probe.nodes)}
+        self.anchors = anchors_of(probe, self.forms, self.values)
+        self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
+
+    def tape(self, arrays: Collection[int] = (), operations: Collection[int] = ()) -> Tape:
+        """Run eager once more, keeping what is asked for."""
+        self.eager_runs += 1
+        return record(self.eager, self.feed, arrays=arrays, operations=operations)
+
+    def drop(self, tensors: Collection[str]) -> None:
+        """These tensors are not what eager's modules gave after all."""
+        self.anchors = tuple(a for a in self.anchors if a.tensor not in tensors)
+        self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
+
+    def reads(self, anchor: Anchor) -> tuple[Anchor, ...]:
+        """The anchors at which the part that ends in this one begins."""
+        return tuple(
+            self.by_tensor[name]
+            for name in sorted(self._cuts(anchor.tensor), key=self._rank)
+            if name in self.by_tensor
+        )
+
+    def followers(self, anchor: Anchor) -> tuple[Anchor, ...]:
+        """The anchors whose parts begin at this one."""
+        return tuple(one for one in self.anchors if anchor.tensor in self._cuts(one.tensor))
+
+    def segment(self, anchor: Anchor) -> tuple[ProbeNode, ...]:
+        """The nodes of the part that ends in this anchor, in order."""
+        return self.between(self._cuts(anchor.tensor), anchor.tensor)
+
+    def between(self, given: Collection[str], tensor: str) -> tuple[ProbeNode, ...]:
+        """The nodes that a tensor needs when these are given, in order."""
+        found: dict[str, ProbeNode] = {}
+        waiting = [tensor]
+        while waiting:
+            node = self.makers.get(waiting.pop())
+            if node is None or node.name in found:
+                continue
+            found[node.name] = node
+            waiting += [name for name in node.inputs if name not in given]
+        return tuple(sorted(found.values(), key=lambda node: self.place[node.name]))
+
+    def _cuts(self, tensor: str) -> set[str]:
+        given = {*self.by_tensor, *self.probe.inputs}
+        nodes = self.between(given, tensor)
+        return {name for node in nodes for name in node.inputs if name in given}
+
+    def _rank(self, tensor: str) -> int:
+        node = self.makers.get(tensor)
+        return -1 if node is None else self.place[node.name]
+
+    def blocks(self, anchors: Iterable[Anchor]) -> Iterator[tuple[Anchor, ...]]:
+        """The anchors in order, cut so that what a block holds at once keeps to the limit.
+
+        It holds eager's values that go in and come out, and the artifact's twice: fed with
+        eager's values, and as it runs.
+        """
+        block: list[Anchor] = []
+        held: dict[str, int] = {}
+        for anchor in anchors:
+            more = {one.tensor: one.value.size for one in self.reads(anchor)}
+            more[anchor.tensor] = 3 * anchor.value.size
+            if block and sum({**held, **more}.values()) > self._limit:
+                yield tuple(block)
+                block, held = [], {}
+            block.append(anchor)
+            held = {**held, **more}
+        if block:
+            yield tuple(block)
+
+    def given_to(
+        self, anchors: Iterable[Anchor], *, also: Iterable[Anchor] = ()
+    ) -> dict[str, Array]:
+        """Eager's values at the beginnings of these parts, and at `also`; the feed among them."""
+        needed = {one.tensor: one for anchor in anchors for one in self.reads(anchor)}
+        needed.update({one.tensor: one for one in also})
+        arrays = self.arrays({one.value.order for one in needed.values()})
+        given = {name: self._fit(name, arrays[one.value.order]) for name, one in needed.items()}
+        return {**self.feed, **given}
+
+    def arrays(self, orders: Collection[int]) -> dict[int, Array]:
+        """Eager's arrays by order; what the last call gave is not computed again."""
+        if not set(orders) <= set(self._cached):
+            self._cached = self.tape(arrays=orders).arrays
+        self.count(self._cached.values())
+        return {order: self._cached[order] for order in orders}
+
+    def _fit(self, tensor: str, array: Array) -> Array:
+        """Eager's value in the dtype that the artifact has there."""
+        form = self.forms.get(tensor)
+        return array if form is None else array.astype(form.dtype, copy=False)
+
+    def fitted(self, tensor: str, array: Array) -> Array:
+        """An array in the dtype that the artifact has at a tensor."""
+        return self._fit(tensor, array)
+
+    def count(self, *groups: Iterable[Array]) -> None:
+        """Note what is held at once."""
+        self.memory = max(self.memory, sum(a.nbytes for group in groups for a in group))
+
+    def floor(self, anchor: Anchor, given: dict[str, Array], made: Array) -> float | None:
+        """What remains of a part's result when its inputs move by a rounding step."""
+        import numpy as np
+
+        draw = np.random.default_rng(0)
+        moved = {
+            name: (array * (1 + self.scale.step * draw.choice([-1, 1], array.shape))).astype(
+                array.dtype
+            )
+            if array.dtype.kind == "f"
+            else array
+            for name, array in given.items()
+            if name != anchor.tensor
+        }
+        return sqnr(made, self.probe.part(moved, [anchor.tensor])[anchor.tensor])

@@ -1,0 +1,115 @@
+"""The error of every layer by itself, and of the artifact as it runs, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+from ...core.contract import Array
+from .anchors import Anchor
+from .bench import Bench
+from .measure import WORST, below, sqnr
+
+_ROUNDS = 6
+_SUSPECTS = 24  # looked at closely, in order of execution, in one round
+
+
+@dataclass(kw_only=True)
+class Sweep:
+    """SQNR in dB by tensor; None for no error. `guilty` are wrong by themselves, in order."""
+
+    local: dict[str, float | None] = field(default_factory=dict)
+    accumulated: dict[str, float | None] = field(default_factory=dict)
+    guilty: list[Anchor] = field(default_factory=list)
+    changed: str = ""  # what tapping did to the artifact's own outputs
+
+
+def sweep(bench: Bench) -> Sweep:
+    """Measure every layer, and find those that are wrong by themselves."""
+    found = Sweep()
+    _measure(bench, bench.anchors, found, running=True)
+    for _ in range(_ROUNDS):
+        doubtful = suspects(bench, found)
+        wrong, unlike = _judge(bench, doubtful, found)
+        if not unlike:
+            found.guilty = wrong
+            break
+        again = [one for a in unlike for one in bench.followers(a)]
+        bench.drop({a.tensor for a in unlike})
+        for anchor in unlike:
+            found.local.pop(anchor.tensor)
+            found.accumulated.pop(anchor.tensor)
+        kept = [a for a in dict.fromkeys(again) if a.tensor in bench.by_tensor]
+        _measure(bench, sorted(kept, key=lambda a: a.place), found, running=False)
+    return found
+
+
+def _measure(bench: Bench, anchors: Iterable[Anchor], found: Sweep, *, running: bool) -> None:
+    """One run of eager, of the parts, and of the whole where it is asked for, a block."""
+    for block in bench.blocks(anchors):
+        names = [anchor.tensor for anchor in block]
+        given = bench.given_to(block, also=block)
+        made = bench.probe.part(given, names)
+        run = bench.probe.tap(bench.feed, names) if running else {}
+        bench.count(given.values(), made.values(), run.values())
+        for name in names:
+            found.local[name] = sqnr(given[name], made[name])
+            if running:
+                found.accumulated[name] = sqnr(given[name], run[name])
+
+
+def suspects(bench: Bench, found: Sweep) -> list[Anchor]:
+    """Layers whose own error is more than their precision explains, or far above the others'."""
+    known = [value for value in found.local.values() if value is not None]
+    usual = median(known) if known else 0.0
+    limit = max(bench.scale.plain, min(usual - bench.scale.odd, 1.5 * bench.scale.plain))
+    named = [a for a in bench.anchors if below(found.local.get(a.tensor), limit)]
+    return named[:_SUSPECTS]
+
+
+def _judge(bench: Bench, doubtful: list[Anchor], found: Sweep) -> tuple[list[Anchor], list[Anchor]]:
+    """Of these, which are wrong, and which never were what eager's module gives."""
+    wrong: list[Anchor] = []
+    unlike: list[Anchor] = []
+    for anchor in doubtful:
+        given = bench.given_to([anchor], also=[anchor])
+        made = bench.probe.part(given, [anchor.tensor])[anchor.tensor]
+        if not beyond(bench, anchor, given, made, found.local[anchor.tensor]):
+            continue
+        if _matters(bench, anchor, made):
+            wrong.append(anchor)
+        else:
+            unlike.append(anchor)
+            break  # what follows was measured from it
+    return wrong, unlike
+
+
+def beyond(
+    bench: Bench, anchor: Anchor, given: dict[str, Array], made: Array, local: float | None
+) -> bool:
+    """Whether a part's own error is more than rounding its inputs would make of it."""
+    if local is None:
+        return False
+    if local <= WORST:
+        return True
+    floor = bench.floor(anchor, given, made)
+    return floor is None or local < floor - bench.scale.margin
+
+
+def _matters(bench: Bench, anchor: Anchor, made: Array) -> bool:
+    """Whether what comes after goes wrong when it is given what the artifact made here.
+
+    If all of it is right, the artifact means another tensor here than eager does.
+    """
+    if anchor.tensor in bench.probe.outputs:
+        return True
+    for follower in bench.followers(anchor):
+        given = bench.given_to([follower], also=[follower])
+        eager = given[follower.tensor]
+        given[anchor.tensor] = bench.fitted(anchor.tensor, made)
+        result = bench.probe.part(given, [follower.tensor])[follower.tensor]
+        local = sqnr(eager, result)
+        if below(local, bench.scale.plain) and beyond(bench, follower, given, result, local):
+            return True
+    return False

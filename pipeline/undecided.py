@@ -1,0 +1,77 @@
+"""Integers and bools that an artifact gives otherwise: which of them roundoff decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.precision import Precision
+from ..validators.evidence import Reference, Reply
+
+if TYPE_CHECKING:
+    from ..core.contract import Array
+    from .subject import Subject
+
+_DRAWS = 8  # an element that stays the same in eight is not decided by errors of that size
+# What weights and inputs are off by, as a share of themselves: about what each precision's rounding
+# does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves; 8 bits leave
+# some 20 dB).
+_SHARES = {
+    Precision.FP32: 2e-6,
+    Precision.FP16: 1e-3,
+    Precision.BF16: 8e-3,
+    Precision.INT8: 0.1,
+}
+
+
+def with_undecided(
+    references: Sequence[Reference],
+    replies: Sequence[Reply],
+    precision: Precision,
+    subject: Subject,
+) -> list[Reply]:
+    """The replies, those with integers that are not eager's with marks on what roundoff decides.
+
+    Ties in an argmax or a topk, and thresholds that are just met: there eager itself gives another
+    answer when its weights and inputs are off by as much as the precision rounds, or in float64.
+    """
+    told = []
+    for reference, reply in zip(references, replies, strict=True):
+        names = [n for n in reference.outputs if _differs(reference, reply, n)]
+        if names:
+            marks = _undecided(reference, names, _SHARES[precision], subject)
+            told.append(replace(reply, undecided=marks))
+        else:
+            told.append(reply)
+    return told
+
+
+def _differs(reference: Reference, reply: Reply, name: str) -> bool:
+    eager, other = reference.outputs[name], (reply.outputs or {}).get(name)
+    if other is None or eager.dtype.kind not in "iub" or other.shape != eager.shape:
+        return False
+    return bool((eager != other).any())
+
+
+def _undecided(
+    reference: Reference, names: Sequence[str], share: float, subject: Subject
+) -> dict[str, Array]:
+    """By output, where any of the draws, or float64, is not eager's."""
+    import numpy as np
+
+    others = [subject.eager.run_off(reference.feed.arrays, share, seed) for seed in range(_DRAWS)]
+    if reference.exact is not None:
+        others.append(reference.exact)
+    marks: dict[str, Array] = {}
+    for name in names:
+        eager = reference.outputs[name]
+        found = np.zeros(eager.shape, dtype=bool)
+        for outputs in others:
+            other = outputs.get(name)
+            if other is None or other.shape != eager.shape:
+                found[...] = True  # even their number is decided by roundoff
+            else:
+                found |= other != eager
+        marks[name] = found
+    return marks

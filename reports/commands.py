@@ -1,0 +1,86 @@
+"""The commands that do again what a manifest records, as far as it knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from shlex import quote
+
+from ..core.manifest import Manifest
+from .words import clean
+
+FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know
+_WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
+          "calibration": "--calib", "quantizer": "--quantizer",
+          "calib_method": "--calib-method"}  # fmt: skip
+_LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp"}
+_SWITCHES = {"external_data": "--external-data", "half_io": "--half-io"}
+_UNSAID = ("auto", "default", "false")  # what a command without the option means
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line and what it is for."""
+
+    purpose: str
+    text: str
+
+
+def commands_of(manifest: Manifest) -> tuple[Command, ...]:
+    """The order again, the judgement again, what is pending, and the replay of worst feeds."""
+    return tuple(_commands(manifest))
+
+
+def _commands(manifest: Manifest) -> Iterator[Command]:
+    if manifest.order.get("to"):
+        yield Command(purpose="make it again", text=_export(manifest))
+    if manifest.artifacts:
+        yield Command(purpose="judge it again", text=f"modelc validate {FOLDER}")
+    for command in dict.fromkeys(pending.command for pending in manifest.pending):
+        yield Command(purpose="finish what is pending", text=clean(f"{command} {FOLDER}"))
+    for verdict in manifest.verdicts:
+        if verdict.worst is not None and verdict.worst.replay:
+            purpose = f"replay the worst feed of {verdict.artifact} ({verdict.worst.feed})"
+            yield Command(purpose=clean(purpose), text=clean(verdict.worst.replay))
+
+
+def _export(manifest: Manifest) -> str:
+    """The order as a `modelc export`, with paths as seen from the folder above the manifest's."""
+    checkpoint = manifest.checkpoint
+    words = ["modelc", "export", _below(checkpoint.path)]
+    if checkpoint.factory:
+        words += ["--model", checkpoint.factory]
+    for key, value in checkpoint.factory_args.items():
+        words += ["--model-arg", f"{key}={value}"]
+    words += [] if checkpoint.strict else ["--no-strict"]
+    words += ["--allow-pickle"] if checkpoint.allow_pickle else []
+    if manifest.feeds.samples:
+        words += ["--inputs", _below(manifest.feeds.samples)]
+    words += [*_options(manifest.order), "--seed", str(manifest.feeds.seed), "-o", FOLDER]
+    return clean(" ".join(quote(word) for word in words))
+
+
+def _below(path: str) -> str:
+    """A path that is relative to the manifest's folder, seen from the folder above."""
+    if path.startswith("../"):
+        return path.removeprefix("../")
+    return path if path.startswith("/") else f"{FOLDER}/{path}"
+
+
+def _options(order: Mapping[str, str]) -> Iterator[str]:
+    for key, value in order.items():
+        if value in _UNSAID:
+            continue
+        if key in _WORDS:
+            yield from (_WORDS[key], value)
+        elif key in _SWITCHES:
+            yield _SWITCHES[key]
+        elif key in _LISTS:
+            for one in value.split():
+                yield from (_LISTS[key], one)
+
+
+def unsaid(order: Mapping[str, str]) -> dict[str, str]:
+    """What was ordered and is not in the command: options of one format alone."""
+    known = {*_WORDS, *_LISTS, *_SWITCHES}
+    return {key: value for key, value in order.items() if key not in known}

@@ -1,0 +1,175 @@
+"""The page's first part: what was proven, the matrix of artifacts and feeds, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.manifest import Manifest
+from .markup import Markup, code, details, tag
+from .rows import Case, Outcome, Row, counts, feeds_of, overall
+from .words import counted, decibels, figure, one_line, seconds_text, short, size_text
+
+SIGNS = {
+    Outcome.PASSED: "✓",
+    Outcome.FAILED: "✕",
+    Outcome.ERROR: "!",
+    Outcome.PENDING: "…",
+    Outcome.SKIPPED: "–",  # noqa: RUF001 - a dash as a sign
+}
+WORDS = {
+    Outcome.PASSED: "proven",
+    Outcome.FAILED: "refused",
+    Outcome.ERROR: "not judged",
+    Outcome.PENDING: "pending",
+    Outcome.SKIPPED: "skipped",
+}
+_TELLING = {
+    Outcome.PASSED: "Every artifact is eager's equal on every feed.",
+    Outcome.FAILED: "At least one artifact was judged and is wrong.",
+    Outcome.ERROR: "Something could not be judged.",
+    Outcome.PENDING: "What was made is proven; something waits for another host.",
+    Outcome.SKIPPED: "",
+}
+_STEPS = (3.0, 10.0, 20.0)  # dB of headroom at which the colour changes
+_ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
+
+
+def pill(outcome: Outcome, text: str = "") -> Markup:
+    """The outcome as a sign and a word, coloured."""
+    sign = tag("b", SIGNS[outcome], aria_hidden="true")
+    return tag("span", sign, " ", text or WORDS[outcome], class_=f"pill {outcome}")
+
+
+def banner(rows: tuple[Row, ...], manifest: Manifest) -> Markup:
+    """The state of the whole run in words and in numbers."""
+    state = overall(rows)
+    telling = _TELLING[state] if rows else "The run made and judged nothing."
+    found = counts(rows)
+    room = [row.verdict.headroom for row in rows if row.verdict and row.outcome is Outcome.PASSED]
+    least = min((value for value in room if value is not None), default=None)
+    numbers = [(str(found[one]), WORDS[one], str(one)) for one in _ORDER if found[one]]
+    numbers += [(decibels(least), "least headroom", "plain")] if least is not None else []
+    numbers += [(str(len(feeds_of(manifest))), "feeds", "plain")]
+    tiles = [
+        tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
+        for value, label, kind in numbers
+    ]
+    verdict = tag("p", pill(state), " ", telling, class_="telling")
+    return tag("div", verdict, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+
+
+def matrix(rows: Sequence[Row], manifest: Manifest) -> Markup:
+    """Artifacts by feeds, each cell with its headroom as colour and as text."""
+    feeds = feeds_of(manifest)
+    kinds = {feed.name: feed for feed in manifest.feeds.drawn}
+    head = [tag("th", name, scope="col", class_="stay") for name in ("artifact",)]
+    head += [tag("th", "verdict", scope="col")]
+    for name in feeds:
+        kind = kinds[name].kind if name in kinds else None
+        head.append(tag("th", tag("span", name), scope="col", title=kind, class_="feed"))
+    body = [_line(row, feeds, index) for index, row in enumerate(rows)]
+    drawn = tag("table", tag("thead", tag("tr", head)), tag("tbody", body), class_="matrix")
+    return tag("div", tag("div", drawn, class_="scroll", tabindex=0), _legend())
+
+
+def _line(row: Row, feeds: Sequence[str], index: int) -> Markup:
+    by_feed = {case.feed: case for case in row.cases}
+    name = tag("a", row.name, href=f"#row-{index}")
+    cells = [_cell(by_feed.get(feed)) for feed in feeds]
+    return tag("tr", tag("th", name, scope="row", class_="stay"), tag("td", pill(row.outcome)), cells)
+
+
+def _cell(case: Case | None) -> Markup:
+    if case is None:
+        return tag("td", class_="cell none")
+    kind, text = _shade(case)
+    title = one_line(f"{case.feed}: {case.reason or WORDS[case.outcome]}")
+    return tag("td", text, class_=f"cell {kind}", title=title)
+
+
+def _shade(case: Case) -> tuple[str, str]:
+    """The colour's class and the text of one cell."""
+    sign = SIGNS[case.outcome]
+    if case.outcome is Outcome.FAILED:
+        room = case.headroom
+        return "failed", f"{sign} {decibels(room)}" if room is not None and room < 0 else f"{sign} fail"
+    if case.outcome is not Outcome.PASSED:
+        return str(case.outcome), f"{sign} {'error' if case.outcome is Outcome.ERROR else 'skipped'}"
+    if case.loose:
+        return "form", f"{sign} form"
+    if case.headroom is None:
+        return "room3", f"{sign} exact" if case.exact else f"{sign} pass"
+    return f"room{sum(case.headroom >= step for step in _STEPS)}", decibels(case.headroom)
+
+
+def _legend() -> Markup:
+    parts = [
+        ("failed", "✕ beyond a limit"),
+        ("room0", f"under {_STEPS[0]:.0f} dB of headroom"),
+        ("room1", f"{_STEPS[0]:.0f} to {_STEPS[1]:.0f}"),
+        ("room2", f"{_STEPS[1]:.0f} to {_STEPS[2]:.0f}"),
+        ("room3", f"{_STEPS[2]:.0f} and more, or exact"),
+        ("form", "form alone was judged"),
+        ("skipped", "eager rejects the feed"),
+    ]
+    swatches = [tag("span", tag("i", class_=kind), text) for kind, text in parts]
+    return tag("div", swatches, class_="legend")
+
+
+def reasons(rows: Sequence[Row]) -> Markup:
+    """Why each row ended as it did, the worst first, with what was measured."""
+    ranked = sorted(enumerate(rows), key=lambda one: _ORDER.index(one[1].outcome))
+    return tag("div", [_card(row, index) for index, row in ranked])
+
+
+def _card(row: Row, index: int) -> Markup:
+    head = tag("h3", tag("span", row.name, class_="name"), " ", pill(row.outcome))
+    told = [tag("p", row.reason, class_=f"reason {row.outcome}")] if row.reason else []
+    if row.pending is not None:
+        told += [tag("p", warning, class_="note") for warning in row.pending.warnings]
+    told += [tag("p", _facts(row), class_="quiet")] if row.artifact else []
+    told += [tag("p", note, class_="note") for note in row.notes]
+    if row.cases:
+        opened = [row.cases[i] for i in range(len(row.cases))]
+        told.append(details(f"Measures on {counted(len(row.cases), 'feed')}", _measures(opened)))
+    return tag("article", head, told, class_="card", id=f"row-{index}")
+
+
+def _facts(row: Row) -> str:
+    artifact, verdict = row.artifact, row.verdict
+    if artifact is None:
+        return ""
+    parts = [f"{artifact.target} {artifact.precision}", size_text(artifact.size)]
+    parts += [f"captured by {artifact.capture}"] if artifact.capture else []
+    parts += [f"made in {seconds_text(artifact.seconds)}"]
+    if verdict is not None:
+        limits = verdict.tolerance
+        parts.append(f"judged on {verdict.device} in {seconds_text(verdict.seconds)}")
+        parts.append(f"within atol {limits.atol:g}, rtol {limits.rtol:g}, {limits.min_sqnr:g} dB")
+    if artifact.files:
+        parts.append(f"{artifact.files[0].name} sha256 {short(artifact.digest)}")
+    return " · ".join(parts)
+
+
+def _measures(cases: Sequence[Case]) -> Markup:
+    """A row for each output on each feed."""
+    from .markup import table
+
+    rows = [
+        (
+            code(case.feed), code(output.output), f"{SIGNS[Outcome.PASSED]} pass" if output.passed
+            else f"{SIGNS[Outcome.FAILED]} {output.reason}", decibels(output.headroom),
+            "exact" if output.exact else decibels(output.sqnr).lstrip("+"),
+            figure(output.max_abs), figure(output.relative_l2), figure(output.cosine, ".7f"),
+            "x".join(map(str, output.shape)), output.dtype,
+        )
+        for case in cases
+        for output in case.outputs
+    ]  # fmt: skip
+    rows += [
+        (code(case.feed), "", f"{SIGNS[case.outcome]} {case.reason}", *("",) * 7)
+        for case in cases
+        if not case.outputs
+    ]
+    return table("feed", "output", "verdict", ">headroom", ">SQNR", ">max abs", ">relative L2",
+                 ">cosine", "shape", "dtype", rows=rows)  # fmt: skip

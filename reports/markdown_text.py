@@ -1,0 +1,92 @@
+"""Markdown as text: escaping, tables, and fitting blocks under a limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from .words import NONE, counted, one_line
+
+LIMIT = 60_000  # bytes; GitHub refuses a comment of more than 65536 characters
+_RESERVE = 1_000  # for the line that says what was cut
+_SHARE = 0.6  # of the limit that one block may take, so that others are left
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$])")
+_LIVE = re.compile(r"(@|#(?=\d)|://|www\.)")  # mentions, issue numbers, links
+_TICKS = re.compile("`+")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the document, cut at its end where it is too long."""
+
+    name: str
+    lines: Sequence[str] = field(default_factory=list)
+
+
+def prose(text: str, limit: int = 700) -> str:
+    """Foreign text as text: no markup, no mention, no link."""
+    escaped = _SPECIAL.sub(r"\\\1", one_line(text, limit))
+    return _LIVE.sub(lambda found: f"{found.group()}\u200b", escaped)
+
+
+def code(text: str, limit: int = 160) -> str:
+    """Foreign text as a code span, fit for a table cell."""
+    line = one_line(text, limit) or NONE
+    longest = max((len(run) for run in _TICKS.findall(line)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if longest else ""
+    return f"{fence}{space}{line.replace('|', chr(92) + '|')}{space}{fence}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table; titles that start with `>` are of figures."""
+    rules = ["---:" if title.startswith(">") else "---" for title in head]
+    titles = [title.removeprefix(">") for title in head]
+    lines = [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
+    return ["", *lines, ""]
+
+
+def folded(title: str, lines: Iterable[str]) -> list[str]:
+    """Lines that open at a click; none where there are none."""
+    found = list(lines)
+    if not found:
+        return []
+    return [f"<details><summary>{title}</summary>", "", *found, "", "</details>", ""]
+
+
+def fitted(first: str, blocks: Iterable[Block], limit: int = LIMIT) -> str:
+    """The blocks in order, as much as fits in `limit` bytes of UTF-8; what is cut is said."""
+    parts, cut = [first, ""], []
+    left = limit - _RESERVE - len(first)
+    for block in blocks:
+        lines, dropped = _cut(block, min(left, int(limit * _SHARE)))
+        parts += lines
+        left -= _bytes(lines)
+        if dropped:
+            cut.append(f"{block.name} ({counted(dropped, 'line')})")
+    if cut:
+        parts += ["", f"*Cut to stay under {limit // 1000} kB: {', '.join(cut)}; see report.html.*"]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _bytes(lines: Iterable[str]) -> int:
+    return sum(len(line.encode()) + 1 for line in lines)
+
+
+def _cut(block: Block, room: int) -> tuple[list[str], int]:
+    """As many lines as fit in `room` bytes, and how many did not."""
+    lines = list(block.lines)
+    if _bytes(lines) <= room:
+        return lines, 0
+    closing = ["", "</details>", ""] if lines[0].startswith("<details>") else [""]
+    kept: list[str] = []
+    room -= _bytes(closing)
+    for line in lines:
+        size = _bytes([line])
+        if size > room:
+            break
+        kept.append(line)
+        room -= size
+    dropped = sum(1 for line in lines[len(kept) :] if line and line != "</details>")
+    return [*kept, *closing] if kept else [], dropped

@@ -1,0 +1,172 @@
+"""A manifest as rows and cases: what each document shows of the verdicts, worked out once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..core.manifest import Failure, Manifest, Pending
+from ..core.records import Artifact
+from ..core.verdict import OutputVerdict, State, Verdict
+
+REJECTED = "rejected/"  # what the pipeline puts before the name of a refused artifact
+
+
+class Outcome(StrEnum):
+    """How a case ended. `failed` was judged and is wrong; `error` could not be judged."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    PENDING = "pending"
+    SKIPPED = "skipped"
+
+
+_OF_STATE = {
+    State.PASSED: Outcome.PASSED,
+    State.FAILED: Outcome.FAILED,
+    State.ERROR: Outcome.ERROR,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One artifact on one feed. `headroom` is the smallest over the outputs, in dB."""
+
+    feed: str
+    outcome: Outcome
+    reason: str = ""
+    outputs: tuple[OutputVerdict, ...] = ()
+
+    @property
+    def headroom(self) -> float | None:
+        """The smallest headroom in dB of the outputs that count; None where there is none."""
+        found = (o.headroom for o in self.outputs if o.headroom is not None and not o.loose)
+        return min(found, default=None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every output is eager's to the bit."""
+        return bool(self.outputs) and all(output.exact for output in self.outputs)
+
+    @property
+    def loose(self) -> bool:
+        """Whether only form was judged: shape, dtype, NaN/Inf."""
+        return bool(self.outputs) and all(output.loose for output in self.outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One artifact, failed step or pending step, with its cases by feed."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    cases: tuple[Case, ...] = ()
+    artifact: Artifact | None = None
+    verdict: Verdict | None = None
+    failure: Failure | None = None
+    pending: Pending | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the verdict and the artifact say beside it, each once."""
+        verdict = () if self.verdict is None else self.verdict.notes
+        artifact = () if self.artifact is None else self.artifact.notes
+        return tuple(dict.fromkeys((*verdict, *artifact)))
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether no case says why the row did not pass: the reason is the whole artifact's."""
+        return self.outcome not in {case.outcome for case in self.cases}
+
+
+def rows_of(manifest: Manifest) -> tuple[Row, ...]:
+    """Every artifact in the manifest's order, then failed steps, then pending ones."""
+    broken = {failure.step for failure in manifest.failures}
+    return (
+        *(_artifact_row(artifact, manifest) for artifact in manifest.artifacts),
+        *(_failed_row(failure) for failure in manifest.failures),
+        *(
+            Row(name=one.step, outcome=Outcome.PENDING, reason=one.reason, pending=one)
+            for one in manifest.pending
+            if one.step not in broken
+        ),
+    )
+
+
+def feeds_of(manifest: Manifest) -> tuple[str, ...]:
+    """Names of all feeds: those that were drawn, then those that verdicts name beside them."""
+    drawn = (feed.name for feed in manifest.feeds.drawn)
+    judged = (feed for verdict in manifest.verdicts for feed in _feeds(verdict))
+    return tuple(dict.fromkeys((*drawn, *judged)))
+
+
+def counts(rows: tuple[Row, ...]) -> Counter[Outcome]:
+    """How many rows ended in each way."""
+    return Counter(row.outcome for row in rows)
+
+
+def overall(rows: tuple[Row, ...]) -> Outcome:
+    """The worst outcome of the rows; nothing at all was not judged."""
+    found = counts(rows)
+    order = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
+    return next((outcome for outcome in order if found[outcome]), Outcome.ERROR)
+
+
+def _artifact_row(artifact: Artifact, manifest: Manifest) -> Row:
+    verdict = manifest.verdict_of(artifact.name)
+    if verdict is None:
+        reason = "there is no verdict on it"
+        return Row(name=artifact.name, outcome=Outcome.ERROR, reason=reason, artifact=artifact)
+    return Row(
+        name=artifact.name,
+        outcome=_OF_STATE[verdict.state],
+        reason=verdict.reason,
+        cases=tuple(_cases(verdict, manifest)),
+        artifact=artifact,
+        verdict=verdict,
+    )
+
+
+def _failed_row(failure: Failure) -> Row:
+    reason = f"{failure.message} (hint: {failure.hint})" if failure.hint else failure.message
+    return Row(name=failure.step, outcome=Outcome.ERROR, reason=reason, failure=failure)
+
+
+def _feeds(verdict: Verdict) -> tuple[str, ...]:
+    """The verdict's feeds, those of its outputs included."""
+    return tuple(dict.fromkeys((*verdict.feeds, *(o.feed for o in verdict.outputs))))
+
+
+def _cases(verdict: Verdict, manifest: Manifest) -> Iterator[Case]:
+    """A case for each feed of the verdict, and for each that eager rejected."""
+    by_feed: dict[str, list[OutputVerdict]] = {}
+    for output in verdict.outputs:
+        by_feed.setdefault(output.feed, []).append(output)
+    skipped = {feed.name: feed.skipped for feed in manifest.feeds.drawn if feed.skipped}
+    for name in _feeds(verdict):
+        if name not in skipped or name in by_feed:
+            yield _case(name, tuple(by_feed.get(name, ())), verdict)
+    for name, why in skipped.items():
+        if name not in by_feed:
+            yield Case(feed=name, outcome=Outcome.SKIPPED, reason=f"eager rejects it: {why}")
+
+
+def _case(feed: str, outputs: tuple[OutputVerdict, ...], verdict: Verdict) -> Case:
+    """What one feed says; where nothing was measured, that, and never that it passed."""
+    if not outputs:
+        passed = verdict.state is State.PASSED
+        reason = "nothing was measured on this feed" if passed else verdict.reason
+        outcome = Outcome.SKIPPED if passed else Outcome.ERROR
+        return Case(feed=feed, outcome=outcome, reason=reason)
+    wrong = [output for output in outputs if not output.passed]
+    reason = "; ".join(f"output {o.output!r}: {o.reason}" for o in wrong)
+    return Case(
+        feed=feed,
+        outcome=Outcome.FAILED if wrong else Outcome.PASSED,
+        reason=reason,
+        outputs=outputs,
+    )

@@ -1,0 +1,267 @@
+"""What happens inside eager on one feed: every module call and tensor operation, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..core.arrays import to_array
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..core.contract import Array, Feed
+    from .eager import Eager
+
+_HERE = str(Path(__file__))
+_END = str(Path(__file__).with_name("eager.py"))  # it calls the user's module: no frame beyond is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One tensor that eager computed: what a module call or an operation gave.
+
+    `order` is its place in the run and the same in every run of the same feed. `operation` is the
+    function of torch, empty for a module's output. `call` numbers the module's calls from 0,
+    `leaf` the tensors of one result. `file` and `line` are in the user's code.
+    """
+
+    order: int
+    module: str
+    kind: str
+    call: int
+    operation: str
+    leaf: int
+    shape: tuple[int, ...]
+    dtype: str
+    size: int  # bytes
+    file: str
+    line: int
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return "float" in self.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One call of a torch function as eager made it, to be made again otherwise."""
+
+    name: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Tape:
+    """What one run of eager left: its values, and the arrays and operations that were asked for."""
+
+    values: list[Value] = field(default_factory=list)
+    arrays: dict[int, Array] = field(default_factory=dict)
+    operations: dict[int, Operation] = field(default_factory=dict)
+    outputs: dict[str, Array] = field(default_factory=dict)
+
+
+def record(
+    eager: Eager,
+    feed: Feed,
+    *,
+    arrays: Collection[int] = (),
+    operations: Collection[int] = (),
+) -> Tape:
+    """Run eager once, and note every tensor that it computes.
+
+    Args:
+        eager: the model.
+        feed: one feed.
+        arrays: the orders of the values whose arrays are kept.
+        operations: the orders of the values whose operations are kept with their arguments.
+
+    Raises:
+        CheckpointError: eager rejects the feed.
+    """
+    recorder = _Recorder(frozenset(arrays), frozenset(operations))
+    with recorder.watching(eager.module):
+        recorder.tape.outputs = eager.run(feed)
+    return recorder.tape
+
+
+def state_of(eager: Eager) -> Mapping[str, Array]:
+    """Parameters and buffers by name, aliases included."""
+    state = eager.module.state_dict(keep_vars=False)
+    return {name: to_array(tensor) for name, tensor in state.items() if hasattr(tensor, "dtype")}
+
+
+def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
+    """The module at a path; None where there is none."""
+    try:
+        return eager.module.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+class _Recorder:
+    """Hooks on modules, and a mode that sees each torch function that the user's code calls."""
+
+    def __init__(self, arrays: frozenset[int], operations: frozenset[int]) -> None:
+        self.tape = Tape()
+        self._arrays, self._operations = arrays, operations
+        self._order = 0
+        self._busy = False  # what the recorder itself computes is no part of the model
+        self._stack: list[tuple[str, str, int, tuple[str, int]]] = []
+        self._calls: dict[str, int] = {}
+
+    @contextmanager
+    def watching(self, module: torch.nn.Module) -> Iterator[None]:
+        with ExitStack() as stack:
+            for path, one in module.named_modules():
+                kind = f"{type(one).__module__}.{type(one).__qualname__}"
+                for hook in (
+                    one.register_forward_pre_hook(self._entering(path, kind)),
+                    one.register_forward_hook(self._leaving, always_call=True),
+                ):
+                    stack.callback(hook.remove)
+            stack.enter_context(_watcher(self))
+            yield
+
+    def _entering(self, path: str, kind: str) -> Any:
+        def enter(module: torch.nn.Module, given: object) -> None:  # noqa: ARG001 - torch's own
+            number = self._calls.get(path, 0)
+            self._calls[path] = number + 1
+            self._stack.append((path, kind, number, _frame()))
+
+        return enter
+
+    def _leaving(self, module: object, given: object, result: object) -> None:  # noqa: ARG002
+        path, kind, number, place = self._stack.pop()
+        for leaf, tensor in enumerate(_tensors(result)):
+            self._note(tensor, (path, kind, number), ("", leaf), place)
+
+    def saw(self, name: str, operation: Operation, result: object) -> None:
+        """An operation of the user's code, or of a module of torch's, gave a result."""
+        path, kind, number, _ = self._stack[-1]
+        tensors = list(_tensors(result))
+        if not tensors:
+            return
+        if self._order in self._operations:
+            self.tape.operations[self._order] = operation
+        place = _frame()
+        for leaf, tensor in enumerate(tensors):
+            self._note(tensor, (path, kind, number), (name, leaf), place)
+
+    def _note(
+        self,
+        tensor: torch.Tensor,
+        owner: tuple[str, str, int],
+        what: tuple[str, int],
+        place: tuple[str, int],
+    ) -> None:
+        order, self._order = self._order, self._order + 1
+        self.tape.values.append(
+            Value(
+                order=order,
+                module=owner[0],
+                kind=owner[1],
+                call=owner[2],
+                operation=what[0],
+                leaf=what[1],
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                size=tensor.numel() * tensor.element_size(),
+                file=place[0],
+                line=place[1],
+            )
+        )
+        if order in self._arrays:
+            with self.aside():
+                self.tape.arrays[order] = to_array(tensor)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """While the recorder computes for itself."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    @property
+    def listening(self) -> bool:
+        """Whether what is computed now is the model's."""
+        return bool(self._stack) and not self._busy
+
+    def wants(self) -> bool:
+        """Whether the next value's operation is to be kept."""
+        return self._order in self._operations
+
+
+def _watcher(recorder: _Recorder) -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    class Watcher(TorchFunctionMode):
+        """Tells the recorder of each function; arguments are kept as they were before it."""
+
+        def __torch_function__(
+            self,
+            func: Any,
+            types: object,  # noqa: ARG002 - torch's own
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> object:
+            given = kwargs or {}
+            name = str(getattr(func, "__name__", "")).strip("_")
+            if not recorder.listening or name == "get":  # a property is no operation
+                return func(*args, **given)
+            kept = (args, given)
+            if recorder.wants():
+                with recorder.aside():
+                    kept = (_copied(args), _copied(given))
+            result = func(*args, **given)
+            recorder.saw(name, Operation(name=name, function=func, args=kept[0], kwargs=kept[1]), result)
+            return result
+
+    return Watcher()
+
+
+def _copied(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_copied(one) for one in value)
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    return value
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """The dense tensors of a result, in order."""
+    import torch
+
+    from ..core.tree import leaves
+
+    for _, leaf in leaves(value, lambda one: isinstance(one, torch.Tensor)):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            yield leaf
+
+
+def _frame() -> tuple[str, int]:
+    """The innermost frame that is neither torch's nor ours."""
+    import torch
+
+    skipped = (str(Path(torch.__file__).parent), _HERE, contextlib.__file__, "<")
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _END:
+        if not frame.f_code.co_filename.startswith(skipped):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "", 0

@@ -1,0 +1,137 @@
+"""The user's module in float64: what eager's own roundoff is measured against."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..core.arrays import to_array
+from ..core.call import Binding
+from ..core.errors import first_line
+from .outputs import split_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    from ..core.contract import Array, Feed, Outputs
+
+_ROOM = 0.5  # of the memory that is free: more than that for a copy of the weights is too much
+_WIDTH = 8  # bytes of a float64
+
+
+class NoFloat64(Exception):  # noqa: N818 - no error of anybody's: the judge falls back to its table
+    """The model cannot be run in float64; the message is one line that says why."""
+
+
+def open_exact(module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding) -> Exact:
+    """A copy of the module in float64.
+
+    Raises:
+        NoFloat64: it holds quantized weights, cannot be copied, or memory is too small.
+    """
+    needed = sum(tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers()))
+    free = _free_memory()
+    if free is not None and needed > _ROOM * free:
+        raise NoFloat64(
+            f"its weights need {needed / 1e9:.1f} GB in float64, {free / 1e9:.1f} GB are free"
+        )
+    try:
+        twin = copy.deepcopy(module).double()
+    except Exception as error:
+        raise NoFloat64(f"it cannot be copied in float64: {first_line(error)}") from error
+    return Exact(twin, inputs, binding)
+
+
+class Exact:
+    """The module with float64 weights, fed float64: what each output would be without roundoff.
+
+    Every float dtype that the model's code asks for is raised to float64 as well, so that a
+    `.float()` or `dtype=torch.float32` in forward does not round the reference.
+    """
+
+    def __init__(self, module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding) -> None:
+        self._module = module
+        self._inputs = inputs
+        self._binding = binding
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run one feed; float outputs are float64, the others as they are.
+
+        Raises:
+            NoFloat64: the model refuses float64 (a custom operator, a constant in its code).
+        """
+        import torch
+
+        given = [_raised(torch.from_numpy(_copy(feed[name]))) for name in self._inputs]
+        try:
+            with torch.no_grad(), _default_float64(), _raising():
+                value = self._binding.call(self._module, given)
+        except Exception as error:
+            raise NoFloat64(f"it does not run in float64: {first_line(error)}") from error
+        tensors, _ = split_outputs(value, taken=self._inputs)
+        return {name: to_array(_raised(tensor)) for name, tensor in tensors.items()}
+
+
+@contextmanager
+def _default_float64() -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _raising() -> TorchFunctionMode:
+    """A mode in which every call that asks for a smaller float dtype gets float64."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    smaller = {torch.float32, torch.float16, torch.bfloat16}
+    methods = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+
+    def raised(value: object) -> object:
+        if isinstance(value, torch.dtype) and value in smaller:
+            return torch.float64
+        return value
+
+    class Raising(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            if func in methods:
+                return args[0].double()
+            named = {key: raised(value) for key, value in (kwargs or {}).items()}
+            return func(*(raised(value) for value in args), **named)
+
+    return Raising()
+
+
+def _raised(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _copy(array: Array) -> Array:
+    import numpy as np
+
+    return np.array(array, order="C")
+
+
+def _free_memory() -> int | None:
+    """Bytes that the system says are free for a new process; None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - a kernel's file
+            known = dict(line.split(":", 1) for line in lines)
+        return int(known["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None

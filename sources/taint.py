@@ -1,0 +1,327 @@
+"""Sees where a run of eager turns tensor data that came from its inputs into Python values."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    import torch
+
+_OURS = str(Path(__file__).parent.parent)
+_ROOMS = tuple(f"{_OURS}/{room}/" for room in ("sources", "core", "pipeline", "converters"))
+_STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
+_PACKAGES = ("site-packages", "dist-packages")  # within the standard library's own folder
+# Frames of torch that only pass a call of the user's on.
+_PASSING = ("_tensor.py", "overrides.py", "_python_dispatch.py", "_ops.py", "_jit_internal.py")
+# What tells of a tensor's form, never of its data. What is not named here counts as data.
+_SIZES = frozenset(("size", "numel", "nelement", "__len__", "shape"))
+_FORM = frozenset(
+    (
+        "dim", "ndimension", "stride", "storage_offset", "element_size", "is_contiguous", "type",
+        "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_inference", "is_conj",
+        "is_neg", "is_pinned", "is_set_to", "is_shared", "get_device", "dense_dim", "sparse_dim",
+        "__hash__", "data_ptr", "has_names", "q_scale", "q_zero_point", "q_per_channel_axis",
+        "result_type", "can_cast", "is_distributed", "__reduce_ex__", "is_nested", "_is_view",
+        "_has_compatible_shallow_copy_type", "_nnz", "is_coalesced", "_dimI", "_dimV",
+    )
+)  # fmt: skip
+_MEMORY = frozenset(("numpy", "__array__", "__dlpack__"))
+# Operators that give a Python value, and those that give new tensors of a form alone.
+_SCALARS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
+_OF_FORM = frozenset(
+    f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn")
+) | frozenset(
+    ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided", "empty_strided")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One place of the user's code; the span is (line, column, last line, last column)."""
+
+    file: str
+    function: str
+    span: tuple[int, int, int, int]
+
+    @property
+    def line(self) -> int:
+        """Where it starts, counted from one."""
+        return self.span[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """Tensor data that became a Python value, or sizes that depend on data where `size`.
+
+    `sites` are the user's frames, the innermost first. `within` says that it was torch's own
+    Python code that asked, `module` is the path of the module that did.
+    """
+
+    sites: tuple[Site, ...]
+    size: bool = False
+    within: bool = False
+    module: str = ""
+
+
+Seen: TypeAlias = dict[Conversion, list[str]]  # with the values, as text, in order
+
+
+@contextmanager
+def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[Seen]:
+    """While in the block, collect every conversion of data that depends on `inputs`.
+
+    Parameters and buffers are no data: what they say is the same on every feed. Where Python
+    values have left the tensors once, tensors of unknown origin count as data as well.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    book = _Book(module, inputs)
+
+    class Calls(TorchFunctionMode):  # type: ignore[misc]  # torch's own class is not typed
+        """Sees calls as the user wrote them: those that give Python values."""
+
+        def __torch_function__(  # noqa: PLR0913 - torch's protocol
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> object:
+            given = kwargs or {}
+            answer = func(*args, **given)
+            book.called(func, (*args, *given.values()), answer)
+            return answer
+
+    class Operators(TorchDispatchMode):
+        """Follows data from operator to operator, those within torch included."""
+
+        def __torch_dispatch__(  # noqa: PLR0913 - torch's protocol
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> object:
+            given = kwargs or {}
+            answer = func(*args, **given)
+            book.computed(func, args, given, answer)
+            return answer
+
+    with torch.no_grad(), Operators(), Calls():
+        yield book.seen
+
+
+@contextmanager
+def capture_watch() -> Iterator[Seen]:
+    """While in the block, collect every place where a tensor gave up a plain Python value."""
+    from torch.overrides import TorchFunctionMode
+
+    seen: Seen = {}
+
+    class Calls(TorchFunctionMode):  # type: ignore[misc]  # torch's own class is not typed
+        """Sees each call that leaves the tensors, whatever the tensors depend on."""
+
+        def __torch_function__(  # noqa: PLR0913 - torch's protocol
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> object:
+            answer = func(*args, **(kwargs or {}))
+            name = _name_of(func)
+            if _is_plain(answer, name) and not _tells_form(func, name):
+                _note(seen, answer, {})
+            return answer
+
+    with Calls():
+        yield seen
+
+
+@dataclass
+class _Book:
+    """Which storages hold data of the inputs, which have sizes that depend on it."""
+
+    module: torch.nn.Module
+    inputs: Iterable[torch.Tensor]
+    seen: Seen = field(default_factory=dict)
+    leaked: bool = False
+
+    def __post_init__(self) -> None:
+        self.data: dict[int, bool] = {}  # by storage: whether it holds data of the inputs
+        self.shaped: set[int] = set()
+        self.held: list[object] = []  # weak references, so that no address is used again
+        self.paths = {id(part): name for name, part in self.module.named_modules()}
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            self._mark(tensor, data=False)
+        for tensor in self.inputs:
+            self._mark(tensor, data=True)
+
+    def called(self, func: Any, args: Sequence[object], answer: object) -> None:
+        """Note a call that gave a Python value of data."""
+        name = _name_of(func)
+        if not _is_plain(answer, name):
+            return
+        tensors = list(_tensors_of(args))
+        if _tells_form(func, name):
+            if name in _SIZES and any(_key(t) in self.shaped for t in tensors):
+                _note(self.seen, answer, self.paths, size=True)
+        elif any(self._is_data(tensor) for tensor in tensors):
+            self._note(answer)
+
+    def computed(
+        self, func: Any, args: Sequence[object], kwargs: dict[str, object], answer: object
+    ) -> None:
+        """Pass data on from what an operator took to what it gave and wrote."""
+        given = list(_tensors_of((*args, *kwargs.values())))
+        data = any([self._is_data(tensor) for tensor in given]) or (not given and self.leaked)
+        name = func._schema.name.partition("::")[2]
+        if data and name in _SCALARS:
+            self._note(answer)
+        shaped = any(_key(tensor) in self.shaped for tensor in given)
+        shaped = shaped or (data and _sizes_by_data(func, name, given))
+        data = data and name not in _OF_FORM
+        for tensor in _tensors_of((answer,)):
+            self._mark(tensor, data=data or self.data.get(_key(tensor), False))
+            if shaped and tensor.dim():
+                self.shaped.add(_key(tensor))
+        if data:
+            for tensor in _written(func, args, kwargs):
+                self._mark(tensor, data=True)
+
+    def _note(self, answer: object) -> None:
+        self.leaked = self.leaked or not isinstance(answer, bool)
+        _note(self.seen, answer, self.paths)
+
+    def _is_data(self, tensor: torch.Tensor) -> bool:
+        return self.data.get(_key(tensor), self.leaked)
+
+    def _mark(self, tensor: torch.Tensor, *, data: bool) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        key = _key(tensor)
+        if key and key not in self.data:
+            self.held.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]  # torch's own
+        self.data[key] = data or self.data.get(key, False)
+
+
+def _key(tensor: torch.Tensor) -> int:
+    """The tensor's storage; 0 for all that have none, which therefore count as one."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _tensors_of(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_of(value)
+        elif isinstance(value, dict):
+            yield from _tensors_of(value.values())
+
+
+def _written(
+    func: Any, args: Sequence[object], kwargs: dict[str, object]
+) -> Iterator[torch.Tensor]:
+    """The arguments that an operator changes."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            yield from _tensors_of((value,))
+
+
+def _sizes_by_data(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
+    """Whether the operator's output has as many elements as the data says: `nonzero`, `x[mask]`."""
+    import torch
+
+    if name == "index":
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in given[1:])
+    return torch.Tag.dynamic_output_shape in func.tags
+
+
+def _name_of(func: Any) -> str:
+    name = str(getattr(func, "__name__", ""))
+    return str(getattr(func.__self__, "__name__", "")) if name == "__get__" else name
+
+
+def _tells_form(func: Any, name: str) -> bool:
+    """Whether the call tells of a tensor's form; an attribute never tells of its data."""
+    return name in _SIZES or name in _FORM or getattr(func, "__name__", "") == "__get__"
+
+
+def _is_plain(answer: object, name: str) -> bool:
+    """Whether a call gave Python values or an array, no tensor and no symbol of a capture."""
+    if name in _MEMORY:
+        return True
+    if isinstance(answer, (list, tuple)):
+        return bool(answer) and all(_is_plain(part, name) for part in answer)
+    return isinstance(answer, (bool, int, float, complex))
+
+
+def _note(seen: Seen, answer: object, paths: dict[int, str], *, size: bool = False) -> None:
+    sites, within, module = _where(paths)
+    if sites:
+        conversion = Conversion(sites=sites, size=size, within=within, module=module)
+        seen.setdefault(conversion, []).append(_text(answer))
+
+
+def _text(answer: object) -> str:
+    """The value, to be compared; arrays by their bytes."""
+    if hasattr(answer, "tobytes"):
+        return f"{hash((answer.tobytes(), getattr(answer, 'shape', ())))}"
+    return repr(answer)
+
+
+def _where(paths: dict[int, str]) -> tuple[tuple[Site, ...], bool, str]:
+    """The user's frames that led here, whether torch's code asked, and the innermost module."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    sites: list[Site] = []
+    within, module = False, ""
+    while frame is not None and not frame.f_code.co_filename.startswith(_ROOMS):
+        name = frame.f_code.co_filename
+        if is_users(name):
+            sites.append(_site(frame))
+            module = module or paths.get(id(frame.f_locals.get("self")), "")
+        elif not sites:
+            within = within or (name != __file__ and not name.endswith(_PASSING))
+        frame = frame.f_back
+        while frame is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+    return tuple(sites), within, module
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the model's code: not torch, NumPy, the standard library or ours."""
+    import numpy as np
+    import torch
+
+    if file.startswith(("<", *_ROOMS)):
+        return False
+    roots = tuple(f"{Path(str(library.__file__)).parent}/" for library in (torch, np))
+    if file.startswith(roots):
+        return False
+    inner = file.removeprefix(_STDLIB)
+    return inner == file or inner.startswith(_PACKAGES)
+
+
+def _site(frame: FrameType) -> Site:
+    return Site(
+        file=frame.f_code.co_filename,
+        function=frame.f_code.co_name,
+        span=_span(frame.f_code, frame.f_lasti, frame.f_lineno),
+    )
+
+
+def _span(code: CodeType, offset: int, line: int) -> tuple[int, int, int, int]:
+    """Where the instruction stands in the source; the bare line where that is not known."""
+    found = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
+    first, last, column, end = found
+    if first is None or last is None or column is None or end is None:
+        return line, -1, line, -1
+    return first, column, last, end

@@ -1,0 +1,122 @@
+"""What one model answered on labelled samples: a few bytes a sample, and the metric over all."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..core.contract import Array
+from ..core.errors import UsageError
+from ..core.names import unknown
+from .own_metric import WholeMetric, own_metric
+from .task_metrics import BUILT_IN, SampleMetric, SquaredError, TopK
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Answers:
+    """What one model answered on the labelled samples seen so far."""
+
+    def __init__(self, metric: SampleMetric | WholeMetric) -> None:
+        self.metric = metric
+        self.classes = 0
+        self._scores = array("d")
+        self._top = array("q")
+        self._width = 0
+        self._nonfinite = array("q")
+        self._predictions: list[Array] = []  # of `whole` metrics alone
+        self._labels: list[Array] = []
+        self._value: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._nonfinite)
+
+    def add(self, predictions: Array, labels: Array) -> None:
+        """Take a batch; both have one row a sample.
+
+        Raises:
+            LabelFaultError: a label cannot be scored.
+            UsageError: the user's own metric raised.
+        """
+        import numpy as np
+
+        rows = len(labels)
+        flat = predictions.reshape(rows, -1)
+        bad = ~np.isfinite(flat) if flat.dtype.kind in "fc" else np.zeros(flat.shape, dtype=bool)
+        self._nonfinite.extend(bad.sum(axis=1).tolist())
+        self._value = None
+        if isinstance(self.metric, WholeMetric):
+            self._predictions += [np.array(row) for row in predictions]
+            self._labels += [np.array(row) for row in labels]
+            return
+        scored = self.metric.score(predictions, labels)
+        self._scores.extend(scored.scores.tolist())
+        if scored.top is not None:
+            self._width, self.classes = scored.top.shape[1], scored.classes
+            self._top.extend(scored.top.reshape(-1).tolist())
+
+    @property
+    def value(self) -> float:
+        """The metric over all samples.
+
+        Raises:
+            UsageError: the user's own metric raised, or gave no number.
+        """
+        if self._value is None:
+            if isinstance(self.metric, WholeMetric):
+                self._value = self.metric.value(self._predictions, self._labels)
+            else:
+                self._value = float(self.scores.mean())
+        return self._value
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """One a sample; empty of `whole` metrics."""
+        import numpy as np
+
+        return np.array(self._scores, dtype=np.float64)
+
+    @property
+    def nonfinite(self) -> NDArray[np.int64]:
+        """How many values of each sample's answer are NaN or Inf."""
+        import numpy as np
+
+        return np.array(self._nonfinite, dtype=np.int64)
+
+    @property
+    def top(self) -> NDArray[np.int64] | None:
+        """The classes answered, best first, of shape (samples, k); None where there are none."""
+        import numpy as np
+
+        if not self._width:
+            return None
+        return np.array(self._top, dtype=np.int64).reshape(-1, self._width)
+
+    def at(self, metric: WholeMetric, places: Sequence[int]) -> float:
+        """The metric over samples chosen with repetition."""
+        chosen = [self._predictions[place] for place in places]
+        return metric.value(chosen, [self._labels[place] for place in places])
+
+
+def metric_named(name: str, load: Callable[[str], object]) -> SampleMetric | WholeMetric:
+    """The built-in metric of that name, or the user's `package.module:function`.
+
+    Raises:
+        UsageError: there is no such metric, or the user's is not as it has to be.
+    """
+    if name == "mse":
+        return SquaredError()
+    if name in BUILT_IN:
+        return TopK(name=name, k=int(name.removeprefix("top")))
+    if ":" not in name:
+        raise unknown("metric", name, [*BUILT_IN, "PKG.MOD:FUNCTION"])
+    found = load(name)
+    if not callable(found):
+        raise UsageError(
+            f"--metric {name} is a {type(found).__name__}, which cannot be called",
+            hint="name a function of predictions and labels",
+        )
+    return own_metric(name, found)

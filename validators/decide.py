@@ -1,0 +1,241 @@
+"""Holds what was measured to a tolerance: the same when judged, and when judged again later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..core.verdict import (
+    ChannelVerdict,
+    FillMeasures,
+    OutputVerdict,
+    State,
+    Tolerance,
+    Verdict,
+)
+from .channels import MARGIN
+from .compare import MISSING, VALUES
+from .scale import Scale
+
+_END = 400.0  # dB
+_FLOATS = ("float", "complex", "bfloat")
+
+
+def decide(
+    measured: Verdict, tolerance: Tolerance, told: Mapping[str, str] | None = None
+) -> Verdict:
+    """The verdict that these measures make at this tolerance; `told` describes feeds by name.
+
+    It passes without `faults`, with the form of every output right, each float output within its
+    limits on every feed that counts and in every channel, and enough rows agreeing. An artifact
+    that answered no feed stays an error: there is nothing to hold to anything.
+    """
+    if measured.state is State.ERROR:
+        return replace(measured, tolerance=tolerance)
+    names = dict.fromkeys(output.output for output in measured.outputs)
+    limits = {name: tolerance.of(name) for name in names}
+    scales = {name: _scale(name, measured.outputs) for name in names}
+    agreeing = {name for name in names if _agrees(name, measured.outputs, limits[name])}
+    outputs = tuple(
+        replace(o, passed=True, reason="", headroom=None)
+        if o.form_kind == VALUES and o.output in agreeing
+        else _decided(o, limits[o.output], scales[o.output])
+        for o in measured.outputs
+    )
+    quiet = {name for name in names if _is_right(name, outputs)}
+    channels = [
+        channel_fault(channel, limits[channel.output])
+        for channel in measured.channels
+        if channel.output in quiet
+    ]
+    agreement = [_agreement(name, outputs, limits[name]) for name in names]
+    reason = "; ".join(
+        part
+        for part in (*measured.faults, *_worst(outputs, told or {}), *channels, *agreement)
+        if part
+    )
+    return replace(
+        measured,
+        outputs=outputs,
+        tolerance=tolerance,
+        reason=reason,
+        state=State.FAILED if reason else State.PASSED,
+    )
+
+
+def is_excused(output: OutputVerdict, tolerance: Tolerance) -> bool:
+    """Whether it passed the table as roundoff at its usual scale, not at its own."""
+    by_floor = tolerance.floor_factor is not None and output.times_floor is not None
+    return (
+        output.passed and not output.loose and not by_floor and bool(_excess(output, tolerance)[0])
+    )
+
+
+def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
+    """What is wrong with a channel; empty where nothing is."""
+    where = f"output {channel.output!r} channel {channel.channel} of axis {channel.axis}"
+    more = f" (and {channel.more} more)" if channel.more else ""
+    if channel.times_floor is not None:
+        factor = tolerance.floor_factor
+        if factor is None or channel.times_floor <= factor:
+            return ""
+        return f"{where}: {_times(channel.times_floor, factor)} over all feeds"
+    least = tolerance.min_sqnr - MARGIN
+    sqnr = -math.inf if channel.sqnr is None else channel.sqnr
+    if sqnr >= least or channel.max_abs <= channel.allowed:
+        return ""
+    return f"{where}: SQNR {sqnr:.1f} dB < {least:g} over all feeds{more}"
+
+
+def _scale(name: str, outputs: Sequence[OutputVerdict]) -> Scale:
+    return Scale.of(o for o in outputs if o.output == name and not o.loose)
+
+
+def _is_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
+    """Whether the output passed on every feed, so that its channels are what is left to see."""
+    return all(o.passed for o in outputs if o.output == name and not o.loose)
+
+
+def _decided(output: OutputVerdict, limits: Tolerance, scale: Scale) -> OutputVerdict:
+    if output.form:
+        clue = "" if output.loose or output.form_kind == MISSING else output.clue
+        return replace(output, passed=False, reason=output.form + clue, headroom=None)
+    if output.loose or not output.dtype.startswith(_FLOATS):
+        return replace(output, passed=True, reason="", headroom=None)
+    over, headroom = _excess(output, limits)
+    if over and _by_table(output, limits) and scale.excuses(output, limits):
+        over, headroom = "", 0.0
+    if output.fill is not None:
+        wrong, room = _fill_excess(output.fill, limits)
+        headroom = room if headroom is None else min(headroom, room)
+        over = over or (f"fill: {wrong}" if wrong else "")
+    return replace(
+        output, passed=not over, reason=over + output.clue if over else "", headroom=headroom
+    )
+
+
+def _by_table(output: OutputVerdict, limits: Tolerance) -> bool:
+    return limits.floor_factor is None or output.times_floor is None
+
+
+def _excess(output: OutputVerdict, limits: Tolerance) -> tuple[str, float | None]:
+    """What is over its limit, and the headroom in dB: negative is over."""
+    if output.exact:
+        return "", None
+    if not _by_table(output, limits):
+        return _floor_excess(output, limits)
+    parts, rooms = _table_excess(output.max_abs, output.peak, output.sqnr, limits)
+    least = limits.min_cosine
+    if least is not None and output.cosine is not None and least < 1:
+        rooms.append(10 * math.log10((1 - least) / max(1 - output.cosine, 1e-16)))
+        if output.cosine < least:
+            parts.append(f"cosine {output.cosine:.6f} < {least:g}")
+    return ", ".join(parts), min(rooms, default=None)
+
+
+def _floor_excess(output: OutputVerdict, limits: Tolerance) -> tuple[str, float | None]:
+    times, factor = output.times_floor or 0.0, limits.floor_factor or 0.0
+    room = _room(factor, times)
+    if times <= factor:
+        return "", room
+    sqnr = "" if output.sqnr is None else f", SQNR {output.sqnr:.1f} dB"
+    largest = "" if output.max_abs is None else f", max abs {output.max_abs:.1e}"
+    return f"{_times(times, factor)}{sqnr}{largest}", room
+
+
+def _room(limit: float, value: float) -> float:
+    """How far in dB a value is below its limit; within +-400, which JSON can hold."""
+    if not value:
+        return _END
+    return max(-_END, min(_END, 20 * math.log10(limit / value))) if limit else -_END
+
+
+def _times(times: float, factor: float) -> str:
+    return f"{times:.3g} times as far from float64 as eager is (limit {factor:g})"
+
+
+def _fill_excess(fill: FillMeasures, limits: Tolerance) -> tuple[str, float]:
+    parts, rooms = _table_excess(fill.max_abs, fill.peak, fill.sqnr, limits)
+    return ", ".join(parts), min(rooms, default=_END)
+
+
+def _table_excess(
+    max_abs: float | None, peak: float | None, sqnr: float | None, limits: Tolerance
+) -> tuple[list[str], list[float]]:
+    """What is over `atol + rtol * peak` or below `min_sqnr`, and how far each is from its limit."""
+    parts: list[str] = []
+    rooms: list[float] = []
+    limit = limits.atol + limits.rtol * (peak or 0.0)
+    if max_abs:
+        rooms.append(_room(limit, max_abs))
+        if max_abs > limit:
+            parts.append(f"max abs {_beside(max_abs, limit, 'e')}")
+    if sqnr is not None:
+        rooms.append(sqnr - limits.min_sqnr)
+        if sqnr < limits.min_sqnr:
+            parts.append(f"SQNR {_beside(sqnr, limits.min_sqnr, 'f')}")
+    return parts, rooms
+
+
+def _beside(value: float, limit: float, style: str) -> str:
+    """`3.1e-02 > 1.2e-03` or `31.2 dB < 90`, with as many digits as tell the two apart."""
+    for digits in range(1, 17):
+        left, right = f"{value:.{digits}{style}}", f"{limit:.{digits}{style}}"
+        if left != right:
+            break
+    else:
+        left, right = repr(value), repr(limit)
+    return f"{left} > {right}" if style == "e" else f"{left} dB < {limit:g}"
+
+
+def _agrees(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> bool:
+    """Whether enough integers over all feeds are eager's, where that is what is asked for."""
+    counted = [o for o in outputs if o.output == name and not o.loose]
+    sizes = sum(math.prod(o.shape) for o in counted)
+    if limits.min_agreement is None or not sizes:
+        return False
+    if any(o.form and o.form_kind != VALUES for o in counted):
+        return False
+    return 1 - sum(o.wrong for o in counted) / sizes >= limits.min_agreement
+
+
+def _agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> str:
+    """Too few rows whose largest element is eager's, over all feeds that count."""
+    least = limits.min_agreement
+    counted = [
+        o for o in outputs
+        if o.output == name and not o.loose and not o.form and o.top1_agreement is not None
+    ]  # fmt: skip
+    rows = sum(o.rows for o in counted)
+    if least is None or not rows:
+        return ""
+    share = sum(o.rows * (o.top1_agreement or 0.0) for o in counted) / rows
+    if share >= least:
+        return ""
+    return (
+        f"output {name!r}: the largest element is eager's in {share:.1%} of {rows} rows "
+        f"(limit {least:.0%}), beyond what the errors explain"
+    )
+
+
+def _severity(output: OutputVerdict) -> float:
+    """Ranks failures.
+
+    An integer that is off (an argmax that flipped) mostly follows from a float that is off, and a
+    missing output is told by name already.
+    """
+    if output.form:
+        return {MISSING: -1.0, VALUES: 0.0}.get(output.form_kind, math.inf)
+    return -(output.headroom or 0.0)
+
+
+def _worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[str]:
+    """The worst failing output, its feed and why, and how many more failed."""
+    failed = [o for o in outputs if not o.passed and _severity(o) >= 0]
+    if not failed:
+        return []
+    worst = max(failed, key=_severity)
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    feed = told.get(worst.feed, worst.feed)
+    return [f"output {worst.output!r} on feed {feed}: {worst.reason}{more}"]

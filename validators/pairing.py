@@ -1,0 +1,112 @@
+"""Two models' answers on the same labelled samples: the drop, its interval, where they differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.errors import UsageError
+from .answers import Answers
+from .intervals import Interval, bootstrap, paired_difference, percentile_interval, wilson
+from .own_metric import WholeMetric
+from .task_metrics import Metric, TopK
+
+SECONDS = 30.0  # for resampling a metric of the user's own
+_FEWEST, _MOST = 100, 2000  # resamples of it
+_MANY_CLASSES = 10
+_TIMES_CHANCE = 3  # below it, of many classes, labels are likelier wrong than the model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """`drop` is positive for worse; its interval is in the same unit."""
+
+    drop: float
+    interval: Interval
+    differing: tuple[int, ...]  # places of the samples that are answered otherwise
+
+
+def paired(eager: Answers, artifact: Answers) -> Paired:
+    """Compare two models on the same samples in the same order.
+
+    Raises:
+        UsageError: the user's own metric raised, or a relative drop is not defined.
+    """
+    metric = eager.metric
+    if metric.relative and eager.value == 0:
+        raise UsageError(
+            f"eager's {metric.name} is 0, so a drop relative to it is not defined",
+            hint="give labels that are not eager's own answers, or a metric without `relative`",
+        )
+    if isinstance(metric, TopK):
+        return _of_hits(eager, artifact, metric)
+    drop = drop_of(metric, eager.value, artifact.value)
+    if isinstance(metric, WholeMetric):
+        return Paired(drop=drop, interval=_resampled(eager, artifact, metric), differing=())
+    interval = bootstrap(
+        eager.scores, artifact.scores, lambda one, other: drop_of(metric, one, other)
+    )
+    return Paired(drop=drop, interval=interval, differing=())
+
+
+def drop_of(metric: Metric, eager: float, artifact: float) -> float:
+    """What the artifact loses; of a relative metric as a part of eager's value."""
+    drop = eager - artifact if metric.higher_is_better else artifact - eager
+    if not metric.relative:
+        return drop
+    return drop / abs(eager) if eager else float("inf") if drop > 0 else 0.0
+
+
+def _of_hits(eager: Answers, artifact: Answers, metric: TopK) -> Paired:
+    import numpy as np
+
+    one, other = eager.scores > 0, artifact.scores > 0
+    counts = [int(x.sum()) for x in (one & other, one & ~other, ~one & other, ~one & ~other)]
+    differ = one != other
+    if metric.k == 1 and eager.top is not None and artifact.top is not None:
+        differ = (eager.top != artifact.top).any(axis=1)
+    return Paired(
+        drop=(counts[1] - counts[2]) / len(one),
+        interval=paired_difference(*counts),
+        differing=tuple(np.flatnonzero(differ).tolist()),
+    )
+
+
+def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interval:
+    """The bootstrap of a metric of all samples: as many resamples as its own speed allows."""
+    import numpy as np
+
+    chance, count = np.random.default_rng(0), len(eager)
+    drops: list[float] = []
+    began = time.monotonic()
+    while len(drops) < _MOST:
+        if len(drops) >= _FEWEST and time.monotonic() - began > SECONDS:
+            break
+        places: Sequence[int] = chance.integers(count, size=count).tolist()
+        drops.append(drop_of(metric, eager.at(metric, places), artifact.at(metric, places)))
+    return percentile_interval(drops)
+
+
+def newly_broken(eager: Answers, artifact: Answers) -> tuple[int, ...]:
+    """Places of samples whose answer holds more NaN or Inf than eager's."""
+    import numpy as np
+
+    return tuple(np.flatnonzero(artifact.nonfinite > eager.nonfinite).tolist())
+
+
+def near_chance(answers: Answers) -> str:
+    """Why eager's own accuracy looks as if labels or preprocessing were wrong; empty if not."""
+    metric = answers.metric
+    if not isinstance(metric, TopK) or not answers.classes:
+        return ""
+    chance = metric.k / answers.classes
+    hits, count = int(answers.scores.sum()), len(answers)
+    many = answers.classes >= _MANY_CLASSES * metric.k
+    low = wilson(hits, count).low <= chance or (many and hits / count < _TIMES_CHANCE * chance)
+    if not low:
+        return ""
+    return (
+        f"eager's own {metric.name} is {hits / count:.2%} of {count:,} samples, chance is "
+        f"{chance:.2%}: another order of classes, or another preprocessing?"
+    )

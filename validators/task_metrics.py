@@ -1,0 +1,181 @@
+"""Metrics on labelled data: what one model scores on each sample, and on all of them.
+
+Scores are kept by sample, a few bytes each, so that two models can be compared in pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ..core.contract import Array
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BUILT_IN = ("top1", "top5", "mse")
+_RANK = 2  # samples and classes
+NOTHING = -1  # the class where an answer holds NaN
+
+
+class LabelFaultError(Exception):
+    """A label or an answer that the metric cannot score: at which row of the batch, and why."""
+
+    def __init__(self, row: int, reason: str, *, hint: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+        self.hint = hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A batch's scores by sample; `top` are the classes answered, best first, of shape (n, k)."""
+
+    scores: Array
+    top: Array | None = None
+    classes: int = 0
+
+
+class Metric(Protocol):
+    """A number for how well labelled samples are answered.
+
+    `relative` says that a drop is told as a part of eager's value; else it is a difference in the
+    metric's own unit.
+    """
+
+    @property
+    def name(self) -> str:
+        """As the user names it."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more is better."""
+        ...
+
+    @property
+    def relative(self) -> bool:
+        """Whether a drop is a part of eager's value."""
+        ...
+
+
+class SampleMetric(Metric, Protocol):
+    """A metric that is the mean of the samples' scores."""
+
+    def score(self, predictions: Array, labels: Array) -> Scored:
+        """Score a batch; both have one row a sample.
+
+        Raises:
+            LabelFaultError: a label cannot be scored against its answer.
+            UsageError: the user's own code raised.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK:
+    """The share of samples whose class is among the `k` highest outputs.
+
+    Of equal outputs the first counts as the higher one, as in argmax: an output that is the same
+    for all classes is no hit for all of them.
+    """
+
+    name: str
+    k: int
+    higher_is_better: bool = True
+    relative: bool = False
+
+    def score(self, predictions: Array, labels: Array) -> Scored:
+        """1 for a hit, 0 for none; an answer with NaN is none."""
+        import numpy as np
+
+        answers = _by_class(predictions)
+        count = answers.shape[1]
+        if count <= self.k:
+            raise LabelFaultError(
+                0, f"is answered with {count} values: {self.name} wants more than {self.k} classes",
+                hint="name the output with the classes: --metric-output NAME, or another --metric",
+            )  # fmt: skip
+        wanted = _classes(labels, len(answers), count)[:, None]
+        mine = np.take_along_axis(answers, wanted, axis=1)
+        earlier = np.arange(count)[None] < wanted
+        rank = ((answers > mine) | ((answers == mine) & earlier)).sum(axis=1)
+        top = np.argsort(-answers, axis=1, kind="stable")[:, : self.k]
+        broken = np.isnan(answers).any(axis=1)
+        top[broken] = NOTHING
+        hits = (rank < self.k) & ~broken
+        return Scored(scores=hits.astype(np.float64), top=top, classes=count)
+
+
+def _by_class(predictions: Array) -> Array:
+    """Outputs as float64 of shape (samples, classes); further axes must be of size 1."""
+    import numpy as np
+
+    shape = predictions.shape
+    wide = [size for size in shape[1:] if size != 1]
+    if predictions.dtype.kind != "f" or len(wide) > 1:
+        shown = f"{predictions.dtype} {'x'.join(map(str, shape[1:]))}"
+        raise LabelFaultError(
+            0, f"is answered with {shown}, which is no score a class",
+            hint="name the output with the classes: --metric-output NAME, or give --metric "
+            "PKG.MOD:FN",
+        )  # fmt: skip
+    return predictions.reshape(shape[0], -1).astype(np.float64)
+
+
+def _classes(labels: Array, rows: int, count: int) -> NDArray[np.int64]:
+    """The labels as class numbers below `count`."""
+    import numpy as np
+
+    if labels.size != rows:
+        shown = "x".join(map(str, labels.shape[1:]))
+        raise LabelFaultError(
+            0, f"has a label of {shown}; one class number is wanted",
+            hint="store class numbers, not one-hot rows; for other labels --metric PKG.MOD:FN",
+        )  # fmt: skip
+    flat = labels.reshape(rows)
+    numbers = flat.astype(np.int64)
+    wrong = (numbers != flat) | (numbers < 0) | (numbers >= count)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise LabelFaultError(
+            row, f"has the label {flat[row]:g}; the output has {count} classes, 0 to {count - 1}",
+            hint="count classes from 0, in the order of the outputs",
+        )  # fmt: skip
+    return numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredError:
+    """The mean squared error: of each sample over its elements, then over samples."""
+
+    name: str = "mse"
+    higher_is_better: bool = False
+    relative: bool = True
+
+    def score(self, predictions: Array, labels: Array) -> Scored:
+        """Of each sample, in the square of the labels' unit."""
+        import numpy as np
+
+        rows = len(predictions)
+        answers = predictions.reshape(rows, -1).astype(np.float64)
+        wanted = labels.reshape(rows, -1).astype(np.float64)
+        if answers.shape != wanted.shape or not _same_form(predictions, labels):
+            raise LabelFaultError(
+                0, f"has a label of {_form(labels)}, and the output is {_form(predictions)}",
+                hint="give labels of the output's shape, or name another --metric-output",
+            )  # fmt: skip
+        with np.errstate(all="ignore"):  # what overflows is found as not finite
+            return Scored(scores=np.square(answers - wanted).mean(axis=1))
+
+
+def _form(rows: Array) -> str:
+    return "x".join(map(str, rows.shape[1:])) or "a number"
+
+
+def _same_form(one: Array, other: Array) -> bool:
+    """Whether two rows have one shape, axes of size 1 aside."""
+    first, second = ([size for size in rows.shape[1:] if size != 1] for rows in (one, other))
+    return first == second
