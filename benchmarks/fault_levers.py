@@ -57,9 +57,12 @@ def levers(module: nn.Module, signature: Signature, feed: Feed) -> Levers:
     generator = torch.Generator().manual_seed(0)
     floats = [one for one in outputs if one.is_floating_point() and one.requires_grad]
     total = torch.stack(
-        [(one * torch.randn(one.shape, generator=generator, dtype=one.dtype)).sum() for one in floats]
+        [
+            (one * torch.randn(one.shape, generator=generator, dtype=one.dtype)).sum()
+            for one in floats
+        ]
     ).sum()
-    total.backward()
+    torch.autograd.backward(total)
     pull = {
         name: (value * value.grad).abs().detach()
         for name, value in twin.named_parameters()

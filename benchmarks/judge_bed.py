@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from modelc.benchmarks import zoo
 from modelc.benchmarks.judge_exact import exactly, runs
@@ -28,6 +27,9 @@ from modelc.pipeline.order import Judging, Lowering, Source
 from modelc.pipeline.proof import Candidate, prove
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CALIBRATION = CalibrationOptions(source="random", samples=32, hold_out=8)
 

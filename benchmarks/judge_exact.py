@@ -28,11 +28,11 @@ class _Widened(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Any,  # noqa: ANN401 - of torch's protocol
-        types: Sequence[type],  # noqa: ARG002 - of torch's protocol
+        func: Any,
+        types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - of torch's protocol
+    ) -> Any:
         if func is torch.Tensor.float:
             return args[0].double()
         given = {name: _wide(value) for name, value in (kwargs or {}).items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -45,8 +46,20 @@ _NETS: Mapping[str, Entry] = {
     "lstm": _entry(nets.Recurrent, _WORDS),
     "gru": _entry(lambda: nets.Recurrent(gated=True), _WORDS),
     "pointing": _entry(nets.Pointing, "x:float32[batch=1..8,16]"),
+    "numerics": _entry(nets.Numerics, "x:float32[batch=1..4,48]"),
     "waves": _entry(nets.Waves, "sound:float32[batch=1..4,1,time=16..64]"),
 }
+_BRANCHES: Mapping[str, Entry] = {
+    f"branch-{kind}-{above:g}": _entry(
+        partial(nets.Branching, above=above, peak=kind == "peak"),
+        "x:float32[batch=1..4,16]",
+        family="branch",
+    )
+    for kind, above in (
+        ("mean", 0.0), ("mean", 0.1), ("mean", 0.5), ("mean", 2.0), ("mean", 10.0),
+        ("peak", 2.0), ("peak", 3.0), ("peak", 5.0), ("peak", 20.0),
+    )
+}  # fmt: skip
 _SAMPLES: Mapping[str, Entry] = {
     "sample-digits": _entry(digits.build, *digits.SIGNATURE, family="sample"),
     "sample-gate": _entry(gate.gate, *gate.SIGNATURE, family="sample"),
@@ -62,6 +75,7 @@ _SAMPLES: Mapping[str, Entry] = {
 ENTRIES: Mapping[str, Entry] = {
     **_SAMPLES,
     **_NETS,
+    **_BRANCHES,
     **{
         name: Entry(build=config.build, inputs=config.inputs, family="transformers")
         for name, config in CONFIGS.items()
@@ -94,21 +108,19 @@ def checkpoint(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> So
 
 
 def _draw(part: nn.Module) -> None:
-    """Weights that keep the scale; norms, biases and layer scales that do something."""
+    """Weights that keep the scale; norms, biases, layer scales and statistics that do something."""
+    dense = isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d)
     for name, value in part.named_parameters(recurse=False):
         if "scale" in name or name in {"gamma", "lambda1"}:
             nn.init.uniform_(value, 0.5, 1.0)
         elif isinstance(part, nn.Embedding):
             nn.init.normal_(value, std=0.5)
-        elif value.ndim > 1 and isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
-            nn.init.normal_(value, std=(value[0].numel()) ** -0.5)
+        elif dense and value.ndim > 1:
+            nn.init.normal_(value, std=value[0].numel() ** -0.5)
         elif value.ndim == 1:
             _draw_vector(name, value)
     for name, buffer in part.named_buffers(recurse=False):
-        if name == "running_mean":
-            nn.init.normal_(buffer, std=0.1)
-        elif name == "running_var":
-            nn.init.uniform_(buffer, 0.8, 1.25)
+        _draw_statistics(name, buffer)
 
 
 def _draw_vector(name: str, value: Tensor) -> None:
@@ -116,3 +128,10 @@ def _draw_vector(name: str, value: Tensor) -> None:
         nn.init.uniform_(value, 0.8, 1.2)
     elif "bias" in name:
         nn.init.normal_(value, std=0.1)
+
+
+def _draw_statistics(name: str, buffer: Tensor) -> None:
+    if name == "running_mean":
+        nn.init.normal_(buffer, std=0.1)
+    elif name == "running_var":
+        nn.init.uniform_(buffer, 0.8, 1.25)

@@ -5,7 +5,7 @@ Nothing is downloaded. `attn_implementation` is eager, the way that every export
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedConfig
 
 IDS, MASK = "ids:int64[batch=1..4,seq=2..24]{2..99}", "mask:int64[batch=1..4,seq=2..24]{0..1}"
@@ -225,7 +223,9 @@ CONFIGS: Mapping[str, Config] = {
     "swin": _row("SwinModel", _SWIN, Image, (IMAGE,)),
     "convnext": _row("ConvNextModel", _CONVNEXT, Image, (IMAGE,)),
     "resnet": _row("ResNetModel", _RESNET, Image, (IMAGE,)),
-    "regnet": _row("RegNetModel", {**_RESNET, "layer_type": "y", "groups_width": 8}, Image, (IMAGE,)),
+    "regnet": _row(
+        "RegNetModel", {**_RESNET, "layer_type": "y", "groups_width": 8}, Image, (IMAGE,)
+    ),
     "mobilenet": _row(
         "MobileNetV2Model", {"depth_multiplier": 0.25, "image_size": 32}, Image, (IMAGE,)
     ),

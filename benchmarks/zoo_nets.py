@@ -163,15 +163,41 @@ class Waves(nn.Module):
         self.gate = nn.Conv1d(width, 2 * width, 3, padding=2, dilation=2)
         self.norm = nn.InstanceNorm1d(width, affine=True, eps=1e-3)
         self.last = nn.Conv1d(width, 3, 1)
-        self.alpha, self.beta = 1.0, 1.0
+        self.alpha, self.beta, self.level = 1.0, 1.0, 0.0
 
     def forward(self, sound: Tensor) -> Tensor:
-        """Map (batch, 1, time) to (batch, 3, time)."""
+        """Map (batch, 1, time) to (batch, 3, time); `level` is its own unless it is given."""
+        loudest = sound.abs().amax((1, 2), keepdim=True)
+        sound = sound / ((self.level or loudest) + 1e-3)
         x = functional.elu(self.first(sound), alpha=self.alpha)
         left, right = self.gate(x).chunk(2, dim=1)
         x = x + torch.tanh(left) * torch.sigmoid(right)
         out: Tensor = self.last(functional.softplus(self.norm(x), beta=self.beta))
         return out
+
+
+class Numerics(nn.Module):
+    """Sums, exponentials and angles, where float32 itself is far from exact: good conversions."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        self.body = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Map (batch, width) to six outputs that cancel, grow, wrap around or stay exact."""
+        y = self.body(x)
+        far = y + 1000
+        spread = far.var(-1) + (far - far.mean(-1, keepdim=True)).abs().mean(-1)
+        angles = torch.sin(y * 300) + torch.cos(y * y * 40)
+        return (
+            y.log_softmax(-1),
+            y.logsumexp(-1) - y.amax(-1),
+            spread,
+            torch.cumsum(y, -1),
+            angles,
+            torch.exp(y * 4) + torch.erf(y) + torch.tanh(y * 1e-3),
+            torch.cat([x.relu(), -x.flip(-1)], -1),
+        )
 
 
 class Branching(nn.Module):

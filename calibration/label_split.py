@@ -43,10 +43,16 @@ def split_label(value: object, names: Sequence[str], given: str | None) -> tuple
         LabelError: the label is, or there are several.
     """
     if isinstance(value, Mapping):
-        found = {".".join(path): leaf for path, leaf in leaves(value, is_label)}
+        whole = {
+            key: item
+            for key, item in value.items()
+            if isinstance(item, (list, tuple)) and key not in names and key in (given, *NAMES)
+        }  # a list of labels is one array, not a leaf each
+        rest = {key: item for key, item in value.items() if key not in whole}
+        found = {".".join(path): leaf for path, leaf in leaves(rest, is_label)} | whole
         name = _label_name(list(found), names, given)
-        rest = {key: leaf for key, leaf in found.items() if key != name}
-        return content_of(rest, names), label_array(found[name])
+        inputs = {key: leaf for key, leaf in found.items() if key != name}
+        return content_of(inputs, names), label_array(found[name])
     if isinstance(value, (tuple, list)):
         inputs, label = _pair(value, names)
         return content_of(inputs, names), label_array(label)

@@ -79,7 +79,7 @@ class LabelledSet:
         """What was assumed and passed over so far."""
         told = [f"passed over: {count:,} {what}" for what, count in self._source.skipped.items()]
         if self._options.preprocess is not None and not self._images.settled:
-            told.append("--preprocess has no effect on the labelled data: it holds no images")
+            told.append("it holds no images: --preprocess is not applied to it")
         return (*self._images.assumed, *told)
 
     @property

@@ -14,7 +14,18 @@ from typer.exceptions import TyperException
 
 from .. import __version__
 from ..core.errors import ModelcError
-from . import build_ov, build_trt, calibrate, doctor, export, inspect, targets, validate
+from . import (
+    build_ov,
+    build_trt,
+    calibrate,
+    debug,
+    doctor,
+    export,
+    inspect,
+    report,
+    targets,
+    validate,
+)
 
 INTERRUPTED = 130
 BUG = 70
@@ -30,6 +41,8 @@ app.command("export")(export.export)
 app.command("build-ov")(build_ov.build_ov)
 app.command("build-trt")(build_trt.build_trt)
 app.command("validate")(validate.validate)
+app.command("debug")(debug.debug)
+app.command("report")(report.report)
 app.command("calibrate")(calibrate.calibrate)
 app.command("doctor")(doctor.doctor)
 app.command("inspect")(inspect.inspect)

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_accuracy as a
 from . import options_precision as p
+from . import options_report as r
+from .options_tolerance import Tolerances
 
 
 def build_ov(
@@ -30,6 +33,14 @@ def build_ov(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
+    tolerance: Tolerances = None,
+    search: o.Search = None,
+    accept_branch: o.AcceptBranch = None,
+    data: a.Data = None,
+    metric: a.Metric = None,
+    max_drop: a.MaxDrop = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
     calib: p.Calib = None,
     calib_samples: p.CalibSamples = None,
     calib_select: p.CalibSelect = None,
@@ -38,7 +49,9 @@ def build_ov(
     preprocess: p.PreprocessText = None,
     quantizer: p.Quantizer = None,
     keep_fp: p.KeepFp = None,
+    budget: p.Budget = None,
     no_cache: p.NoCache = False,
+    report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -60,7 +73,16 @@ def build_ov(
         ),
         wanted=(Wanted(target="openvino", precision=p.precision_of(fp16=fp16, int8=int8)),),
         out=out,
-        judging=o.judging_of(feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr),
+        judging=o.judging_of(
+            feeds=feeds,
+            seed=seed,
+            atol=atol,
+            rtol=rtol,
+            min_sqnr=min_sqnr,
+            tolerances=tolerance,
+            search=search,
+            accept=accept_branch,
+        ),
         overwrite=overwrite,
         lowering=p.lowering_of(
             calib,
@@ -68,10 +90,16 @@ def build_ov(
             calib_select=calib_select,
             calib_seed=calib_seed,
             calib_method=calib_method,
-            preprocess=preprocess,
+            preprocess=a.of_calibration(preprocess, data, calib),
             quantizer=quantizer,
             keep_fp=keep_fp,
+            budget=budget,
         ),
         cache=o.cache_folder(no_cache=no_cache),
+        measuring=a.measuring_of(
+            data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
+        ),
     )
-    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet)
+    reports = r.formats_of(report)
+    order = build_order(path, order)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports)

@@ -9,16 +9,21 @@ import typer
 
 from ..core.errors import UsageError
 from . import options as o
+from . import options_accuracy as a
 from . import options_precision as p
+from . import options_report as r
 from . import options_trt as t
+from .options_tolerance import Tolerances
 
 # What may be said when a folder is finished: the rest is on record.
 _WITH_FOLDER = {
     "path", "prepare_only", "checkpoint", "workspace", "optimization_level", "profile",
     "timing_cache", "version_compatible", "hardware_compatible", "refittable", "strip_weights",
     "weight_streaming", "no_tf32", "plugins", "trust_engine", "builder", "timeout", "samples",
-    "allow_pickle", "feeds", "seed", "atol", "rtol", "min_sqnr", "no_cache",
-    "json", "quiet", "debug",
+    "allow_pickle", "feeds", "seed", "atol", "rtol", "min_sqnr", "tolerance", "search", "no_cache",
+    "accept_branch",
+    "data", "metric", "max_drop", "label", "metric_output", "preprocess",
+    "report", "json", "quiet", "debug",
 }  # fmt: skip
 
 
@@ -71,6 +76,14 @@ def build_trt(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
+    tolerance: Tolerances = None,
+    search: o.Search = None,
+    accept_branch: o.AcceptBranch = None,
+    data: a.Data = None,
+    metric: a.Metric = None,
+    max_drop: a.MaxDrop = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
     calib: p.Calib = None,
     calib_samples: p.CalibSamples = None,
     calib_select: p.CalibSelect = None,
@@ -80,7 +93,9 @@ def build_trt(
     quantizer: p.Quantizer = None,
     keep_fp: p.KeepFp = None,
     half_io: p.HalfIo = False,
+    budget: p.Budget = None,
     no_cache: p.NoCache = False,
+    report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -102,14 +117,32 @@ def build_trt(
         refittable=refittable, strip_weights=strip_weights, weight_streaming=weight_streaming,
         trust_engine=trust_engine, builder=builder,
     )  # fmt: skip
-    judging = o.judging_of(feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr)
+    judging = o.judging_of(
+        feeds=feeds,
+        seed=seed,
+        atol=atol,
+        rtol=rtol,
+        min_sqnr=min_sqnr,
+        tolerances=tolerance,
+        search=search,
+        accept=accept_branch,
+    )
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
+    reports = r.formats_of(report)
+    measuring = a.measuring_of(
+        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
+    )
     if (path / FILE).is_file():
-        _refuse_with_folder(context, path)
+        o.refuse_others(
+            context,
+            _WITH_FOLDER,
+            f"with the folder {path}: its steps are on record",
+            f"finish it: modelc build-trt {path}; or give a checkpoint",
+        )
         finish_off(
             path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle), judging, settings,
             cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
-            prepare_only=prepare_only,
+            prepare_only=prepare_only, measuring=measuring, reports=reports,
         )  # fmt: skip
     if checkpoint is not None:
         raise UsageError(
@@ -121,8 +154,8 @@ def build_trt(
     )  # fmt: skip
     lowering = p.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
-        calib_method=calib_method, preprocess=preprocess, quantizer=quantizer, keep_fp=keep_fp,
-        half_io=half_io,
+        calib_method=calib_method, preprocess=a.of_calibration(preprocess, data, calib),
+        quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, budget=budget,
     )  # fmt: skip
     order = Order(
         source=source,
@@ -133,19 +166,8 @@ def build_trt(
         lowering=lowering,
         settings=settings,
         cache=o.cache_folder(no_cache=no_cache),
+        measuring=measuring,
     )
     order = build_order(path, order)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, prepare_only=prepare_only)
-
-
-def _refuse_with_folder(context: typer.Context, folder: Path) -> None:
-    """What a folder to finish has on record cannot be asked for anew."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if source is None or source.name == "DEFAULT" or name in _WITH_FOLDER:
-            continue
-        raise UsageError(
-            f"{parameter.opts[0]} has no effect with the folder {folder}: its steps are on record",
-            hint=f"finish it: modelc build-trt {folder}; or give a checkpoint",
-        )
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, prepare_only=prepare_only,
+              reports=reports)  # fmt: skip

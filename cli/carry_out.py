@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,20 +12,30 @@ from ..core.errors import MissingError
 from ..core.manifest import Manifest
 from ..pipeline.finishing import finish
 from ..pipeline.manifest_file import as_json
+from ..pipeline.measuring import Measuring
 from ..pipeline.order import Judging, Order
 from ..pipeline.plan import make_plan
 from ..pipeline.recorded import Moved
+from ..pipeline.reporting import clear_reports
 from ..pipeline.run import run
+from ..reports.formats import Format
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
+from .render_report import report_on
 from .screen import Screen
 from .tables import show_json
 
 
 def carry_out(
-    order: Order, *, dry_run: bool, json: bool, quiet: bool, prepare_only: bool = False
+    order: Order,
+    *,
+    dry_run: bool,
+    json: bool,
+    quiet: bool,
+    prepare_only: bool = False,
+    reports: Sequence[Format] = (),
 ) -> None:
-    """Run the order and show its manifest, or only its plan.
+    """Run the order, show its manifest and write its reports; or show only its plan.
 
     Raises:
         typer.Exit: with the manifest's exit code; a step that is only pending is none to
@@ -38,9 +48,11 @@ def carry_out(
         else:
             show_plan(rows)
         return
+    clear_reports(order.out, reports)
     with Screen(quiet=quiet) as screen:
         manifest = run(order, screen)
     _show(manifest, str(order.out), json=json)
+    report_on(manifest, order.out, reports, json=json)
     raise typer.Exit(_code(manifest, prepare_only=prepare_only))
 
 
@@ -61,17 +73,27 @@ def finish_off(
     json: bool,
     quiet: bool,
     prepare_only: bool,
+    measuring: Measuring | None = None,
+    reports: Sequence[Format] = (),
 ) -> NoReturn:
-    """Carry out what is pending in a folder and show its manifest.
+    """Carry out what is pending in a folder, show its manifest and write its reports.
 
     Raises:
         typer.Exit: with the manifest's exit code.
     """
+    clear_reports(folder, reports)
     with Screen(quiet=quiet) as screen:
         manifest = finish(
-            folder, screen, moved=moved, judging=judging, settings=settings, cache=cache
+            folder,
+            screen,
+            moved=moved,
+            judging=judging,
+            settings=settings,
+            cache=cache,
+            measuring=measuring,
         )
     _show(manifest, str(folder), json=json)
+    report_on(manifest, folder, reports, json=json)
     raise typer.Exit(_code(manifest, prepare_only=prepare_only))
 
 

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_accuracy as a
 from . import options_precision as p
+from . import options_report as r
+from .options_tolerance import Tolerances
 
 
 def export(
@@ -48,7 +51,15 @@ def export(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
+    tolerance: Tolerances = None,
+    search: o.Search = None,
+    accept_branch: o.AcceptBranch = None,
     device: o.Device = None,
+    data: a.Data = None,
+    metric: a.Metric = None,
+    max_drop: a.MaxDrop = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
     calib: p.Calib = None,
     calib_samples: p.CalibSamples = None,
     calib_select: p.CalibSelect = None,
@@ -58,7 +69,9 @@ def export(
     quantizer: p.Quantizer = None,
     keep_fp: p.KeepFp = None,
     half_io: p.HalfIo = False,
+    budget: p.Budget = None,
     no_cache: p.NoCache = False,
+    report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -82,7 +95,15 @@ def export(
         wanted=tuple(Wanted.parse(text, precision) for text in to),
         out=out,
         judging=o.judging_of(
-            feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
+            feeds=feeds,
+            seed=seed,
+            atol=atol,
+            rtol=rtol,
+            min_sqnr=min_sqnr,
+            tolerances=tolerance,
+            device=device,
+            search=search,
+            accept=accept_branch,
         ),
         capture=None if capture is o.CaptureChoice.AUTO else Capture(capture.value),
         opset=opset,
@@ -94,11 +115,16 @@ def export(
             calib_select=calib_select,
             calib_seed=calib_seed,
             calib_method=calib_method,
-            preprocess=preprocess,
+            preprocess=a.of_calibration(preprocess, data, calib),
             quantizer=quantizer,
             keep_fp=keep_fp,
             half_io=half_io,
+            budget=budget,
         ),
         cache=o.cache_folder(no_cache=no_cache),
+        measuring=a.measuring_of(
+            data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
+        ),
     )
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet)
+    reports = r.formats_of(report)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ..core.errors import UsageError
+from .options_tolerance import limits_of
 
 if TYPE_CHECKING:
     from ..pipeline.order import Judging, Source
@@ -116,6 +119,25 @@ MinSqnr = Annotated[
         "--min-sqnr", metavar="DB", help="Least signal-to-noise ratio.", rich_help_panel=_JUDGE
     ),
 ]
+Search = Annotated[
+    float | None,
+    typer.Option(
+        "--search",
+        metavar="SECONDS",
+        help="Once an artifact passed, look this long for a feed on which it is worse.",
+        rich_help_panel=_JUDGE,
+    ),
+]
+AcceptBranch = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-branch",
+        metavar="FILE:LINE",
+        help="Let a capture freeze this branch on tensor data, as gate.py:23, though no feed takes "
+        "its other arm. Repeatable.",
+        rich_help_panel=_JUDGE,
+    ),
+]
 Device = Annotated[
     DeviceChoice | None,
     typer.Option(
@@ -194,19 +216,43 @@ def judging_of(
     atol: float | None,
     rtol: float | None,
     min_sqnr: float | None,
+    tolerances: list[str] | None = None,
     device: DeviceChoice | None = None,
+    search: float | None = None,
+    accept: Sequence[str] | None = None,
 ) -> Judging:
-    """How to judge, from options."""
+    """How to judge, from options and modelc.toml."""
     from ..pipeline.order import Judging
 
+    shared, by_output = limits_of(tolerances or [])
     return Judging(
         feeds=feeds,
         seed=seed,
-        atol=atol,
-        rtol=rtol,
-        min_sqnr=min_sqnr,
+        atol=shared.atol if atol is None else atol,
+        rtol=shared.rtol if rtol is None else rtol,
+        min_sqnr=shared.min_sqnr if min_sqnr is None else min_sqnr,
+        floor_factor=shared.floor_factor,
+        min_cosine=shared.min_cosine,
+        min_agreement=shared.min_agreement,
+        by_output=by_output,
         device=None if device is None else device.value,
+        search=search,
+        accept=tuple(accept or ()),
     )
+
+
+def refuse_others(context: typer.Context, allowed: Collection[str], where: str, hint: str) -> None:
+    """No option that was given stays without effect in silence.
+
+    Raises:
+        UsageError: an option was given that is not among the allowed parameters.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name == "DEFAULT" or name in allowed:
+            continue
+        raise UsageError(f"{parameter.opts[0]} has no effect {where}", hint=hint)
 
 
 def moved_of(checkpoint: Path | None, samples: Path | None, *, allow_pickle: bool) -> Moved:

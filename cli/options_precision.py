@@ -100,6 +100,16 @@ Quantizer = Annotated[
         rich_help_panel=_CALIB,
     ),
 ]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        metavar="MINUTES",
+        help="With --int8 and --min-sqnr or --max-drop: the most time to find the layers that go "
+        "back to floating point; default 30.",
+        rich_help_panel=_CALIB,
+    ),
+]
 NoCache = Annotated[
     bool,
     typer.Option("--no-cache", help="Calibrate anew, and keep no result.", rich_help_panel=_CALIB),
@@ -135,6 +145,7 @@ def lowering_of(
     quantizer: str | None = None,
     keep_fp: Sequence[str] | None = None,
     half_io: bool = False,
+    budget: float | None = None,
 ) -> Lowering:
     """How precision is lowered, from options."""
     from ..core.errors import UsageError
@@ -157,6 +168,7 @@ def lowering_of(
         method=calib_method,
         keep=tuple(keep_fp or ()),
         half_io=half_io,
+        budget=budget,
     )
 
 

@@ -18,8 +18,8 @@ def show_verdict(verdict: Verdict) -> None:
     """The verdict on one file, a row an output."""
     console = result_console()
     table = new_table(
-        "output", "worst feed", "max abs", "SQNR dB", "cosine", "argmax", "verdict",
-        right=("max abs", "SQNR dB", "cosine", "argmax"),
+        "output", "worst feed", "max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom",
+        "verdict", right=("max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom"),
     )  # fmt: skip
     for name in dict.fromkeys(output.output for output in verdict.outputs):
         rows = [output for output in verdict.outputs if output.output == name and not output.loose]
@@ -27,6 +27,7 @@ def show_verdict(verdict: Verdict) -> None:
             rows,
             key=lambda o: (
                 o.passed,
+                o.headroom if o.headroom is not None else float("inf"),
                 o.sqnr if o.sqnr is not None else float("inf"),
                 -(o.max_abs or 0),
             ),
@@ -38,17 +39,30 @@ def show_verdict(verdict: Verdict) -> None:
             "exact" if worst.exact else number_text(worst.sqnr, ".1f"),
             number_text(worst.cosine, ".6f"),
             number_text(worst.argmax_agreement, ".2%"),
+            number_text(worst.times_floor, ".2f"),
+            "" if worst.headroom is None else f"{worst.headroom:+.0f} dB",
             "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]",
         )
     console.print(table)
     state = STATES[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
-    limit = verdict.tolerance
-    within = f"atol {limit.atol:g}, rtol {limit.rtol:g}, SQNR {limit.min_sqnr:g} dB"
+    within = tolerance_text(verdict)
     feeds = f"{len(verdict.feeds)} feeds"
     say(console, f"{escape(verdict.artifact)} {state} on {feeds} within {within}{reason}")
     for note in verdict.notes:
         say(console, f"  [yellow]{escape(note)}[/]")
+
+
+def tolerance_text(verdict: Verdict) -> str:
+    """What the verdict was within, as it was measured."""
+    limit = verdict.tolerance
+    table = f"atol {limit.atol:g}, rtol {limit.rtol:g}, SQNR {limit.min_sqnr:g} dB"
+    floats = [o for o in verdict.outputs if o.headroom is not None]
+    by_floor = [o for o in floats if o.times_floor is not None]
+    if limit.floor_factor is None or not by_floor:
+        return table
+    floor = f"{limit.floor_factor:g} times eager's own distance from float64"
+    return floor if len(by_floor) == len(floats) else f"{floor} (where that is unknown: {table})"
 
 
 @dataclass(frozen=True, kw_only=True)

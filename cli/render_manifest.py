@@ -12,6 +12,8 @@ from ..calibration.options import RANDOM
 from ..core.manifest import Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import Verdict
+from .render_accuracy import show_accuracy
+from .render_tradeoffs import show_tradeoffs
 from .tables import STATES, new_table, number_text, result_console, say, size_text
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     console = result_console()
     shown = _shown(manifest)
     columns = [c for c in _columns(shown) if console.width >= _WIDTHS.get(c, 0)]
-    table = new_table(*columns, right=("size", "max abs", "SQNR dB", "ms (fp32)", "seconds"))
+    right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
+    table = new_table(*columns, right=right)
     for artifact in shown:
         row = _row(artifact, manifest.verdict_of(artifact.name))
         table.add_row(*(row[column] for column in columns))
@@ -39,8 +42,10 @@ def show_manifest(manifest: Manifest, out: str) -> None:
         row = {"format": escape(step), "verdict": mark}
         table.add_row(*(row.get(column, "") for column in columns))
     console.print(table)
+    show_accuracy(console, shown)
     for artifact in shown:
         _show_attempts(console, artifact)
+        show_tradeoffs(console, artifact)
     _tell_samples(console, shown)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
@@ -59,7 +64,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
 
 def _columns(shown: Sequence[Artifact]) -> list[str]:
     """The columns that any artifact has something in."""
-    columns = ["format", "precision", "made by", "size", "max abs", "SQNR dB"]
+    columns = ["format", "precision", "made by", "size", "max abs", "SQNR dB", "headroom"]
     if any(artifact.latency for artifact in shown):
         columns.append("ms (fp32)")
     if any(artifact.coverage for artifact in shown):
@@ -140,6 +145,7 @@ def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
         "size": size_text(artifact.size),
         "max abs": number_text(verdict.max_abs) if verdict else "",
         "SQNR dB": sqnr_text(verdict) if verdict else "",
+        "headroom": headroom_text(verdict),
         "ms (fp32)": latency_text(artifact.latency),
         "computes in": escape(coverage_text(artifact.coverage)),
         "verdict": STATES[verdict.state] if verdict else "not judged",
@@ -177,6 +183,12 @@ def coverage_text(coverage: Coverage | None) -> str:
         f"{dtype} {coverage.layers[dtype]} ({coverage.share.get(dtype, 0.0):.0%})"
         for dtype in dtypes
     )
+
+
+def headroom_text(verdict: Verdict | None) -> str:
+    """How far the worst output on the worst feed is from its nearest limit, in dB."""
+    room = None if verdict is None else verdict.headroom
+    return "" if room is None else f"{room:+.0f} dB"
 
 
 def sqnr_text(verdict: Verdict) -> str:

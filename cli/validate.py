@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import UsageError
+from ..core.manifest import Manifest
 from ..core.verdict import Verdict
 from . import options as o
+from . import options_accuracy as a
+from . import options_report as r
 from . import options_trt as t
+from .options_tolerance import Tolerances
+
+if TYPE_CHECKING:
+    from ..reports.formats import Format
+
+_REJUDGING = {
+    "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "json", "quiet", "debug",
+}  # fmt: skip
 
 
 def validate(
+    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="An output folder, or a converted model.")],
     against: Annotated[
         Path | None,
@@ -43,20 +55,43 @@ def validate(
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
+    tolerance: Tolerances = None,
+    rejudge: Annotated[
+        bool,
+        typer.Option(
+            "--rejudge",
+            help="Apply tolerances to what the manifest of a folder measured; nothing is run.",
+        ),
+    ] = False,
+    data: a.Data = None,
+    metric: a.Metric = None,
+    max_drop: a.MaxDrop = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
+    preprocess: a.PreprocessText = None,
     device: o.Device = None,
+    search: o.Search = None,
+    accept_branch: o.AcceptBranch = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay",
+            metavar="NPZ",
+            help="Judge a model file on this feed too and show it alone: DIR/worst/ARTIFACT.npz.",
+        ),
+    ] = None,
     plugins: t.Plugins = None,
     trust_engine: t.TrustEngine = False,
+    report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check digests and judge artifacts against eager again."""
+    from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.api import validate as judge_again
-    from ..pipeline.manifest_file import as_json
-    from .render import show_verdict
-    from .render_manifest import show_manifest
+    from ..pipeline.reporting import clear_reports
     from .screen import Screen
-    from .tables import show_json
 
     eager = {"--model": model, "--model-arg": model_arg, "--input": inputs}
     if against is None:
@@ -73,27 +108,68 @@ def validate(
             strict=not no_strict,
             allow_pickle=allow_pickle,
         )
+    if rejudge:
+        o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
+    judging = o.judging_of(
+        feeds=feeds,
+        seed=seed,
+        atol=atol,
+        rtol=rtol,
+        min_sqnr=min_sqnr,
+        tolerances=tolerance,
+        device=device,
+        search=search,
+        accept=accept_branch,
+    )
+    reports = r.formats_beside(path, report)
+    clear_reports(path, reports)
     with Screen(quiet=quiet) as screen:
-        result = judge_again(
-            path,
-            against=source,
-            moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle),
-            precision=precision,
-            judging=o.judging_of(
-                feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device
-            ),
-            settings=t.settings_of(
-                tf32=True, profiles=None, plugins=plugins, trust_engine=trust_engine
-            ),
-            tell=screen,
+        result = (
+            rejudge_it(path, judging=judging, tell=screen)
+            if rejudge
+            else judge_again(
+                path,
+                against=source,
+                moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle),
+                precision=precision,
+                judging=judging,
+                settings=t.settings_of(
+                    tf32=True, profiles=None, plugins=plugins, trust_engine=trust_engine
+                ),
+                measuring=a.measuring_of(
+                    data,
+                    metric,
+                    max_drop,
+                    label=label,
+                    output=metric_output,
+                    preprocess=preprocess,
+                ),
+                replay=replay,
+                tell=screen,
+            )
         )
+    _show(result, path, reports, json=json)
+    raise typer.Exit(result.exit_code)
+
+
+def _show(
+    result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool
+) -> None:
+    """A folder's manifest with its reports, or the verdict on a single file."""
+    from ..pipeline.manifest_file import as_json
+    from .render import show_verdict
+    from .render_manifest import show_manifest
+    from .render_report import report_on
+    from .tables import show_json
+
     if json:
         show_json(as_json(result))
     elif isinstance(result, Verdict):
         show_verdict(result)
     else:
         show_manifest(result, str(path))
-    raise typer.Exit(result.exit_code)
+    if not isinstance(result, Verdict):
+        report_on(result, path, reports, json=json)
 
 
 def _refuse(names: Sequence[str], values: Sequence[object], where: str) -> None:

@@ -7,12 +7,14 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.contract import Branch, EagerModel, Job
 from ..core.errors import ConversionError, first_line
+from ..core.findings import Warned
 from ..core.signature import Dim, Signature
 
 if TYPE_CHECKING:
@@ -130,8 +132,17 @@ def scripted(job: Job) -> torch.jit.ScriptModule:
     return made
 
 
-def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
-    """The flat model through `torch.jit.trace`, and the branches on data that it froze.
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A trace, the user's lines at which it made Python values of tensors, all that it warned of."""
+
+    module: torch.jit.ScriptModule
+    frozen: tuple[Branch, ...]
+    warned: tuple[Warned, ...]
+
+
+def traced(job: Job) -> Traced:
+    """The flat model through `torch.jit.trace`, with what the tracer said of the user's lines.
 
     The inputs carry the signature's names. Nothing is checked here: the verdict does that on
     feeds other than the one traced.
@@ -154,7 +165,7 @@ def traced(job: Job) -> tuple[torch.jit.ScriptModule, tuple[Branch, ...]]:
         _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
-    return made, frozen_branches(caught)
+    return Traced(module=made, frozen=frozen_branches(caught), warned=warnings_on(caught))
 
 
 def _keeper(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
@@ -189,16 +200,38 @@ def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]
     """
     import torch
 
-    library = Path(torch.__file__).parent
     return tuple(
         dict.fromkeys(
             Branch(file=warning.filename, line=warning.lineno)
-            for warning in caught
+            for warning in _on_users_lines(caught)
             if issubclass(warning.category, torch.jit._trace.TracerWarning)
             and str(warning.message).startswith("Converting a tensor to")
-            and not Path(warning.filename).is_relative_to(library)
         )
     )
+
+
+def warnings_on(caught: list[warnings.WarningMessage]) -> tuple[Warned, ...]:
+    """Each warning on a line of the user's once, its first sentence only."""
+    return tuple(
+        dict.fromkeys(
+            Warned(
+                file=warning.filename,
+                line=warning.lineno,
+                text=str(warning.message).strip().partition(". ")[0],
+                kind=warning.category.__name__,
+            )
+            for warning in _on_users_lines(caught)
+        )
+    )
+
+
+def _on_users_lines(
+    caught: list[warnings.WarningMessage],
+) -> Iterator[warnings.WarningMessage]:
+    import torch
+
+    library = Path(torch.__file__).parent
+    return (one for one in caught if not Path(one.filename).is_relative_to(library))
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
-    Branch,
     Converted,
     Feed,
     Inspection,
@@ -27,10 +26,20 @@ from ..core.contract import (
 )
 from ..core.errors import ConversionError, UsageError
 from ..core.precision import Precision
+from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
-from . import onnx_coverage
-from .capturing import example_tensors, exported, guarded, model_of, scripted, traced, versions
+from . import onnx_coverage, probing_onnx
+from .capturing import (
+    Traced,
+    example_tensors,
+    exported,
+    guarded,
+    model_of,
+    scripted,
+    traced,
+    versions,
+)
 from .onnx_debug import write_sidecar
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import to_half
@@ -89,7 +98,7 @@ def convert(job: Job) -> Converted:
     if job.parent is not None:
         return _derived(job, job.parent)
     opset = _opset(job)
-    model, frozen = _capture(job, opset)
+    model, trace = _capture(job, opset)
     scope = "" if job.capture is Capture.SCRIPT else model_of(job).scope
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
@@ -99,7 +108,13 @@ def convert(job: Job) -> Converted:
     check_model(path)
     used = versions("torch", "onnx", "onnxscript", "onnx-ir")
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
-    return Converted(files=files, versions=used, options=options, frozen=frozen)
+    return Converted(
+        files=files,
+        versions=used,
+        options=options,
+        frozen=() if trace is None else trace.frozen,
+        warned=() if trace is None else trace.warned,
+    )
 
 
 def _opset(job: Job) -> int:
@@ -118,13 +133,13 @@ def _opset(job: Job) -> int:
     return opset
 
 
-def _capture(job: Job, opset: int) -> tuple[onnx_ir.Model, tuple[Branch, ...]]:
+def _capture(job: Job, opset: int) -> tuple[onnx_ir.Model, Traced | None]:
     if job.capture is Capture.EXPORT:
-        return _from_export(job, opset), ()
+        return _from_export(job, opset), None
     if job.capture is Capture.SCRIPT:
-        return _from_torchscript(job, opset, scripted(job)), ()
-    module, frozen = traced(job)
-    return _from_torchscript(job, opset, module), frozen
+        return _from_torchscript(job, opset, scripted(job)), None
+    trace = traced(job)
+    return _from_torchscript(job, opset, trace.module), trace
 
 
 def _from_export(job: Job, opset: int) -> onnx_ir.Model:
@@ -201,6 +216,11 @@ def _derived(job: Job, parent: Path) -> Converted:
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
     """Open a session on the CPU or on CUDA; half precision is rounded in full on the CPU."""
     return open_onnx(path, device)
+
+
+def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
+    """Look into the model in ONNX Runtime on the CPU."""
+    return probing_onnx.open_probe(path)
 
 
 def inspect(path: Path) -> Inspection:

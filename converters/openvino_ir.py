@@ -25,9 +25,10 @@ from ..core.contract import (
 )
 from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
+from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
-from . import openvino_coverage
+from . import openvino_coverage, probing_openvino
 from .capturing import guarded, versions
 from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded
@@ -157,6 +158,11 @@ def _known_name(port: Any, known: tuple[str, ...]) -> str:
     """The port's name in the signature; a tensor may have several names."""
     names: set[str] = port.get_names()
     return next((name for name in known if name in names), "") or str(port.get_any_name())
+
+
+def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
+    """Look into the IR, compiled as it is judged."""
+    return probing_openvino.open_probe(path, _EXACT)
 
 
 def inspect(path: Path) -> Inspection:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 _MADE = "::made"  # a tensor that is computed although its readers are given another
 _FORM = "::form"
+_LOADER = '''
+import onnxruntime
+
+
+def run(model, given, output):
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    return session.run([output], given)[0]
+'''
 _ROUNDING = "::cast::"  # nodes of `onnx_rounding.py`, which belong to whom they round for
 
 
@@ -68,6 +76,8 @@ def _own_origins(path: Path) -> Mapping[str, Origin]:
 
 class OnnxProbe:
     """An ONNX model that is run in parts, each a session of its own."""
+
+    loader = _LOADER
 
     def __init__(
         self, model: onnx.ModelProto, folder: Path, origins: Mapping[str, Origin]

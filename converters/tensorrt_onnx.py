@@ -16,9 +16,10 @@ from ..core.capture import Capture
 from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
 from ..core.errors import ConversionError
 from ..core.precision import Precision
+from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
-from . import onnx_graph
+from . import onnx_graph, probing_onnx
 from .capturing import guarded, versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import to_half
@@ -122,6 +123,11 @@ def _level(finding: Finding) -> int:
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Open it in ONNX Runtime, which computes what the types and the Q/DQ say."""
     return onnx_graph.open_runner(path, device, signature)
+
+
+def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
+    """Look into the model in ONNX Runtime on the CPU."""
+    return probing_onnx.open_probe(path)
 
 
 def inspect(path: Path) -> Inspection:

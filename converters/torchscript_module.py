@@ -14,7 +14,6 @@ from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     RECORD,
-    Branch,
     Converted,
     Feed,
     Inspection,
@@ -63,10 +62,10 @@ def convert(job: Job) -> Converted:
 
     if job.capture is Capture.SCRIPT:
         module, form = scripted(job), "native"
-        frozen: tuple[Branch, ...] = ()
+        trace = None
     else:
-        module, frozen = traced(job)
-        form = "flat"
+        trace = traced(job)
+        module, form = trace.module, "flat"
     name = job.stem + SUFFIX
     guarded(
         "torch.jit.save",
@@ -76,7 +75,11 @@ def convert(job: Job) -> Converted:
     )
     _strip(job.folder / name)
     return Converted(
-        files=((name, "model"),), versions=versions("torch"), options={"call": form}, frozen=frozen
+        files=((name, "model"),),
+        versions=versions("torch"),
+        options={"call": form},
+        frozen=() if trace is None else trace.frozen,
+        warned=() if trace is None else trace.warned,
     )
 
 

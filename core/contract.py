@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from .capture import Capture
+from .findings import Warned
 from .precision import Precision
 from .records import CalibrationRecord, Coverage
 from .signature import Signature
@@ -125,7 +126,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A Python branch on tensor data that a trace froze: the user's file and line."""
+    """A place where a trace froze a Python value made of a tensor: the user's file and line."""
 
     file: str
     line: int
@@ -138,7 +139,8 @@ class Branch:
 class Converted:
     """What a converter made: file names in the job's folder with their roles, model first.
 
-    `judged_as` is the precision whose tolerance it is held to, where that is not its own.
+    `frozen` are the user's lines at which a tracer saw a tensor become a Python value, `warned` all
+    that it said of them. `judged_as` is the precision whose tolerance it is held to, where that is not its own.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -146,6 +148,7 @@ class Converted:
     options: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     frozen: tuple[Branch, ...] = ()
+    warned: tuple[Warned, ...] = ()
     judged_as: Precision | None = None
 
 

@@ -26,9 +26,12 @@ class FeedRecord:
 class BranchRecord:
     """A Python branch of the user's forward code, and which of its arms eager took.
 
-    `condition` is its source text. `arms` has the first feed that took each arm, by the arm:
-    `true` and `false` of an `if`, `while` or conditional expression. `data` says that the
-    condition depends on tensor data. `accepted` says that the user named it in `--accept-branch`.
+    `kind` is if (conditional expressions as well), while, for, or value: a statement that keeps a
+    Python value made of tensor data. `condition` is its source text. `arms` has the first feed that
+    took each arm, by the arm: `true` and `false`; of a loop, `true` is a turn; a value has none.
+    `same` says that every feed went the way of the feed that is captured: the same arms as often,
+    the same values. `data` says that the condition depends on tensor data. `accepted` says that
+    the user named it in `--accept-branch`. `file` is as short as it can be told.
     """
 
     file: str
@@ -38,11 +41,36 @@ class BranchRecord:
     arms: dict[str, str] = field(default_factory=dict)
     data: bool = False
     accepted: bool = False
+    kind: str = "if"
+    same: bool = False
+
+    @property
+    def place(self) -> str:
+        """`gate.py:23`."""
+        return f"{self.file}:{self.line}"
 
     @property
     def untaken(self) -> tuple[str, ...]:
         """The arms that no feed took."""
+        if self.kind == "value":
+            return ()
         return tuple(arm for arm in ("true", "false") if arm not in self.arms)
+
+    @property
+    def untested(self) -> str:
+        """What no feed showed of it, in words; empty where the feeds went both ways."""
+        if self.untaken:
+            return f"no feed took the {' or the '.join(self.untaken)} arm"
+        if not self.same:
+            return ""
+        same = "gave another value" if self.kind == "value" else "went another way"
+        return f"no feed {same}"
+
+    @property
+    def told(self) -> str:
+        """`gate.py:23: if x.mean() > 0`."""
+        text = self.condition if self.kind == "value" else f"{self.kind} {self.condition}"
+        return f"{self.place}: {text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +145,7 @@ class Localisation:
     seconds: float
     memory: int
     reproducer: str = ""  # a folder, relative to the manifest's
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ class Probe(Protocol):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     runs: int
+    loader: str  # Python that defines run(model: Path, given: dict, output: str) -> array
 
     def forms(self, feed: Feed) -> Mapping[str, Form]:
         """Shape and dtype of every tensor that a feed gives; tensors of unknown form are left out.

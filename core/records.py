@@ -44,7 +44,7 @@ class Attempt:
     """One capture or quantizer that was tried for an artifact, and why it was kept or not."""
 
     capture: str
-    outcome: str  # passed | doubtful | failed | error
+    outcome: str  # passed | failed | error
     reason: str
     seconds: float
     sqnr: float | None = None  # dB, the worst of the feeds that it was judged on
@@ -109,6 +109,8 @@ class Artifact:
     `files[0]` is the model itself. `parent` is the SHA-256 of what it was made from: the
     checkpoint or another artifact's first file. `tolerance` is what it was exported within.
     `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
+    `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
+    froze tensor data; None where that is not known.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Artifact:
     latency: Latency | None = None
     accuracy: Accuracy | None = None
     tradeoffs: tuple[TradeOff, ...] = ()
+    frozen: tuple[str, ...] | None = ()
 
     @property
     def digest(self) -> str:

@@ -172,6 +172,15 @@ class Verdict:
     faults: tuple[str, ...] = ()
     channels: tuple[ChannelVerdict, ...] = ()
 
+    def refused(self, reason: str) -> Verdict:
+        """This verdict with one more fault, which no tolerance forgives."""
+        return replace(
+            self,
+            state=State.ERROR if self.state is State.ERROR else State.FAILED,
+            reason="; ".join(filter(None, [self.reason, reason])),
+            faults=(*self.faults, reason),
+        )
+
     @property
     def headroom(self) -> float | None:
         """The smallest headroom in dB over feeds that count and outputs; None where none is."""

@@ -28,8 +28,10 @@ EXAMPLES = {
     "build-trt": "modelc build-trt out/model.onnx --int8 --calib sample_models/digits_calib -o out",
     "validate": "modelc validate out",
     "calibrate": f"modelc calibrate sample_models/digits_calib {INPUT}",
+    "debug": "modelc debug out/model.onnx",
     "doctor": "modelc doctor",
     "inspect": "modelc inspect out/model.onnx",
+    "report": "modelc report out --report html,md",
     "targets": "modelc targets",
 }
 MAKING = "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
@@ -39,8 +41,10 @@ CODES = {
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
     "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "calibrate": "0 usable, 1 not, 2 usage",
+    "debug": "0 no layer is wrong by itself, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "doctor": "0 nothing broken, 4 something installed cannot work",
     "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
+    "report": "0 written; 1 with --fail-on-regression where anything got worse, 2 usage",
     "targets": "0",
 }
 

@@ -6,19 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..calibration.label_options import LabelledOptions
 from ..calibration.options import CalibrationOptions
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
 from ..core.contract import Inspection, Readiness, Target
 from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell, silence
+from ..core.findings import Localisation
 from ..core.manifest import Manifest
 from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.verdict import Verdict
 from .building import build_order
+from .localising.asking import Looking, localise_file
+from .localising.localise import MEMORY
+from .measuring import Measuring
 from .order import Judging, Lowering, Order, Source, Wanted
 from .recorded import Moved, record_beside
+from .rejudge import rejudge_folder
 from .revalidate import validate_folder
 from .run import run
 from .single import validate_file
@@ -28,13 +34,16 @@ PathLike = str | Path
 __all__ = [
     "CalibrationOptions",
     "Judging",
+    "LabelledOptions",
     "Lowering",
+    "Measuring",
     "ModelcError",
     "Moved",
     "Source",
     "build",
     "export",
     "inspect",
+    "localise",
     "targets",
     "validate",
 ]
@@ -66,6 +75,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     overwrite: bool = False,
     lowering: Lowering | None = None,
     judging: Judging | None = None,
+    measuring: Measuring | None = None,
     tell: Tell = silence,
 ) -> Manifest:
     """Convert a checkpoint and prove every artifact against eager.
@@ -86,6 +96,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         judging: feeds, seed, tolerances, device.
+        measuring: what to measure on labelled data, and the most that may be lost.
         tell: listens to progress.
 
     Returns:
@@ -113,6 +124,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         external_data=external_data,
         overwrite=overwrite,
         lowering=lowering or Lowering(),
+        measuring=measuring,
     )
     return run(order, tell)
 
@@ -134,6 +146,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
     lowering: Lowering | None = None,
     settings: Mapping[str, str] | None = None,
     judging: Judging | None = None,
+    measuring: Measuring | None = None,
     tell: Tell = silence,
 ) -> Manifest:
     """Build one artifact from a converted model, or from a checkpoint.
@@ -146,6 +159,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         settings: options that the format alone has, as text.
         judging: feeds, seed, tolerances, device.
+        measuring: what to measure on labelled data, and the most that may be lost.
         tell: listens to progress.
 
     Raises:
@@ -159,6 +173,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         judging=judging or Judging(),
         lowering=lowering or Lowering(),
         settings=settings or {},
+        measuring=measuring,
     )
     return run(build_order(Path(path), order), tell)
 
@@ -171,6 +186,8 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     precision: str | None = None,
     judging: Judging | None = None,
     settings: Mapping[str, str] | None = None,
+    measuring: Measuring | None = None,
+    replay: PathLike | None = None,
     tell: Tell = silence,
 ) -> Manifest | Verdict:
     """Judge again: a folder from its manifest (Manifest), or one model file (Verdict).
@@ -182,6 +199,8 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         precision: what to judge a single file as; None is the recorded one, or fp32.
         judging: what is not given in it is as recorded, or the default.
         settings: options that only one format has, as text.
+        measuring: what to measure on labelled data; of a folder alone.
+        replay: a feed as .npz to judge a single file on among the others.
         tell: listens to progress.
 
     Raises:
@@ -189,6 +208,11 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     """
     place = Path(path)
     if not place.is_dir():
+        if measuring is not None:
+            raise UsageError(
+                f"--data measures an output folder, and {place} is one file",
+                hint=f"give the folder with its manifest: modelc validate {place.parent} --data …",
+            )
         known = None if precision is None else _precision(precision)
         return validate_file(
             place,
@@ -198,13 +222,72 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
             precision=known,
             moved=moved,
             settings=settings,
+            replay=None if replay is None else Path(replay),
+        )
+    if replay is not None:
+        raise UsageError(
+            f"--replay is for one model file, and {place} is a folder",
+            hint=f"give the file: modelc validate {place}/model.onnx --replay {replay}",
         )
     if against is not None or precision is not None:
         raise UsageError(
             f"{place} is a folder, judged against what its manifest says",
             hint="give a model file, or leave out --against and --precision",
         )
-    return validate_folder(place, tell, moved=moved, judging=judging, settings=settings)
+    return validate_folder(
+        place, tell, moved=moved, judging=judging, settings=settings, measuring=measuring
+    )
+
+
+def rejudge(folder: PathLike, *, judging: Judging, tell: Tell = silence) -> Manifest:
+    """Other tolerances on what a folder's manifest measured; nothing is run.
+
+    Raises:
+        UsageError: there is nothing that could be judged.
+    """
+    return rejudge_folder(Path(folder), judging, tell)
+
+
+def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one optional
+    path: PathLike,
+    *,
+    against: Source | None = None,
+    moved: Moved | None = None,
+    precision: str | None = None,
+    feed: str | None = None,
+    memory: int = MEMORY,
+    out: PathLike | None = None,
+    judging: Judging | None = None,
+    tell: Tell = silence,
+) -> Localisation:
+    """Name the layer of a converted model that first leaves eager, and why.
+
+    Args:
+        path: a model file, also one in `rejected/`.
+        against: the eager side; None takes the manifest that knows the file.
+        moved: where a recorded checkpoint and samples are now.
+        precision: what the file computes in; None is as recorded, else as the file says.
+        feed: the feed to look at; None is the artifact's worst.
+        memory: bytes of activations to hold at once.
+        out: where the reproducer goes; None is the manifest's folder, if there is one.
+        judging: how many feeds, from which seed, on which device.
+        tell: listens to progress.
+
+    Returns:
+        What was found; `guilty` is empty where no layer is wrong by itself.
+
+    Raises:
+        ModelcError: the artifact or the checkpoint cannot be used.
+    """
+    return localise_file(
+        Path(path),
+        against,
+        tell,
+        looking=Looking(feed=feed, memory=memory, out=None if out is None else Path(out)),
+        judging=judging,
+        precision=None if precision is None else _precision(precision),
+        moved=moved,
+    )
 
 
 def _precision(text: str) -> Precision:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.contract import CalibrationFeeds
+from ..core.findings import Warned
 from ..core.manifest import Failure, Pending
 from ..core.records import Artifact, CalibrationRecord
 from ..core.verdict import Verdict
 from ..validators.judge import Reference
+from .accuracy import LabelledFeeds
 from .calibration_cache import CalibrationCache
 from .folder import OutputFolder
 from .order import Order
@@ -23,6 +25,7 @@ class Bench:
 
     `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
     `record` is of the calibration of this run, or of the parent's where that is quantized.
+    `labelled` is the labelled data with eager's answers, where accuracy is measured.
     """
 
     order: Order
@@ -34,22 +37,31 @@ class Bench:
     record: CalibrationRecord | None = None
     held_out: tuple[Reference, ...] = ()
     cache: CalibrationCache | None = None
+    labelled: LabelledFeeds | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parent:
-    """What a step starts from: the eager model (no path) or another artifact's file."""
+    """What a step starts from: the eager model (no path) or another artifact's file.
+
+    `frozen` are the places where its capture froze tensor data, None where nobody knows.
+    """
 
     name: str
     digest: str
     path: Path | None = None
+    frozen: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """The end of a step: an artifact with its verdict, a failure, or a step left pending."""
+    """The end of a step: an artifact with its verdict, a failure, or a step left pending.
+
+    `warned` is what frameworks said of the user's lines meanwhile.
+    """
 
     artifact: Artifact | None = None
     verdict: Verdict | None = None
     failure: Failure | None = None
     pending: Pending | None = None
+    warned: tuple[Warned, ...] = ()

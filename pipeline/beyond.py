@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ..core.contract import Runner
+from ..core.errors import RunnerError
 from ..core.precision import Precision
 from ..core.verdict import OutputVerdict, State, Verdict
 from ..validators.feeds import describe
@@ -37,6 +39,11 @@ class Evidence:
             replies=(*self.replies, reply),
         )
 
+    def of(self, pairs: Sequence[tuple[Reference, Reply]]) -> Evidence:
+        """The same of these feeds alone."""
+        references, replies = _apart(pairs)
+        return replace(self, references=references, replies=replies)
+
     @property
     def pairs(self) -> list[tuple[Reference, Reply]]:
         """Each feed with its reply."""
@@ -48,10 +55,11 @@ class Evidence:
         What lies beyond may well overflow in 16 bits, and 8-bit scales do not reach there. It is
         run all the same, and what is wrong there is said.
         """
-        far = [pair for pair in self.pairs if pair[0].feed.beyond and self._lower]
+        apart = beyond_of(self.references, self.precision)
+        far = [pair for pair in self.pairs if pair[0].feed.name in apart]
         if not far:
             return self._with_rows(self.judge_on(self.references, self.replies))
-        near = [pair for pair in self.pairs if not pair[0].feed.beyond]
+        near = [pair for pair in self.pairs if pair[0].feed.name not in apart]
         verdict = self._with_rows(self.judge_on(*_apart(near)))
         beyond = self.judge_on(*_apart(far))
         return replace(
@@ -60,10 +68,6 @@ class Evidence:
             outputs=(*verdict.outputs, *map(_uncounted, beyond.outputs)),
             notes=(*verdict.notes, *_notes(far, beyond)),
         )
-
-    @property
-    def _lower(self) -> bool:
-        return self.precision is not Precision.FP32
 
     def _with_rows(self, verdict: Verdict) -> Verdict:
         """The verdict with the faults of rows that should be equal."""
@@ -81,6 +85,21 @@ class Evidence:
             reason="; ".join(filter(None, [verdict.reason, *faults])),
             faults=(*verdict.faults, *faults),
         )
+
+
+def beyond_of(references: Sequence[Reference], precision: Precision) -> frozenset[str]:
+    """The feeds of which an artifact of that precision has only its form judged, as beyond."""
+    if precision is Precision.FP32:
+        return frozenset()
+    return frozenset(one.feed.name for one in references if one.feed.beyond)
+
+
+def reply_of(runner: Runner, reference: Reference) -> Reply:
+    """The artifact's answer to one feed, or why it refuses."""
+    try:
+        return Reply(outputs=runner.run(reference.feed.arrays))
+    except RunnerError as error:
+        return Reply(outputs=None, error=error.message)
 
 
 def _apart(

@@ -10,6 +10,7 @@ from ..converters.registry import target_named, target_of
 from ..core.contract import EAGER, Target
 from ..core.errors import UsageError
 from ..core.precision import Precision
+from .branches import accepting
 from .order import Order, Wanted
 from .recorded import Moved, record_beside, recorded_source
 
@@ -45,6 +46,7 @@ def build_order(path: Path, order: Order) -> Order:
         parent=path,
         parent_precision=artifact.precision,
         signature=manifest.signature,
+        judging=accepting(order.judging, manifest),
     )
 
 

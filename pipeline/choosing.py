@@ -16,8 +16,7 @@ def chosen(trials: Sequence[Trial]) -> Trial:
     if any(trial.way.quantizer for trial in trials):
         return _most_exact(trials)
     passed = [trial for trial in trials if trial.verdict.passed]
-    sure = [trial for trial in passed if not trial.doubtful]
-    return (sure or passed or list(trials))[0]
+    return (passed or list(trials))[0]
 
 
 def _most_exact(trials: Sequence[Trial]) -> Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from ..core.events import Noted, Tell, silence
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
 from .bench import Bench
+from .branches import accepting, watch
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import write_manifest
+from .measuring import Measuring
 from .order import Judging, Order, Wanted
 from .pace import unhurried_gc
 from .plan import Step, pending_of
@@ -26,7 +29,7 @@ from .recorded import (
     manifest_of,
     recorded_source,
 )
-from .run import bench_for, carry_out
+from .run import bench_for, carry_out, measured
 from .stage import Stage
 from .subject import open_subject, read_checkpoint
 
@@ -41,6 +44,7 @@ def finish(  # noqa: PLR0913 - the options of a build command given a folder, al
     judging: Judging | None = None,
     settings: Mapping[str, str] | None = None,
     cache: Path | None = None,
+    measuring: Measuring | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> Manifest:
     """Carry out the pending steps of an output folder.
@@ -52,6 +56,7 @@ def finish(  # noqa: PLR0913 - the options of a build command given a folder, al
         judging: what is not given in it is as recorded.
         settings: of the target, in place of those that were prepared with.
         cache: a folder for what later runs may use again; None does without.
+        measuring: what to measure on labelled data.
         targets: the table of formats.
 
     Raises:
@@ -61,9 +66,9 @@ def finish(  # noqa: PLR0913 - the options of a build command given a folder, al
     if not manifest.pending:
         return _as_it_is(manifest, folder, tell)
     source = recorded_source(manifest, folder, moved or Moved())
-    judging = as_recorded(judging or Judging(), manifest)
+    judging = accepting(as_recorded(judging or Judging(), manifest), manifest)
     plan = tuple(_step(pending, targets) for pending in manifest.pending)
-    with unhurried_gc(), opened(folder) as place:
+    with unhurried_gc(), ExitStack() as held, opened(folder) as place:
         place.own(file.name for file in manifest.files)
         place.claim(step.file for step in plan)
         stage = Stage(tell=tell, logs=place.logs)
@@ -76,10 +81,16 @@ def finish(  # noqa: PLR0913 - the options of a build command given a folder, al
             judging=judging,
             signature=manifest.signature,
             cache=cache,
+            measuring=measuring,
         )
         subject = open_subject(source, now, judging, stage, manifest.signature)
-        bench = bench_for(order, subject, place, stage)
-        done = replace(manifest, steps=tuple(step.name for step in plan), failures=())
+        bench = measured(bench_for(order, subject, place, stage), held)
+        done = replace(
+            manifest,
+            steps=tuple(step.name for step in plan),
+            failures=(),
+            branches=watch(subject, judging.accept, stage, then=manifest),
+        )
         for step, pending in zip(plan, manifest.pending, strict=True):
             asked = {**pending.settings, **(settings or {})}
             done = _finished(step, pending, done, _with_settings(bench, asked))

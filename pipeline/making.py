@@ -6,24 +6,26 @@ from dataclasses import replace
 from shutil import rmtree
 
 from ..core.errors import ConversionError, ModelcError, RunnerError
+from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import Artifact, Attempt, CalibrationRecord
 from ..core.verdict import Verdict
 from .bench import Bench, Made, Parent
+from .budgeting import balanced, has_budget
 from .choosing import chosen
 from .folder import REJECTED
 from .plan import Step
-from .proof import tell_frozen
 from .stage import Clock
 from .trying import Trial, Way, attempt, ways_of
+from .worst import drop_worst, place_worst
 
 
 def make(step: Step, parent: Parent, bench: Bench) -> Made:
     """Try the step's ways in order; the verdict decides, not the absence of an exception.
 
-    Captures end at the first that holds; a trace that holds on every feed but froze a branch that
-    no feed took is kept only when no later capture holds. Quantizers are all tried.
+    Captures end at the first that holds; a trace that froze a branch whose other arm no feed took
+    does not. Quantizers are all tried.
     """
     clock = Clock()
     attempts: list[Attempt] = []
@@ -44,26 +46,41 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
             continue
         trials.append(trial)
         attempts.append(_attempt(trial, began))
-        if trial.verdict.passed and not trial.doubtful and way.quantizer is None:
+        if trial.verdict.passed and way.quantizer is None:
             break
         _passed_over(way, step, attempts[-1], bench)
     if not trials:
+        drop_worst(bench.folder.path, f"{REJECTED}/{step.name}")
         return Made(failure=failure_of(step, errors[0], attempts))
-    artifact, verdict = _settle(step, chosen(trials), parent, bench)
-    for trial in trials:
-        rmtree(trial.workplace)  # what was not chosen may be gigabytes
-    artifact = replace(artifact, attempts=tuple(attempts), seconds=clock.seconds)
-    return Made(artifact=artifact, verdict=verdict)
+    try:
+        best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
+    except (ConversionError, RunnerError) as error:
+        return Made(failure=failure_of(step, error, attempts))
+    artifact, verdict = _settle(step, best, parent, bench)
+    for workplace in {trial.workplace for trial in (*trials, best)}:
+        rmtree(workplace)  # what was not chosen may be gigabytes
+    artifact = replace(
+        artifact, attempts=tuple(attempts), tradeoffs=tradeoffs, seconds=clock.seconds
+    )
+    warned = tuple(one for trial in trials for one in trial.converted.warned)
+    return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
+
+
+def _within_budget(
+    step: Step, plain: Trial, parent: Parent, bench: Bench
+) -> tuple[Trial, tuple[TradeOff, ...]]:
+    """The trial to keep: of INT8 with a budget, one that holds it, if layers in float can do it."""
+    if not has_budget(step, bench):
+        return plain, ()
+    found = balanced(step, plain, parent, bench)
+    return found.trial, found.tradeoffs
 
 
 def _attempt(trial: Trial, clock: Clock) -> Attempt:
-    outcome, reason = str(trial.verdict.state), trial.verdict.reason
-    if trial.verdict.passed and trial.doubtful:
-        outcome, reason = "doubtful", trial.told
     return Attempt(
         capture=trial.way.name,
-        outcome=outcome,
-        reason=reason,
+        outcome=str(trial.verdict.state),
+        reason=trial.verdict.reason,
         seconds=clock.seconds,
         sqnr=trial.verdict.sqnr,
         latency=trial.latency,
@@ -107,16 +124,18 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
         capture=None if trial.way == Way() else trial.way.name,
         options=dict(trial.converted.options),
         versions=dict(trial.converted.versions),
-        notes=(*trial.converted.notes, *tell_frozen(trial.frozen)),
+        notes=trial.converted.notes,
+        frozen=trial.frozen,
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
         calibration=_calibration(step, bench),
         coverage=trial.coverage,
         latency=trial.latency,
+        accuracy=trial.accuracy,
     )
-    untested = tell_frozen([one for one in trial.frozen if passed and not one.others])
-    notes = (*trial.verdict.notes, *untested)
-    return artifact, replace(trial.verdict, artifact=name, notes=notes)
+    verdict = replace(trial.verdict, artifact=name)
+    was = f"{REJECTED}/{step.name}"
+    return artifact, place_worst(verdict, bench.folder.path, files[0].name, was=was)
 
 
 def _calibration(step: Step, bench: Bench) -> CalibrationRecord | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,9 @@ from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
 from ..validators.tolerance import TOLERANCES, within
+from .measuring import Measuring
+
+MINUTES = 30.0  # that accuracy-aware INT8 may take, unless --budget says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +60,19 @@ class Source:
     samples: Path | None = None
 
 
+_LONGEST = 7 * 86_400.0  # seconds of a search: a week
+_PLACE = re.compile(r".+:[1-9]\d*")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judging:
     """How artifacts are judged: how many feeds, from which seed, within what, on which device.
 
     None is the default (`LEAST_FEEDS`, 0, the table's tolerance, the target's first device), or
     what a manifest recorded. `by_output` has other limits for single outputs; `recorded` is the
-    tolerance of an earlier run, which stands in for the precision's own.
+    tolerance of an earlier run, which stands in for the precision's own. `search` is for how many
+    seconds a worse feed is looked for once an artifact passed; None does not look. `accept` are the
+    branches (`FILE:LINE`) that a capture may freeze without a feed on their other arm.
     """
 
     feeds: int | None = None
@@ -75,8 +86,15 @@ class Judging:
     by_output: Mapping[str, Limits] = field(default_factory=dict)
     recorded: Tolerance | None = None
     device: str | None = None
+    search: float | None = None
+    accept: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.search is not None and not 0 < self.search <= _LONGEST:
+            raise UsageError(
+                f"--search {self.search:g} is no time to search for",
+                hint=f"give seconds, 1 to {_LONGEST:.0f}",
+            )
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
                 f"--feeds {self.feeds} is too few to judge by", hint=f"use {LEAST_FEEDS} or more"
@@ -84,6 +102,12 @@ class Judging:
         if self.device not in (None, "cpu", "cuda"):
             raise unknown("device", str(self.device), ["cpu", "cuda"])
         within(TOLERANCES[Precision.FP32], self.limits, self.by_output)  # refuses what is no limit
+        for place in self.accept:
+            if not _PLACE.fullmatch(place):
+                raise UsageError(
+                    f"--accept-branch {place!r} is not FILE:LINE",
+                    hint="as the verdict names it: --accept-branch gate.py:23",
+                )
 
     @property
     def limits(self) -> Limits:
@@ -112,7 +136,8 @@ class Lowering:
 
     `quantizer` None tries all that suit, `method` None is the quantizer's own. `keep` are patterns
     of what stays in floating point, by node, module path or operator; `half_io` makes inputs and
-    outputs half as well.
+    outputs half as well. `budget` is the most minutes that INT8 may take to find the layers to
+    return to floating point, None is `MINUTES`.
     """
 
     calibration: CalibrationOptions | None = None
@@ -120,6 +145,11 @@ class Lowering:
     method: str | None = None
     keep: tuple[str, ...] = ()
     half_io: bool = False
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise UsageError(f"--budget {self.budget:g} is no time", hint="give minutes: 30")
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""
@@ -129,6 +159,7 @@ class Lowering:
             "calib_method": self.method or "",
             "keep_fp": " ".join(self.keep),
             "half_io": "true" if self.half_io else "",
+            "budget": "" if self.budget is None else f"{self.budget:g}",
         }
 
 
@@ -139,6 +170,7 @@ class Order:
     `parent` is a converted model to start from instead of the eager one, `signature` what a
     manifest recorded for it. `capture` None is auto. `settings` are options that one target alone
     has, as text. `cache` is a folder for what later runs may use again; None does without.
+    `measuring` is what is measured on labelled data.
     """
 
     source: Source
@@ -155,10 +187,17 @@ class Order:
     lowering: Lowering = field(default_factory=Lowering)
     settings: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None
+    measuring: Measuring | None = None
 
     def __post_init__(self) -> None:
         if not self.wanted:
             raise UsageError("nothing to make", hint="name a target: --to onnx")
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether INT8 is to keep what was asked for, and not only what its precision must."""
+        gate = None if self.measuring is None else self.measuring.max_drop
+        return self.judging.min_sqnr is not None or gate is not None
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of the order."""
@@ -170,6 +209,7 @@ class Order:
             "inputs": " ".join(self.source.inputs),
             "device": self.judging.device or "",
             **self.lowering.summary(),
+            **({} if self.measuring is None else self.measuring.summary()),
             **self.settings,
         }
         return {key: value for key, value in entries.items() if value}

@@ -151,12 +151,14 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     """That no option of precision is without effect in silence."""
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
+    searches = quantizes and order.budgeted
     halves = any(s.wanted.precision in (Precision.FP16, Precision.BF16) for s in steps)
     asked = {
         "--calib": (lowering.calibration, quantizes, "nothing is quantized by it: add --int8"),
         "--quantizer": (lowering.quantizer, quantizes, "nothing is quantized: add --int8"),
         "--calib-method": (lowering.method, quantizes, "nothing is quantized: add --int8"),
         "--half-io": (lowering.half_io, halves, "nothing becomes half: add --fp16 or --bf16"),
+        "--budget": (lowering.budget, searches, "no search: add --int8 and --min-sqnr"),
         "--keep-fp": (lowering.keep, quantizes or halves, "nothing leaves fp32: add --fp16"),
     }
     for option, (given, of_use, why) in asked.items():

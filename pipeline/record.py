@@ -79,7 +79,12 @@ def begin_record(
     difference = _difference(known, subject)
     if not difference:
         return replace(
-            fresh, artifacts=known.artifacts, verdicts=known.verdicts, pending=known.pending
+            fresh,
+            artifacts=known.artifacts,
+            verdicts=known.verdicts,
+            pending=known.pending,
+            branches=known.branches,
+            warned=known.warned,
         )
     if not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
@@ -105,6 +110,8 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
     An earlier artifact of that name stays, with its verdict, until a proven one replaces it.
     """
     passed = made.verdict is not None and made.verdict.passed
+    warned = tuple(dict.fromkeys((*manifest.warned, *made.warned)))
+    manifest = replace(manifest, warned=warned)
     manifest = without(manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])})
     pending = tuple(
         one

@@ -10,6 +10,7 @@ from ..core.errors import CheckpointError, UsageError
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Checkpoint
 from ..core.verdict import Tolerance
+from .folder import REJECTED
 from .manifest_file import FILE, read_manifest
 from .order import Judging, Source
 
@@ -37,6 +38,19 @@ def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:
         return None
     named = [a for a in manifest.artifacts if a.files[0].name == path.name and not a.rejected]
     if not named or changed_file(named[0], path.parent):
+        return None
+    return manifest, named[0]
+
+
+def rejected_record(path: Path) -> tuple[Manifest, Artifact] | None:
+    """As `record_beside`, of a file in `rejected/` by the manifest above it."""
+    folder = path.parent.parent
+    manifest = read_manifest(folder) if path.parent.name == REJECTED else None
+    if manifest is None:
+        return None
+    name = f"{REJECTED}/{path.name}"
+    named = [a for a in manifest.artifacts if a.files[0].name == name and a.rejected]
+    if not named or changed_file(named[0], folder):
         return None
     return manifest, named[0]
 

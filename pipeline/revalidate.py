@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,13 +11,17 @@ from ..converters.registry import TARGETS, target_named
 from ..core.contract import Target
 from ..core.errors import MissingError, RunnerError
 from ..core.events import Tell, silence
+from ..core.findings import WorstFeed
 from ..core.manifest import Failure, Manifest
 from ..core.records import Artifact
 from ..core.verdict import State, Verdict
 from ..validators.tolerance import tolerance_for
+from .accuracy import LabelledFeeds, labelled_for
+from .branches import accepting, look, watch
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import without, write_manifest
+from .measuring import Measuring
 from .order import Judging
 from .proof import Candidate, prove
 from .recorded import (
@@ -28,8 +33,11 @@ from .recorded import (
     manifest_of,
     recorded_source,
 )
+from .replaying import with_found
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
+from .weighing import weighed_again, with_recorded_images
+from .worst import place_worst, worst_of
 
 
 def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
@@ -39,6 +47,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     moved: Moved | None = None,
     judging: Judging | None = None,
     settings: Mapping[str, str] | None = None,
+    measuring: Measuring | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> Manifest:
     """Check digests and judge every artifact again; what fails now moves to `rejected/`.
@@ -49,6 +58,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         moved: where checkpoint and samples are now.
         judging: what is not given in it is as recorded: feeds, seed, tolerances.
         settings: with which artifacts of a format that has any are opened.
+        measuring: what to measure anew on labelled data; None keeps what is recorded.
         targets: the table of formats.
 
     Raises:
@@ -56,14 +66,21 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     """
     manifest = manifest_of(folder)
     source = recorded_source(manifest, folder, moved or Moved())
-    judging = as_recorded(judging or Judging(), manifest)
-    with opened(folder) as place:
+    judging = accepting(as_recorded(judging or Judging(), manifest), manifest)
+    with ExitStack() as held, opened(folder) as place:
         place.own(file.name for file in manifest.files)
         stage = Stage(tell=tell, logs=place.logs)
         now = read_checkpoint(source, stage)
         check_same(now, manifest, source)
         subject = open_subject(source, now, judging, stage, manifest.signature)
-        done = replace(manifest, steps=tuple(a.name for a in manifest.artifacts), failures=())
+        asked_data = with_recorded_images(measuring, manifest, stage)
+        labelled = labelled_for(asked_data, subject, stage, held)
+        done = replace(
+            manifest,
+            steps=tuple(a.name for a in manifest.artifacts),
+            failures=(),
+            branches=watch(subject, judging.accept, stage, then=manifest),
+        )
         for artifact in manifest.artifacts:
             if artifact.rejected:
                 continue
@@ -77,10 +94,15 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
                 subject=subject,
                 stage=stage,
                 settings=settings or {},
+                aside=place.workplace(artifact.name),
+                worst=worst_of(manifest, artifact),
+                labelled=labelled,
             )
             asked = as_exported(judging, artifact.tolerance)
             verdict = judge_again(artifact, folder, asked, again, targets)
-            done = _with_verdict(done, artifact, verdict, place)
+            weighed, verdict = again.weighed(verdict, targets)
+            known = tuple(weighed if a is artifact else a for a in done.artifacts)
+            done = with_verdict(replace(done, artifacts=known), weighed, verdict, place)
             write_manifest(done, folder)  # each time: a file may just have been moved
     return done
 
@@ -94,12 +116,25 @@ class _Again:
     subject: Subject
     stage: Stage
     settings: Mapping[str, str]
+    aside: Path
+    worst: WorstFeed | None
+    labelled: LabelledFeeds | None = None
+
+    def weighed(self, verdict: Verdict, targets: tuple[Target, ...]) -> tuple[Artifact, Verdict]:
+        """The artifact with its accuracy measured anew, where there is labelled data."""
+        if self.labelled is None:
+            return self.artifact, verdict
+        candidate = _candidate(self.artifact, self.folder, targets)
+        candidate = replace(candidate, settings=self.settings)
+        return weighed_again(self.artifact, candidate, verdict, self.labelled, self.stage)
 
     def __call__(self, candidate: Candidate, judging: Judging) -> Verdict:
         feeds = stored(self.artifact, self.folder)
         held_out = refer(feeds, self.subject, self.stage) if feeds else ()
-        candidate = replace(candidate, settings=self.settings)
-        return prove(candidate, self.subject, judging, self.stage, held_out=held_out)
+        candidate = replace(candidate, settings=self.settings, aside=self.aside)
+        subject = with_found(self.subject, self.worst, self.folder)
+        verdict = prove(candidate, subject, judging, self.stage, held_out=held_out)
+        return look(self.subject, judging.accept).judged(verdict, self.artifact.frozen)
 
 
 def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
@@ -129,16 +164,19 @@ def judge_again(
     changed = changed_file(artifact, folder)
     if changed:
         return _refusal(artifact, device, State.FAILED, changed)
-    candidate = Candidate(
+    try:
+        return prove_it(_candidate(artifact, folder, targets), judging)
+    except RunnerError as error:
+        return _refusal(artifact, device, State.ERROR, error.message)
+
+
+def _candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) -> Candidate:
+    return Candidate(
         name=artifact.name,
-        target=target,
+        target=target_named(artifact.target, targets),
         precision=artifact.precision,
         path=folder / artifact.files[0].name,
     )
-    try:
-        return prove_it(candidate, judging)
-    except RunnerError as error:
-        return _refusal(artifact, device, State.ERROR, error.message)
 
 
 def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
@@ -154,11 +192,12 @@ def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verd
     )
 
 
-def _with_verdict(
+def with_verdict(
     manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder
 ) -> Manifest:
     """The manifest with the new verdict; an artifact that fails now is moved away."""
     if verdict.passed:
+        verdict = place_worst(verdict, place.path, artifact.files[0].name)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(manifest, verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
@@ -168,9 +207,11 @@ def _with_verdict(
         files=place.reject(there, place.path) or artifact.files,
         rejected=True,
     )
+    verdict = replace(verdict, artifact=moved.name)
+    verdict = place_worst(verdict, place.path, moved.files[0].name, was=artifact.name)
     slim = without(manifest, {artifact.name, moved.name})
     return replace(
         slim,
         artifacts=(*slim.artifacts, moved),
-        verdicts=(*slim.verdicts, replace(verdict, artifact=moved.name)),
+        verdicts=(*slim.verdicts, verdict),
     )

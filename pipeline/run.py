@@ -14,7 +14,9 @@ from ..core.digest import sha256_of
 from ..core.events import Tell, silence
 from ..core.manifest import Failure, Manifest
 from ..core.records import Artifact
+from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
+from .branches import watch
 from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .folder import REJECTED, OutputFolder, opened
@@ -44,10 +46,14 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         known = known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
+        manifest = begin_record(order, folder, subject, known)
         manifest = replace(
-            begin_record(order, folder, subject, known), steps=tuple(step.name for step in plan)
+            manifest,
+            steps=tuple(step.name for step in plan),
+            branches=watch(subject, order.judging.accept, stage, then=manifest),
         )
-        bench = _calibrated(bench_for(order, subject, folder, stage), plan, held)
+        bench = measured(bench_for(order, subject, folder, stage), held)
+        bench = _calibrated(bench, plan, held)
         for step in plan:
             manifest = carry_out(step, manifest, bench)
         return manifest
@@ -67,6 +73,12 @@ def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage
         },
         cache=None if order.cache is None else CalibrationCache(order.cache / "calibration"),
     )
+
+
+def measured(bench: Bench, held: ExitStack) -> Bench:
+    """The bench with eager's answers on labelled data, where the order measures accuracy."""
+    labelled = labelled_for(bench.order.measuring, bench.subject, bench.stage, held)
+    return replace(bench, labelled=labelled)
 
 
 def _calibrated(bench: Bench, plan: tuple[Step, ...], held: ExitStack) -> Bench:
@@ -124,6 +136,8 @@ def _make(step: Step, manifest: Manifest, bench: Bench) -> Made:
     if parent is None:
         return Made(failure=_orphan(step, manifest))
     if step.pending is not None:
+        if bench.labelled is not None:
+            bench.stage.note(f"{step.name} is only prepared: not measured on labelled data")
         return prepare(step, parent, step.pending, bench)
     return make(step, parent, bench)
 
@@ -136,14 +150,16 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
             return Parent(name=EAGER, digest=bench.subject.checkpoint.digest)
         known = next((a for a in manifest.artifacts if _is_file(a, path, bench)), None)
         name = path.name if known is None else known.name
-        return Parent(name=name, digest=sha256_of(path), path=path)
+        beside = record_beside(path)
+        frozen = None if beside is None else beside[1].frozen
+        return Parent(name=name, digest=sha256_of(path), path=path, frozen=frozen)
     parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
     broken = {failure.step for failure in manifest.failures}
     refused = any(a.name == f"{REJECTED}/{step.parent}" for a in manifest.artifacts)
     if parent is None or refused or step.parent in broken:
         return None
     path = bench.folder.path / parent.files[0].name
-    return Parent(name=parent.name, digest=parent.digest, path=path)
+    return Parent(name=parent.name, digest=parent.digest, path=path, frozen=parent.frozen)
 
 
 def _is_file(artifact: Artifact, path: Path, bench: Bench) -> bool:

@@ -15,12 +15,24 @@ from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.verdict import Verdict
+from ..validators.judge import Reference
+from .branches import accepting, look, watch
 from .held_out import refer, stored
 from .order import Judging, Source
 from .proof import Candidate, prove
-from .recorded import Moved, as_exported, as_recorded, check_same, record_beside, recorded_source
+from .recorded import (
+    Moved,
+    as_exported,
+    as_recorded,
+    check_same,
+    record_beside,
+    recorded_source,
+    rejected_record,
+)
+from .replaying import shown, with_feed
 from .stage import Stage
-from .subject import open_subject, read_checkpoint
+from .subject import Subject, open_subject, read_checkpoint
+from .worst import read_feed
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -32,6 +44,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     precision: Precision | None = None,
     moved: Moved | None = None,
     settings: Mapping[str, str] | None = None,
+    replay: Path | None = None,
 ) -> Verdict:
     """Judge one model file against the eager model of a checkpoint.
 
@@ -44,6 +57,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             its own tolerances.
         moved: where a recorded checkpoint and samples are now.
         settings: options that only the file's format has.
+        replay: a feed as .npz that is judged among the others; the verdict shows it alone.
 
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
@@ -57,22 +71,25 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         path=path,
         settings=settings or {},
     )
+    feed = None if replay is None else read_feed(replay)
     if source is not None:
-        return _judge(candidate, source, judging, tell)
-    beside = record_beside(path)
+        return _judge(candidate, source, judging, tell, feed=feed)
+    beside = record_beside(path) or rejected_record(path)
     if beside is None:
         raise UsageError(
             f"no manifest beside {path} knows it, so there is nothing to compare it with",
             hint="name the eager reference: --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
         )
     manifest, artifact = beside
-    source = recorded_source(manifest, path.parent, moved or Moved())
+    folder = path.parent.parent if artifact.rejected else path.parent
+    source = recorded_source(manifest, folder, moved or Moved())
     candidate = replace(candidate, precision=precision or artifact.precision)
-    recorded = Recorded(manifest=manifest, held_out=stored(artifact, path.parent))
-    judging = as_recorded(judging, manifest)
+    held_out = stored(artifact, folder)
+    recorded = Recorded(manifest=manifest, held_out=held_out, frozen=artifact.frozen)
+    judging = accepting(as_recorded(judging, manifest), manifest)
     if precision is None:
         judging = as_exported(judging, artifact.tolerance)
-    return _judge(candidate, source, judging, tell, recorded)
+    return _judge(candidate, source, judging, tell, recorded, feed=feed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +98,17 @@ class Recorded:
 
     manifest: Manifest
     held_out: tuple[Feed, ...]
+    frozen: tuple[str, ...] | None
 
 
-def _judge(
+def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
     candidate: Candidate,
     source: Source,
     judging: Judging,
     tell: Tell,
     recorded: Recorded | None = None,
+    *,
+    feed: Feed | None = None,
 ) -> Verdict:
     """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
@@ -102,9 +122,33 @@ def _judge(
             )
         if recorded is None:
             subject = open_subject(source, checkpoint, judging, stage)
-            return prove(candidate, subject, judging, stage)
+            watch(subject, judging.accept, stage)
+            verdict = _proven(candidate, subject, judging, stage, feed=feed)
+            return look(subject, judging.accept).judged(verdict, None)
         check_same(checkpoint, recorded.manifest, source)
         signature = recorded.manifest.signature
         subject = open_subject(source, checkpoint, judging, stage, signature)
         held_out = refer(recorded.held_out, subject, stage) if recorded.held_out else ()
+        watch(subject, judging.accept, stage, then=recorded.manifest)
+        verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)
+        return look(subject, judging.accept).judged(verdict, recorded.frozen)
+
+
+def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
+    candidate: Candidate,
+    subject: Subject,
+    judging: Judging,
+    stage: Stage,
+    *,
+    held_out: tuple[Reference, ...] = (),
+    feed: Feed | None = None,
+) -> Verdict:
+    """The verdict on all feeds, shown for one of them alone where that is asked for.
+
+    The others are run as well: how large an output usually is, and how far eager itself is from
+    float64, is theirs to say, and the figures are to be those of the first time.
+    """
+    if feed is None:
         return prove(candidate, subject, judging, stage, held_out=held_out)
+    subject, name = with_feed(subject, held_out, feed)
+    return shown(prove(candidate, subject, judging, stage, held_out=held_out), name)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import rmtree
 
 from ..converters.onnx_origins import matching
+from ..converters.quantizers.sensitivity import readable
 from ..converters.registry import prepares
 from ..core.capture import Capture
-from ..core.contract import Branch, Converted, Job, Quantized, Quantizer
+from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
 from ..core.errors import ConversionError
+from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
 from ..core.verdict import Verdict
 from ..validators.judge import Reference
 from .bench import Bench, Parent
+from .branches import frozen_by, look
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
 from .plan import Step
-from .proof import Candidate, Frozen, frozen_arms, prove, tell_frozen
+from .proof import Candidate, prove
 from .quantizing import Quantization, quantized
+from .weighing import weighed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +47,22 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one way gave: files in their workplace, the verdict on them, what was measured."""
+    """What one way gave: files in their workplace, the verdict on them, what was measured.
+
+    `frozen` are the places where its capture froze tensor data, None where nobody knows.
+    `switchable` says that its quantizer's result shows what each layer costs.
+    """
 
     way: Way
     workplace: Path
     converted: Converted
     files: tuple[FileRecord, ...]
     verdict: Verdict
-    frozen: tuple[Frozen, ...]
+    frozen: tuple[str, ...] | None = ()
     coverage: Coverage | None = None
     latency: Latency | None = None
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether a trace froze a branch whose other arm no feed took."""
-        return any(not frozen.others for frozen in self.frozen)
-
-    @property
-    def told(self) -> str:
-        """The frozen branches in words."""
-        return "; ".join(tell_frozen(self.frozen))
+    accuracy: Accuracy | None = None
+    switchable: bool = False
 
     @property
     def size(self) -> int:
@@ -83,20 +84,24 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
         RunnerError: the runtime would not open what was made.
     """
-    product = _convert(step, way, _quantize(step, way, parent, bench), parent, bench)
+    source = _quantize(step, way, parent, bench)
+    product = _convert(step, way, source, parent, bench)
+    if source is not None:
+        rmtree(source.path.parent)  # gigabytes, and many are tried
     candidate = Candidate(
         name=step.name,
         target=step.target,
         precision=product.converted.judged_as or step.wanted.precision,
         path=product.path,
         settings=_opening(parent, bench),
+        aside=product.workplace,
     )
     held_out = held_out_for(step.wanted.precision, bench)
     verdict = prove(candidate, bench.subject, bench.order.judging, bench.stage, held_out=held_out)
-    frozen = _frozen(product.converted.frozen, bench)
-    if not verdict.passed and frozen:
-        told = "; ".join(tell_frozen(frozen))
-        verdict = replace(verdict, reason=f"{verdict.reason}; {told}")
+    branches = look(bench.subject, bench.order.judging.accept)
+    frozen = _frozen(step, way, parent, product.converted, bench)
+    verdict = branches.judged(verdict, frozen)
+    accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
     latency = _latency(step, product.path, parent, bench)
     return Trial(
         way=way,
@@ -107,6 +112,8 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         frozen=frozen,
         coverage=product.coverage,
         latency=latency,
+        accuracy=accuracy,
+        switchable=source is not None and readable(source.path),
     )
 
 
@@ -204,7 +211,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         opset=order.opset,
         external_data=order.external_data,
         metadata={**bench.metadata, "precision": str(step.wanted.precision)},
-        feeds=tuple(reference.feed.arrays for reference in references),
+        feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
         settings=order.settings,
@@ -268,8 +275,19 @@ def _latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latency | 
     return latency
 
 
-def _frozen(branches: tuple[Branch, ...], bench: Bench) -> tuple[Frozen, ...]:
-    if not branches:
-        return ()
-    with bench.stage.step("look at frozen branches", log="eager"):
-        return frozen_arms(bench.subject, branches)
+def _frozen(
+    step: Step, way: Way, parent: Parent, converted: Converted, bench: Bench
+) -> tuple[str, ...] | None:
+    """Where the capture froze tensor data: this one's, or the parent's."""
+    if way.capture is None:
+        return parent.frozen
+    capture = way.capture
+
+    def again(folder: Path) -> None:
+        """Capture once more, for its own sake."""
+        with bench.stage.step(f"look at branches in {capture}", log=f"{step.name}-branches"):
+            job = job_of(step, parent, bench, folder)
+            step.target.convert(replace(job, capture=capture, folder=folder))
+
+    branches = look(bench.subject, bench.order.judging.accept)
+    return frozen_by(capture, converted.frozen, branches, bench.subject, again)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ..core.contract import Array
     from .subject import Subject
 
-_DRAWS = 8  # an element that stays the same in eight is not decided by errors of that size
+# Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
+_PAIRS = 4
 # What weights and inputs are off by, as a share of themselves: about what each precision's rounding
 # does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves; 8 bits leave
 # some 20 dB).
@@ -60,7 +61,11 @@ def _undecided(
     """By output, where any of the draws, or float64, is not eager's."""
     import numpy as np
 
-    others = [subject.eager.run_off(reference.feed.arrays, share, seed) for seed in range(_DRAWS)]
+    others = [
+        subject.eager.run_off(reference.feed.arrays, sign * share, seed)
+        for seed in range(_PAIRS)
+        for sign in (1, -1)
+    ]
     if reference.exact is not None:
         others.append(reference.exact)
     marks: dict[str, Array] = {}

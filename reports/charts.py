@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from .markup import Markup, join, tag
 from .words import percent
 
-_WIDTH, _HEIGHT = 720, 220
+_WIDTH, _HEIGHT = 1080, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 26
 _SMALL_WIDTH, _SMALL_HEIGHT = 300, 96
 _MAX_DOTS = 160  # beyond, dots would be a band
@@ -24,7 +24,9 @@ def curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Marku
     if not known:
         return tag("p", "No layer has an error that can be drawn.", class_="quiet")
     low, high = _bounds(known)
-    places = [_place(index, len(points), value, (low, high)) for index, (_, value) in enumerate(points)]
+    places = [
+        _place(index, len(points), value, (low, high)) for index, (_, value) in enumerate(points)
+    ]
     marks = [
         _dot(place, *point, marked=point[0] == marked)
         for place, point in zip(places, points, strict=True)
@@ -40,7 +42,8 @@ def curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Marku
             tag("text", "last layer", x=_WIDTH - _RIGHT, y=_HEIGHT - 6, class_="tick end"),
         ]
     )
-    return _svg(inner, (_WIDTH, _HEIGHT), label, "chart")
+    drawn = _svg(inner, (_WIDTH, _HEIGHT), label, "chart")
+    return tag("div", drawn, class_="scroll plot", tabindex=0)
 
 
 def histogram(edges: Sequence[float], eager: Sequence[int], artifact: Sequence[int]) -> Markup:

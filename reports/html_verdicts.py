@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.manifest import Manifest
-from .markup import Markup, code, details, tag
+from ..core.verdict import Tolerance
+from .markup import Markup, code, details, table, tag
 from .rows import Case, Outcome, Row, counts, feeds_of, overall
-from .words import counted, decibels, figure, one_line, seconds_text, short, size_text
+from .words import counted, decibels, figure, one_line, ratio, seconds_text, short, size_text
 
 SIGNS = {
     Outcome.PASSED: "✓",
@@ -76,7 +77,9 @@ def _line(row: Row, feeds: Sequence[str], index: int) -> Markup:
     by_feed = {case.feed: case for case in row.cases}
     name = tag("a", row.name, href=f"#row-{index}")
     cells = [_cell(by_feed.get(feed)) for feed in feeds]
-    return tag("tr", tag("th", name, scope="row", class_="stay"), tag("td", pill(row.outcome)), cells)
+    return tag(
+        "tr", tag("th", name, scope="row", class_="stay"), tag("td", pill(row.outcome)), cells
+    )
 
 
 def _cell(case: Case | None) -> Markup:
@@ -92,9 +95,14 @@ def _shade(case: Case) -> tuple[str, str]:
     sign = SIGNS[case.outcome]
     if case.outcome is Outcome.FAILED:
         room = case.headroom
-        return "failed", f"{sign} {decibels(room)}" if room is not None and room < 0 else f"{sign} fail"
+        return (
+            "failed",
+            f"{sign} {decibels(room)}" if room is not None and room < 0 else f"{sign} fail",
+        )
     if case.outcome is not Outcome.PASSED:
-        return str(case.outcome), f"{sign} {'error' if case.outcome is Outcome.ERROR else 'skipped'}"
+        return str(
+            case.outcome
+        ), f"{sign} {'error' if case.outcome is Outcome.ERROR else 'skipped'}"
     if case.loose:
         return "form", f"{sign} form"
     if case.headroom is None:
@@ -130,8 +138,8 @@ def _card(row: Row, index: int) -> Markup:
     told += [tag("p", _facts(row), class_="quiet")] if row.artifact else []
     told += [tag("p", note, class_="note") for note in row.notes]
     if row.cases:
-        opened = [row.cases[i] for i in range(len(row.cases))]
-        told.append(details(f"Measures on {counted(len(row.cases), 'feed')}", _measures(opened)))
+        summary = f"Measures on {counted(len(row.cases), 'feed')}"
+        told.append(details(summary, _measures(row.cases)))
     return tag("article", head, told, class_="card", id=f"row-{index}")
 
 
@@ -143,33 +151,51 @@ def _facts(row: Row) -> str:
     parts += [f"captured by {artifact.capture}"] if artifact.capture else []
     parts += [f"made in {seconds_text(artifact.seconds)}"]
     if verdict is not None:
-        limits = verdict.tolerance
         parts.append(f"judged on {verdict.device} in {seconds_text(verdict.seconds)}")
-        parts.append(f"within atol {limits.atol:g}, rtol {limits.rtol:g}, {limits.min_sqnr:g} dB")
+        parts.append(f"within {_limits(verdict.tolerance)}")
     if artifact.files:
         parts.append(f"{artifact.files[0].name} sha256 {short(artifact.digest)}")
     return " · ".join(parts)
 
 
+def _limits(tolerance: Tolerance) -> str:
+    """What was asked of every output; what is asked of some beside it."""
+    table = f"atol {tolerance.atol:g}, rtol {tolerance.rtol:g}, {tolerance.min_sqnr:g} dB"
+    said = [
+        table
+        if tolerance.floor_factor is None
+        else f"{tolerance.floor_factor:g} times eager's own error ({table} without float64)"
+    ]
+    named = {"cosine": tolerance.min_cosine, "agreement": tolerance.min_agreement}
+    said += [f"{name} {value:g}" for name, value in named.items() if value is not None]
+    if tolerance.by_output:
+        said.append(f"other limits for {', '.join(tolerance.by_output)}")
+    return ", ".join(said)  # fmt: skip
+
+
 def _measures(cases: Sequence[Case]) -> Markup:
     """A row for each output on each feed."""
-    from .markup import table
-
-    rows = [
-        (
-            code(case.feed), code(output.output), f"{SIGNS[Outcome.PASSED]} pass" if output.passed
-            else f"{SIGNS[Outcome.FAILED]} {output.reason}", decibels(output.headroom),
-            "exact" if output.exact else decibels(output.sqnr).lstrip("+"),
-            figure(output.max_abs), figure(output.relative_l2), figure(output.cosine, ".7f"),
-            "x".join(map(str, output.shape)), output.dtype,
-        )
-        for case in cases
-        for output in case.outputs
-    ]  # fmt: skip
-    rows += [
-        (code(case.feed), "", f"{SIGNS[case.outcome]} {case.reason}", *("",) * 7)
-        for case in cases
-        if not case.outputs
-    ]
+    rows = [line for case in cases for line in _measured(case)]
     return table("feed", "output", "verdict", ">headroom", ">SQNR", ">max abs", ">relative L2",
                  ">cosine", "shape", "dtype", rows=rows)  # fmt: skip
+
+
+def _measured(case: Case) -> list[tuple[str, ...]]:
+    if not case.outputs:
+        return [(code(case.feed), "", f"{SIGNS[case.outcome]} {case.reason}", *("",) * 7)]
+    passed, failed = SIGNS[Outcome.PASSED], SIGNS[Outcome.FAILED]
+    return [
+        (
+            code(case.feed),
+            code(output.output),
+            f"{passed} pass" if output.passed else f"{failed} {output.reason}",
+            decibels(output.headroom),
+            "exact" if output.exact else ratio(output.sqnr),
+            figure(output.max_abs),
+            figure(output.relative_l2),
+            figure(output.cosine, ".7f"),
+            "x".join(map(str, output.shape)),
+            output.dtype,
+        )
+        for output in case.outputs
+    ]

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 from ..core.manifest import Manifest
 from .rows import Case, Outcome, Row, rows_of
-from .words import clean, day_text, figure, one_line
+from .words import clean, day_text, decibels, figure, one_line, ratio
 
 _ROOT = "modelc"
 _WHOLE = "verdict"  # the case of what no single feed explains
@@ -103,6 +103,7 @@ def _measures(case: Case) -> str:
     """A line for each output with what was measured."""
     return "\n".join(
         f"{o.output}: max abs {figure(o.max_abs)}, "
-        f"SQNR {'exact' if o.exact else decibels(o.sqnr)}, headroom {figure(o.headroom, '+.1f')} dB{', form only' if o.loose else ''}"
+        f"SQNR {'exact' if o.exact else ratio(o.sqnr)}, "
+        f"headroom {decibels(o.headroom)}{', form only' if o.loose else ''}"
         for o in case.outputs
     )

@@ -95,10 +95,9 @@ def _reasons(rows: Iterable[Row]) -> list[str]:
 
 def _branches(manifest: Manifest) -> list[str]:
     found = [
-        f"- {code(f'{one.file}:{one.line}')} {code(one.condition)}: "
-        f"no feed took its {' and '.join(one.untaken)} arm{' (accepted)' if one.accepted else ''}"
+        f"- {code(one.told)}: {one.untested}{' (accepted)' if one.accepted else ''}"
         for one in manifest.branches
-        if one.data and one.untaken
+        if one.data and one.untested
     ]
     return ["**Branches that no feed took**", "", *found, ""] if found else []
 

@@ -44,7 +44,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     rules = ["---:" if title.startswith(">") else "---" for title in head]
     titles = [title.removeprefix(">") for title in head]
     lines = [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
-    return ["", *lines, ""]
+    return [*lines, ""]
 
 
 def folded(title: str, lines: Iterable[str]) -> list[str]:
@@ -52,7 +52,14 @@ def folded(title: str, lines: Iterable[str]) -> list[str]:
     found = list(lines)
     if not found:
         return []
-    return [f"<details><summary>{title}</summary>", "", *found, "", "</details>", ""]
+    return [
+        f"<details><summary>{title}</summary>",
+        "",
+        *found,
+        *([""] if found[-1] else []),
+        "</details>",
+        "",
+    ]
 
 
 def fitted(first: str, blocks: Iterable[Block], limit: int = LIMIT) -> str:

@@ -36,8 +36,8 @@ class Rule:
 UNTAKEN = Rule(
     key="MC001",
     name="UntakenBranch",
-    summary="No feed took this arm of a branch on tensor data",
-    help="A trace keeps only the arm that its example took, and nothing was compared on the other. "
+    summary="No feed went the other way at this place that depends on tensor data",
+    help="A trace keeps only the way that its example went, and nothing was compared on the other. "
     "Give a sample that takes it with --inputs, capture with --capture script, or accept it with "
     "--accept-branch FILE:LINE.",
     level="warning",
@@ -110,12 +110,11 @@ def _branches(manifest: Manifest) -> Iterator[dict[str, object]]:
     """Branches on tensor data with an untaken arm: an error where a trace froze them."""
     traced = any(artifact.capture == Capture.TRACE for artifact in manifest.artifacts)
     for branch in manifest.branches:
-        if not (branch.data and branch.untaken):
+        if not (branch.data and branch.untested):
             continue
-        arms = " and ".join(branch.untaken)
         found = _result(
             UNTAKEN,
-            f"no feed took the {arms} arm of: {branch.condition}{_where(branch)}",
+            f"{branch.untested} of: {branch.condition}{_where(branch)}",
             (branch.file, branch.line, branch.condition),
             level="error" if traced and not branch.accepted else UNTAKEN.level,
         )

@@ -50,6 +50,11 @@ def decibels(value: float | None) -> str:
     return f"{value:+.1f} dB"
 
 
+def ratio(value: float | None) -> str:
+    """An unsigned figure in dB, or a dash."""
+    return NONE if value is None else f"{value:.1f} dB"
+
+
 def percent(share: float, digits: int = 1) -> str:
     """A share of one as per cent."""
     return f"{share:.{digits}%}" if math.isfinite(share) else NONE

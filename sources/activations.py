@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from .eager import Eager
 
 _HERE = str(Path(__file__))
-_END = str(Path(__file__).with_name("eager.py"))  # it calls the user's module: no frame beyond is
+_END = (  # what calls the user's module: no frame beyond is the model's
+    str(Path(__file__).with_name("eager.py")),
+    str(Path(__file__).parent.parent / "core" / "call.py"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,8 @@ class Value:
 
     `order` is its place in the run and the same in every run of the same feed. `operation` is the
     function of torch, empty for a module's output. `call` numbers the module's calls from 0,
-    `leaf` the tensors of one result. `file` and `line` are in the user's code.
+    `leaf` the tensors of one result. `file` and `line` are in the user's code. `same` is the order of an
+    earlier module output that is this very tensor, handed on.
     """
 
     order: int
@@ -43,6 +48,7 @@ class Value:
     size: int  # bytes
     file: str
     line: int
+    same: int | None = None
 
     @property
     def floating(self) -> bool:
@@ -116,6 +122,7 @@ class _Recorder:
         self._arrays, self._operations = arrays, operations
         self._order = 0
         self._busy = False  # what the recorder itself computes is no part of the model
+        self._given: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._stack: list[tuple[str, str, int, tuple[str, int]]] = []
         self._calls: dict[str, int] = {}
 
@@ -178,11 +185,20 @@ class _Recorder:
                 size=tensor.numel() * tensor.element_size(),
                 file=place[0],
                 line=place[1],
+                same=None if what[0] else self._earlier(tensor, order),
             )
         )
         if order in self._arrays:
             with self.aside():
                 self.tape.arrays[order] = to_array(tensor)
+
+    def _earlier(self, tensor: torch.Tensor, order: int) -> int | None:
+        """The first module output that is this tensor; None where this is it."""
+        known = self._given.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        self._given[id(tensor)] = (weakref.ref(tensor), order)
+        return None
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -260,7 +276,7 @@ def _frame() -> tuple[str, int]:
 
     skipped = (str(Path(torch.__file__).parent), _HERE, contextlib.__file__, "<")
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _END:
+    while frame is not None and frame.f_code.co_filename not in _END:
         if not frame.f_code.co_filename.startswith(skipped):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back

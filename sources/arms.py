@@ -2,96 +2,125 @@
 
 from __future__ import annotations
 
+import dis
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from ..core.contract import Branch
+from .syntax import Span, Test, within
 
-# (from instruction, to instruction, how often), for every step that starts on the branch's line
-Arm: TypeAlias = frozenset[tuple[int, int, int]]
 _Trace: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type that sys.settrace wants
+Place: TypeAlias = tuple[str, int]  # file and line
+_OTHER, _TESTING, _TAKEN = 0, 1, 2
+_WORD = 2  # bytes of an instruction
+_JUMPS = frozenset(code for name, code in dis.opmap.items() if "_IF_" in name)
 
 
-def arms_of(run: Callable[[], object], branches: Sequence[Branch]) -> tuple[Arm, ...]:
-    """Call `run` and say, for each branch, which way it went and how often; to be compared.
+def arms_of(run: Callable[[], object], tests: Sequence[Test]) -> tuple[str, ...]:
+    """Call `run` and say, for each test, how it came out each time: `TTF`, empty if not reached.
 
-    Steps are of instructions, not lines, so that `a if test else b` and the number of turns of
-    a loop are told apart. A branch whose line was not reached gets an empty set.
+    Instructions are followed, not lines, so that `a if test else b` and the number of turns of a
+    loop are told.
     """
-    watch = _Watch(branches)
-    with watch.on():
+    watch = _Watch(tests)
+    with _tracing(watch.enter):
         run()
-    return tuple(
-        frozenset((start, end, count) for (start, end), count in steps.items())
-        for steps in watch.steps
-    )
+    return tuple("".join(way) for way in watch.ways)
+
+
+def lines_reached(run: Callable[[], object], places: Collection[Place]) -> frozenset[Place]:
+    """Call `run` and say which of the places it came by."""
+    files = {file for file, _ in places}
+    found: set[Place] = set()
+
+    def follow(frame: FrameType, *_: object) -> _Trace:
+        found.add((frame.f_code.co_filename, frame.f_lineno))
+        return follow
+
+    with _tracing(lambda frame, *_: follow if frame.f_code.co_filename in files else None):
+        run()
+    return frozenset(found.intersection(places))
+
+
+@contextmanager
+def _tracing(enter: _Trace) -> Iterator[None]:
+    """Trace this thread while in the block."""
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 class _Watch:
-    """A trace function that follows only the code objects which hold the branches."""
+    """A trace function that follows only the code objects which hold the tests."""
 
-    def __init__(self, branches: Sequence[Branch]) -> None:
-        self.branches = branches
-        self.steps: list[Counter[tuple[int, int]]] = [Counter() for _ in branches]
-        self.known: dict[int, tuple[CodeType, dict[int, frozenset[int]]]] = {}
-        self.files: dict[str, frozenset[int]] = {}
+    def __init__(self, tests: Sequence[Test]) -> None:
+        self.tests = tests
+        self.ways: list[list[str]] = [[] for _ in tests]
+        self.files = {test.file for test in tests}
+        self.known: dict[int, tuple[CodeType, Mapping[int, bytes]]] = {}
 
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """Trace this thread while in the block."""
-        before = sys.gettrace()
-        sys.settrace(self._enter)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-
-    def _enter(self, frame: FrameType, *_: object) -> _Trace | None:
+    def enter(self, frame: FrameType, *_: object) -> _Trace | None:
+        """Follow a frame whose code holds a test."""
+        if frame.f_code.co_filename not in self.files:
+            return None
         watched = self._watched(frame.f_code)
         if not watched:
             return None
         frame.f_trace_opcodes = True
-        last = -1
+        testing: set[int] = set()  # tests that the last instruction belonged to
 
         def follow(frame: FrameType, event: str, _: object) -> _Trace:
-            nonlocal last
-            if event == "opcode":
-                for index, offsets in watched.items():
-                    if last in offsets:
-                        self.steps[index][last, frame.f_lasti] += 1
-                last = frame.f_lasti
+            if event == "exception":
+                testing.clear()
+            elif event == "opcode":
+                for index, parts in watched.items():
+                    part = parts[frame.f_lasti // _WORD]
+                    if part == _TESTING:
+                        testing.add(index)
+                    elif index in testing:
+                        testing.discard(index)
+                        self.ways[index].append("T" if part == _TAKEN else "F")
             return follow
 
         return follow
 
-    def _watched(self, code: CodeType) -> dict[int, frozenset[int]]:
-        """For each branch that lies in `code`: the instructions of the branch's line."""
+    def _watched(self, code: CodeType) -> Mapping[int, bytes]:
+        """For each test that stands in `code`, what each of its instructions is a part of."""
         if id(code) not in self.known:  # the code is kept, so that its id stays its own
-            found = {index: self._offsets(code, index) for index in self._in_file(code.co_filename)}
-            self.known[id(code)] = code, {i: offsets for i, offsets in found.items() if offsets}
+            parts = {
+                index: _parts(code, test)
+                for index, test in enumerate(self.tests)
+                if test.file == code.co_filename
+            }
+            held = {index: found for index, found in parts.items() if _TESTING in found}
+            self.known[id(code)] = code, held
         return self.known[id(code)][1]
 
-    def _offsets(self, code: CodeType, index: int) -> frozenset[int]:
-        line = self.branches[index].line
-        return frozenset(
-            offset
-            for start, end, number in code.co_lines()
-            if number == line
-            for offset in range(start, end, 2)
-        )
 
-    def _in_file(self, name: str) -> frozenset[int]:
-        if name not in self.files:
-            path = Path(name).resolve()
-            self.files[name] = frozenset(
-                index
-                for index, branch in enumerate(self.branches)
-                if branch.file == name or Path(branch.file).resolve() == path
-            )
-        return self.files[name]
+def _parts(code: CodeType, test: Test) -> bytes:
+    """Of each instruction: whether it is of the test, of what follows where it holds, of neither.
+
+    An instruction without a place of its own belongs to the one before it; so does a conditional
+    jump, whose place is the whole statement's.
+    """
+    found = bytearray()
+    before = _OTHER
+    for operation, place in zip(code.co_code[::_WORD], code.co_positions(), strict=True):
+        first, last, column, end = place
+        if operation in _JUMPS or first is None or last is None or column is None or end is None:
+            found.append(before)
+        else:
+            found.append(_part((first, column, last, end), test))
+        before = found[-1]
+    return bytes(found)
+
+
+def _part(span: Span, test: Test) -> int:
+    if within(span, test.span):
+        return _TESTING
+    return _TAKEN if any(within(span, taken) for taken in test.taken) else _OTHER

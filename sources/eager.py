@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
-from .arms import Arm, arms_of
+from .arms import Place, lines_reached
+from .branches import Watched, watch_branches
 from .exact import Exact, NoFloat64, open_exact
 from .flat import SCOPE, flat_module
 from .load import training_modules
 from .off import off_feed, off_weights
 from .outputs import split_outputs
 from .stability import unstable_outputs, unstable_reason
+from .taint import Seen, taint_watch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import TracebackType
 
     import torch
 
-    from ..core.contract import Array, Branch, Feed, Outputs
+    from ..core.contract import Array, Feed, Outputs
     from ..core.signature import Signature
     from .loaded import Loaded
 
@@ -48,6 +50,7 @@ class Eager:
         self._notes: dict[str, None] = {}  # in order, each once
         self._exact: Exact | None = None
         self._no_float64 = ""
+        self._watched: tuple[tuple[str, ...], Watched] | None = None
 
     @property
     def module(self) -> torch.nn.Module:
@@ -120,7 +123,8 @@ class Eager:
     def run_off(self, feed: Feed, share: float, seed: int) -> Outputs:
         """Run one feed with every float weight and input off by `share` of itself, at random.
 
-        Integers that change are decided by errors of that size. The weights are put back.
+        Integers that change are decided by errors of that size. The weights are put back. With the
+        negative of a share everything is off the other way.
 
         Raises:
             CheckpointError: eager rejects the feed.
@@ -150,16 +154,38 @@ class Eager:
             )
         return self.notes
 
-    def arms(self, feed: Feed, branches: Sequence[Branch]) -> tuple[Arm, ...]:
-        """Which way each branch goes on this feed: equal values are equal ways."""
-        return arms_of(lambda: self._tensors(feed), branches)
+    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed) -> Watched:
+        """Which branches depend on tensor data, and which of the feeds take which arm.
 
-    def _tensors(self, feed: Feed) -> dict[str, torch.Tensor]:
+        Asked again for the same feeds, it answers from memory.
+        """
+        names = tuple(name for name, _ in feeds)
+        if self._watched is None or self._watched[0] != names:
+            found = watch_branches(feeds, example, self._watch, self._tensors)
+            self._watched = names, found
+        return self._watched[1]
+
+    def reached(self, feed: Feed, places: Collection[Place]) -> frozenset[Place]:
+        """Which of the lines (file, line) eager runs on this feed."""
+        return lines_reached(lambda: self._tensors(feed), places)
+
+    def _watch(self, feed: Feed) -> Seen:
+        given = self._given(feed)
+        with taint_watch(self._module, given) as seen:
+            self._binding.call(self._module, given)
+        return seen
+
+    def _given(self, feed: Feed) -> list[torch.Tensor]:
+        """Copies, C-contiguous and writable: models may write into their inputs."""
         import numpy as np
         import torch
 
-        # copies, C-contiguous and writable: models may write into their inputs
-        given = [torch.from_numpy(np.array(feed[name], order="C")) for name in self.inputs]
+        return [torch.from_numpy(np.array(feed[name], order="C")) for name in self.inputs]
+
+    def _tensors(self, feed: Feed) -> dict[str, torch.Tensor]:
+        import torch
+
+        given = self._given(feed)
         versions = [tensor._version for tensor in given]
         try:
             with torch.no_grad():

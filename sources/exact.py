@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 _ROOM = 0.5  # of the memory that is free: more than that for a copy of the weights is too much
 _WIDTH = 8  # bytes of a float64
+_IN_A_DTYPE = (
+    "to", "type_as", "zeros", "ones", "full", "empty", "arange", "linspace", "tensor", "softmax",
+    "log_softmax", "sum", "mean", "cumsum", "zeros_like", "ones_like", "full_like", "_cast_Float",
+)  # fmt: skip
+_SMALLER = (5, 6, 15)  # float16, float32 and bfloat16 as TorchScript counts dtypes
 
 
 class NoFloat64(Exception):  # noqa: N818 - no error of anybody's: the judge falls back to its table
@@ -39,8 +45,12 @@ def open_exact(module: torch.nn.Module, inputs: tuple[str, ...], binding: Bindin
         raise NoFloat64(
             f"its weights need {needed / 1e9:.1f} GB in float64, {free / 1e9:.1f} GB are free"
         )
+    if _script_rounds(module):
+        raise NoFloat64("its TorchScript asks for a smaller float dtype, which would round it")
     try:
-        twin = copy.deepcopy(module).double()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients, which nobody asks for
+            twin = copy.deepcopy(module).double()
     except Exception as error:
         raise NoFloat64(f"it cannot be copied in float64: {first_line(error)}") from error
     return Exact(twin, inputs, binding)
@@ -74,6 +84,39 @@ class Exact:
             raise NoFloat64(f"it does not run in float64: {first_line(error)}") from error
         tensors, _ = split_outputs(value, taken=self._inputs)
         return {name: to_array(_raised(tensor)) for name, tensor in tensors.items()}
+
+
+def _script_rounds(module: torch.nn.Module) -> bool:
+    """Whether TorchScript code, which no function mode reaches, names a smaller float dtype."""
+    import torch
+
+    scripts = [one for one in module.modules() if isinstance(one, torch.jit.ScriptModule)]
+    return any(
+        _names_smaller(node)
+        for script in scripts[:1]  # the outermost holds the others
+        if hasattr(script, "inlined_graph")
+        for node in _nodes(script.inlined_graph)
+    )
+
+
+def _nodes(graph: Any) -> Iterator[torch._C.Node]:  # torch does not type its graphs
+    """Nodes that cast, make a tensor, or compute in a dtype that they name."""
+    for kind in _IN_A_DTYPE:
+        yield from graph.findAllNodes(f"aten::{kind}", recurse=True)
+
+
+def _names_smaller(node: torch._C.Node) -> bool:
+    """Whether a constant dtype argument of the node is float32 or smaller."""
+    import torch
+
+    if node.schema() == "(no schema)":
+        return False
+    names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+    for name, value in zip(names, node.inputs(), strict=False):
+        constant: object = value.toIValue() if name == "dtype" else None
+        if isinstance(constant, int) and constant in _SMALLER:
+            return True
+    return False
 
 
 @contextmanager

@@ -283,17 +283,20 @@ def _where(paths: dict[int, str]) -> tuple[tuple[Site, ...], bool, str]:
         frame = frame.f_back
     sites: list[Site] = []
     within, module = False, ""
-    while frame is not None and not frame.f_code.co_filename.startswith(_ROOMS):
+    while frame is not None and not _is_above(frame.f_code.co_filename):
         name = frame.f_code.co_filename
         if is_users(name):
             sites.append(_site(frame))
             module = module or paths.get(id(frame.f_locals.get("self")), "")
-        elif not sites:
-            within = within or (name != __file__ and not name.endswith(_PASSING))
+        elif not sites:  # what lies between two of our own frames is the passing on of a call
+            within = name != __file__ and (within or not name.endswith(_PASSING))
         frame = frame.f_back
-        while frame is not None and frame.f_code.co_filename == __file__:
-            frame = frame.f_back
     return tuple(sites), within, module
+
+
+def _is_above(file: str) -> bool:
+    """Whether the frame is of whoever runs eager: the user's code is below it."""
+    return file != __file__ and file.startswith(_ROOMS)
 
 
 def is_users(file: str) -> bool:

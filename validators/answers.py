@@ -74,26 +74,29 @@ class Answers:
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """One a sample; empty of `whole` metrics."""
+        """One a sample; empty of whole metrics."""
+        return self.scores_of(0, len(self))
+
+    def scores_of(self, start: int, stop: int) -> NDArray[np.float64]:
+        """The scores of the samples from `start` to before `stop`."""
         import numpy as np
 
-        return np.array(self._scores, dtype=np.float64)
+        return np.array(self._scores[start:stop], dtype=np.float64)
 
-    @property
-    def nonfinite(self) -> NDArray[np.int64]:
-        """How many values of each sample's answer are NaN or Inf."""
+    def broken_of(self, start: int, stop: int) -> NDArray[np.int64]:
+        """How many values of each of these samples' answers are NaN or Inf."""
         import numpy as np
 
-        return np.array(self._nonfinite, dtype=np.int64)
+        return np.array(self._nonfinite[start:stop], dtype=np.int64)
 
-    @property
-    def top(self) -> NDArray[np.int64] | None:
+    def top_of(self, start: int, stop: int) -> NDArray[np.int64] | None:
         """The classes answered, best first, of shape (samples, k); None where there are none."""
         import numpy as np
 
         if not self._width:
             return None
-        return np.array(self._top, dtype=np.int64).reshape(-1, self._width)
+        part = self._top[start * self._width : stop * self._width]
+        return np.array(part, dtype=np.int64).reshape(-1, self._width)
 
     def at(self, metric: WholeMetric, places: Sequence[int]) -> float:
         """The metric over samples chosen with repetition."""

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 # One unit in the last place of float32 (2^-23), of the RMS: eager may be exact by chance, as a copy
 # is, and another way of dividing or of taking a root is not.
 _ULP = 2.0**-23
-# Below this many elements their own noise says little, and the average of the whole counts as well.
-_FEW = 32
+# Up to so many elements their own noise says little, and what is usual around them counts as well.
+# Beyond, that fades out with the fourth power, and from 32 on their own is within a factor of two.
+_FEW, _FADE, _ENOUGH = 8, 4, 32
 # An average over m elements scatters: 1 + 4 / sqrt(m) is allowed for chance.
 _CHANCE = 4.0
 _CREST = 4.0  # the largest of some ten thousand normal errors lies at 4 sigma
@@ -149,7 +150,7 @@ class _Held:
         import numpy as np
 
         count, signal, own = sums[:3]
-        weight = np.minimum(1.0, (_FEW / np.maximum(count, 1)) ** 2)
+        weight = np.minimum(1.0, (_FEW / np.maximum(count, 1)) ** _FADE) * (count < _ENOUGH)
         return np.asarray(np.maximum.reduce([own, self.usual * signal, weight * count * element]))
 
     def feed(self, found: _Sums) -> FeedFloor:
@@ -232,7 +233,7 @@ def _measurable(name: str, pair: Pair) -> bool:
 def _sums(name: str, pair: Pair) -> _Sums:
     axis = 0 if pair.eager[name].ndim > 1 and len(pair.eager[name]) >= _ROWS else None
     found = _grouped(name, pair, axis)
-    count, signal, own, theirs, own_max, theirs_max = found
+    count, signal, own, _, own_max, theirs_max, theirs = found
     return _Sums(
         count=float(count.sum()),
         signal=float(signal.sum()),
@@ -245,9 +246,11 @@ def _sums(name: str, pair: Pair) -> _Sums:
 
 
 def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
-    """6 x groups along `axis` (None: one group): count, signal, own, theirs and their maxima.
+    """7 x groups along `axis` (None: one group): count, signal, own, theirs, the two maxima, all.
 
-    Elements that are not finite in all three, and fill, are left out.
+    Elements that are not finite in all three, and fill, are left out. Those that are zero in eager
+    and in float64 are left out of the groups too, having no noise of their own to be held to;
+    `all` is theirs with these.
     """
     arrays = (pair.exact or {})[name], pair.eager[name], pair.artifact[name]
     limit = fill_limit(pair.eager[name])
@@ -261,16 +264,18 @@ def _grouped_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
     import numpy as np
 
     groups = arrays[0].shape[axis]
-    found = np.zeros((6, groups))
+    found = np.zeros((7, groups))
     for truth, eager, artifact in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
         rows = [array.astype(np.float64).reshape(-1, groups) for array in (truth, eager, artifact)]
         kept = np.isfinite(rows[0]) & np.isfinite(rows[1]) & np.isfinite(rows[2])
         kept &= np.abs(rows[1]) <= limit
         r, e, a = (np.where(kept, row, 0.0) for row in rows)
         own, theirs = np.abs(e - r), np.abs(a - r)
-        found[0] += kept.sum(axis=0)
-        for index, values in enumerate((r, own, theirs), start=1):
+        alive = (r != 0) | (e != 0)
+        found[0] += alive.sum(axis=0)
+        for index, values in enumerate((r, own, theirs * alive), start=1):
             found[index] += np.einsum("rc,rc->c", values, values)
+        found[6] += np.einsum("rc,rc->c", theirs, theirs)
         np.maximum(found[4], own.max(axis=0, initial=0), out=found[4])
         np.maximum(found[5], theirs.max(axis=0, initial=0), out=found[5])
     return found

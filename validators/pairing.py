@@ -24,7 +24,7 @@ class Paired:
 
     drop: float
     interval: Interval
-    differing: tuple[int, ...]  # places of the samples that are answered otherwise
+    differing: int = 0  # samples that are answered otherwise
 
 
 def paired(eager: Answers, artifact: Answers) -> Paired:
@@ -40,14 +40,14 @@ def paired(eager: Answers, artifact: Answers) -> Paired:
             hint="give labels that are not eager's own answers, or a metric without `relative`",
         )
     if isinstance(metric, TopK):
-        return _of_hits(eager, artifact, metric)
+        return _of_hits(eager, artifact)
     drop = drop_of(metric, eager.value, artifact.value)
     if isinstance(metric, WholeMetric):
-        return Paired(drop=drop, interval=_resampled(eager, artifact, metric), differing=())
+        return Paired(drop=drop, interval=_resampled(eager, artifact, metric))
     interval = bootstrap(
         eager.scores, artifact.scores, lambda one, other: drop_of(metric, one, other)
     )
-    return Paired(drop=drop, interval=interval, differing=())
+    return Paired(drop=drop, interval=interval)
 
 
 def drop_of(metric: Metric, eager: float, artifact: float) -> float:
@@ -58,19 +58,40 @@ def drop_of(metric: Metric, eager: float, artifact: float) -> float:
     return drop / abs(eager) if eager else float("inf") if drop > 0 else 0.0
 
 
-def _of_hits(eager: Answers, artifact: Answers, metric: TopK) -> Paired:
-    import numpy as np
-
+def _of_hits(eager: Answers, artifact: Answers) -> Paired:
     one, other = eager.scores > 0, artifact.scores > 0
     counts = [int(x.sum()) for x in (one & other, one & ~other, ~one & other, ~one & ~other)]
-    differ = one != other
-    if metric.k == 1 and eager.top is not None and artifact.top is not None:
-        differ = (eager.top != artifact.top).any(axis=1)
     return Paired(
         drop=(counts[1] - counts[2]) / len(one),
         interval=paired_difference(*counts),
-        differing=tuple(np.flatnonzero(differ).tolist()),
+        differing=len(differing(eager, artifact, 0, len(one))),
     )
+
+
+def differing(eager: Answers, artifact: Answers, start: int, stop: int) -> list[int]:
+    """Places from `start` to before `stop` that are answered otherwise.
+
+    With one class an answer, the class is another; with several, one model hits and the other
+    does not. Metrics without classes have none.
+    """
+    import numpy as np
+
+    one, other = eager.top_of(start, stop), artifact.top_of(start, stop)
+    if one is None or other is None:
+        return []
+    if one.shape[1] == 1:
+        differ = (one != other)[:, 0]
+    else:
+        differ = eager.scores_of(start, stop) != artifact.scores_of(start, stop)
+    return [start + int(place) for place in np.flatnonzero(differ)]
+
+
+def newly_broken(eager: Answers, artifact: Answers, start: int, stop: int) -> list[int]:
+    """Places of these samples whose answer holds more NaN or Inf than eager's."""
+    import numpy as np
+
+    more = artifact.broken_of(start, stop) > eager.broken_of(start, stop)
+    return [start + int(place) for place in np.flatnonzero(more)]
 
 
 def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interval:
@@ -86,13 +107,6 @@ def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interv
         places: Sequence[int] = chance.integers(count, size=count).tolist()
         drops.append(drop_of(metric, eager.at(metric, places), artifact.at(metric, places)))
     return percentile_interval(drops)
-
-
-def newly_broken(eager: Answers, artifact: Answers) -> tuple[int, ...]:
-    """Places of samples whose answer holds more NaN or Inf than eager's."""
-    import numpy as np
-
-    return tuple(np.flatnonzero(artifact.nonfinite > eager.nonfinite).tolist())
 
 
 def near_chance(answers: Answers) -> str:

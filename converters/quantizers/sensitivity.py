@@ -57,7 +57,9 @@ class Switchboard:
         import numpy as np
 
         on = {site for layer in layers for site in self._sites.of_layer[layer]}
-        switches = {_switch(index): np.array(index in on) for index in range(len(self._sites.sites))}
+        switches = {
+            _switch(index): np.array(index in on) for index in range(len(self._sites.sites))
+        }
         taken = {name: array for name, array in feed.items() if name in self._inputs} | switches
         found = guarded("ONNX Runtime", lambda: self._session.run(self._outputs, taken))
         return dict(zip(self._outputs, found, strict=True))

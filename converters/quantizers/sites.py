@@ -158,7 +158,7 @@ def _changed(tensor: str, source: str, before: Wiring, after: Wiring) -> bool:
 
 @dataclass(kw_only=True)
 class _Group:
-    """A layer while it is put together: nodes with sites, and tensors that it may give in 8 bits."""
+    """A layer being put together: nodes with sites, and tensors that it may give in 8 bits."""
 
     nodes: list[str]
     made: list[str] = field(default_factory=list)

@@ -31,12 +31,14 @@ def anchors_of(
     Where several modules end in the same tensor, the innermost one stands for it.
     """
     graph = _Graph(probe, forms)
+    by_order = {value.order: value for value in values}
     found: dict[str, Anchor] = {}
     for path, calls in _calls(values).items():
         scopes = graph.scopes(path, len(calls))
         for leaves, scope in zip(calls, scopes, strict=False):
             for tensor, value in graph.ends(scope, leaves):
-                anchor = graph.anchor(tensor, value)
+                inner = value if value.same is None else by_order[value.same]
+                anchor = graph.anchor(tensor, inner)
                 known = found.get(tensor)
                 if known is None or _depth(known) <= _depth(anchor):
                     found[tensor] = anchor

@@ -35,13 +35,13 @@ def sweep(bench: Bench) -> Sweep:
         if not unlike:
             found.guilty = wrong
             break
-        again = [one for a in unlike for one in bench.followers(a)]
+        again = {one.tensor for a in unlike for one in bench.followers(a)}
         bench.drop({a.tensor for a in unlike})
         for anchor in unlike:
             found.local.pop(anchor.tensor)
             found.accumulated.pop(anchor.tensor)
-        kept = [a for a in dict.fromkeys(again) if a.tensor in bench.by_tensor]
-        _measure(bench, sorted(kept, key=lambda a: a.place), found, running=False)
+        kept = [anchor for anchor in bench.anchors if anchor.tensor in again]
+        _measure(bench, kept, found, running=False)
     return found
 
 

@@ -1,0 +1,237 @@
+"""How often `modelc debug` names the right module: single-layer faults, ONNX and OpenVINO.
+
+    python -m modelc.benchmarks.debug [--models bert,vit] [--each 1] [--json FILE]
+
+A fault counts when it moves the artifact's outputs, on the feed that is looked at, by more than
+roundoff (SQNR below 100 dB beside the good conversion); the others can be told by nobody, and are
+counted apart. Every good conversion is looked into as well: no layer of it may be named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from modelc.benchmarks.debug_faults import Planted, planted
+from modelc.benchmarks.zoo import checkpoint
+from modelc.converters.registry import target_named
+from modelc.converters.onnx_origins import origins_of
+from modelc.core.contract import Job
+from modelc.core.errors import ModelcError
+from modelc.core.events import silence
+from modelc.core.precision import Precision
+from modelc.core.probe import Probed
+from modelc.pipeline.api import export
+from modelc.pipeline.localising.localise import Suspect, locate
+from modelc.pipeline.localising.measure import sqnr
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Judging
+from modelc.pipeline.stage import Stage
+from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+
+MODELS = (
+    "sample-digits", "sample-nested", "sample-lstm", "sample-encoder", "convolutions", "upsampling",
+    "bert", "distilbert", "roberta", "gpt2", "t5", "vit", "swin", "convnext", "albert", "electra",
+    "mobilebert", "deberta", "clip", "resnet",
+)  # fmt: skip
+VISIBLE = 100.0  # dB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One fault, or one good conversion: what was named, and what should have been."""
+
+    model: str
+    target: str
+    kind: str
+    node: str
+    right: tuple[str, ...]
+    named: str
+    cause: str
+    file: str
+    line: int
+    visible: float | None
+    layers: int
+    runs: int
+    memory: int
+    seconds: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether anybody could tell it."""
+        return self.visible is not None and self.visible < VISIBLE
+
+    @property
+    def hit(self) -> bool:
+        """Whether the right module was named; of a good conversion, none."""
+        return self.named in self.right if self.right else not self.named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bed:
+    """One model, exported, with its eager side opened."""
+
+    name: str
+    folder: Path
+    subject: Subject
+    stage: Stage
+
+
+def open_bed(name: str, folder: Path) -> Bed:
+    """Write a checkpoint, export it and open it again."""
+    source = checkpoint(name, folder)
+    out = folder / name
+    export(
+        source.checkpoint,
+        to=["onnx", "openvino"],
+        out=out,
+        model=source.model,
+        model_args=source.model_args,
+        inputs=source.inputs,
+    )
+    manifest = read_manifest(out)
+    stage = Stage(tell=silence, logs=folder / "logs")
+    signature = None if manifest is None else manifest.signature
+    subject = open_subject(source, read_checkpoint(source, stage), Judging(), stage, signature)
+    return Bed(name=name, folder=out, subject=subject, stage=stage)
+
+
+def rows(bed: Bed, *, each: int, targets: tuple[str, ...]) -> Iterator[Row]:
+    """The good conversions, then every fault in every format."""
+    clean = bed.folder / "model.onnx"
+    model, origins = onnx.load(clean), origins_of(clean)
+    for target in targets:
+        path = clean if target == "onnx" else bed.folder / "model.xml"
+        if path.exists():
+            yield _looked(bed, target, path, None)
+    for number, fault in enumerate(planted(model, origins, seed=len(bed.name), each=each)):
+        place = bed.folder / f"fault-{number}"
+        place.mkdir()
+        onnx.save(fault.model, place / "model.onnx")
+        (place / "model.debug.json").write_bytes((bed.folder / "model.debug.json").read_bytes())
+        for target in targets:
+            try:
+                path = place / "model.onnx"
+                if target == "openvino":
+                    path = _as_openvino(bed, place)
+                yield _looked(bed, target, path, fault)
+            except ModelcError as error:  # a fault that the runtime itself refuses
+                print(f"  {bed.name} {target} {fault.kind}: {error.message[:150]}", file=sys.stderr)
+
+
+def _as_openvino(bed: Bed, place: Path) -> Path:
+    job = Job(
+        signature=bed.subject.signature,
+        precision=Precision.FP32,
+        folder=place,
+        stem="model",
+        example=bed.subject.example,
+        parent=place / "model.onnx",
+    )
+    with bed.stage.step("convert", log="convert"):
+        target_named("openvino").convert(job)
+    return place / "model.xml"
+
+
+def _looked(bed: Bed, name: str, path: Path, fault: Planted | None) -> Row:
+    target = target_named(name)
+    if not isinstance(target, Probed):
+        raise TypeError(f"{name} cannot be looked into")
+    suspect = Suspect(name=name, path=path, target=target, precision=Precision.FP32)
+    found = locate(suspect, bed.subject, bed.stage)
+    worst = found.layers[0]
+    return Row(
+        model=bed.name,
+        target=name,
+        kind="none" if fault is None else fault.kind,
+        node="" if fault is None else fault.node,
+        right=() if fault is None else tuple(one or "(model)" for one in fault.modules),
+        named=found.guilty,
+        cause=found.cause,
+        file=worst.file,
+        line=worst.line,
+        visible=None if fault is None else _visible(bed, name, path, found.feed),
+        layers=len(found.curve),
+        runs=found.runs,
+        memory=found.memory,
+        seconds=found.seconds,
+    )
+
+
+def _visible(bed: Bed, name: str, path: Path, feed: str) -> float | None:
+    """How far the fault moves the outputs from eager's on that feed, in dB."""
+    reference = next(one for one in bed.subject.references if one.feed.name == feed)
+    with target_named(name).open_runner(path, "cpu", bed.subject.signature) as runner:
+        outputs = runner.run(reference.feed.arrays)
+    found = [
+        ratio
+        for key, array in outputs.items()
+        if array.dtype.kind == "f"
+        and (ratio := sqnr(reference.outputs[key].astype(np.float64), array)) is not None
+    ]
+    return min(found, default=None)
+
+
+def table(found: list[Row]) -> str:
+    """Hits of those that count, by kind and format, and what a look costs."""
+    lines = []
+    for target in dict.fromkeys(row.target for row in found):
+        mine = [row for row in found if row.target == target]
+        good = [row for row in mine if not row.right]
+        lines.append(f"{target}: {sum(row.hit for row in good)} of {len(good)} good ones: none named")
+        faults = [row for row in mine if row.right]
+        seen = [row for row in faults if row.counts]
+        hits = sum(row.hit for row in seen)
+        share = f"{hits / len(seen):.1%}" if seen else "-"
+        lines.append(f"  {hits} of {len(seen)} visible faults named right ({share})")
+        lines.append(f"  {len(faults) - len(seen)} faults do not show in the outputs")
+        lines.append(f"  cause told: {sum(bool(row.cause) for row in seen)} of {len(seen)}")
+        kinds = Counter(row.kind for row in seen)
+        for kind, count in kinds.items():
+            right = sum(row.hit for row in seen if row.kind == kind)
+            told = sum(bool(row.cause) for row in seen if row.kind == kind)
+            lines.append(f"    {kind:28} {right} of {count}, cause {told}")
+        for row in [*good, *seen]:
+            if not row.hit:
+                lines.append(f"    MISS {row.model} {row.kind} {row.node}: {row.named!r}, not {row.right}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run it; exit 1 below the target of 95 %."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--targets", default="onnx,openvino")
+    parser.add_argument("--each", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="modelc-debug-") as folder:
+        for name in asked.models.split(","):
+            try:
+                bed = open_bed(name, Path(folder))
+                found += rows(bed, each=asked.each, targets=tuple(asked.targets.split(",")))
+            except (ModelcError, KeyError) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                continue
+            mine = [row for row in found if row.model == name]
+            hits = sum(row.hit for row in mine if row.counts)
+            print(f"{name}: {hits} of {sum(row.counts for row in mine)}", file=sys.stderr)
+            if asked.json:
+                asked.json.write_text(json.dumps([asdict(row) for row in found], indent=1))
+    print(table(found))
+    seen = [row for row in found if row.counts]
+    return 0 if seen and sum(row.hit for row in seen) >= 0.95 * len(seen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""How often modelc is wrong: python -m modelc.benchmarks.judge --out results.jsonl.
+
+Good conversions that it refuses (false fails) and faults that it lets pass (false passes), beside
+what the usual checks say of the very same outputs. Results are streamed to a file of JSON lines;
+--resume goes on with it. The models are small, their weights random: see docs/judge_benchmark.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modelc.benchmarks.judge_cases import branches, faults, good
+from modelc.benchmarks.judge_measures import Case
+from modelc.benchmarks.judge_table import tables
+from modelc.benchmarks.zoo import ENTRIES
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+_UNPLANTED = ("branch", "numerics")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the options, run the cases, print the tables; 1 where fp32 has a false one."""
+    args = _arguments(argv)
+    _quietly()
+    results = Results(path=args.out)
+    if args.resume or args.table:
+        results.read()
+    else:
+        args.out.unlink(missing_ok=True)
+    if not args.table:
+        with tempfile.TemporaryDirectory(prefix="modelc-judge-") as folder:
+            for case in _cases(args, Path(folder), results.known):
+                results.add(case)
+                if args.limit and results.fresh >= args.limit:
+                    break
+    print(tables(results.cases))
+    return int(any(_is_wrong(one) for one in results.cases))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=Path("judge.jsonl"), help="results, a line each"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the results in --out")
+    parser.add_argument("--table", action="store_true", help="print the tables of --out alone")
+    parser.add_argument(
+        "--only", choices=PRECISIONS, action="append", help="precisions; repeatable"
+    )
+    parser.add_argument("--models", help="names, with commas between; all of the zoo without")
+    parser.add_argument("--limit", type=int, default=0, help="stop after so many new cases")
+    parser.add_argument("--seed", type=int, default=0, help="of the first set of weights")
+    parser.add_argument("--seeds", type=int, default=2, help="sets of weights of good conversions")
+    return parser.parse_args(argv)
+
+
+@dataclass(kw_only=True)
+class Results:
+    """The cases so far, in a file as well."""
+
+    path: Path
+    cases: list[Case] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    fresh: int = 0
+
+    def read(self) -> None:
+        """Take what the file has."""
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                self._take(Case(**json.loads(line)))
+
+    def add(self, case: Case) -> None:
+        """Take a new one and write it down."""
+        self._take(case)
+        self.fresh += 1
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(case.record()) + "\n")
+
+    def _take(self, case: Case) -> None:
+        self.cases.append(case)
+        self.known.add(case.key)
+
+
+def _cases(args: argparse.Namespace, folder: Path, known: set[str]) -> Iterator[Case]:
+    """Model by model: the conversions of each seed, then the faults of the first."""
+    precisions = tuple(args.only or PRECISIONS)
+    for name in args.models.split(",") if args.models else ENTRIES:
+        for number in range(args.seeds):
+            yield from good(name, args.seed + number, precisions, folder=folder, known=known)
+        if name.startswith("branch"):
+            yield from branches(name, args.seed, folder=folder, known=known)
+        elif not name.startswith(_UNPLANTED):
+            yield from faults(name, args.seed, precisions, folder=folder, known=known)
+        for place in folder.iterdir():
+            shutil.rmtree(place)
+
+
+def _is_wrong(case: Case) -> bool:
+    if case.precision != "fp32" or case.state == "not made":
+        return False
+    return case.passed and case.seen if case.group != "good" else not case.passed
+
+
+def _quietly() -> None:
+    """One thread, and none of the frameworks' own warnings."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    warnings.simplefilter("ignore")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""`--report`, which the commands that judge share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ..reports.formats import Format
+
+Report = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="NAMES",
+        help="Reports to write: html, md, junit, sarif, json; several with commas.",
+        rich_help_panel="Terminal",
+    ),
+]
+
+
+def formats_of(texts: list[str] | None) -> tuple[Format, ...]:
+    """The formats that were asked for.
+
+    Raises:
+        UsageError: one of them is not known.
+    """
+    if not texts:
+        return ()
+    from ..reports import formats
+
+    return formats.formats_of(texts)
+
+
+def formats_beside(path: Path, texts: list[str] | None) -> tuple[Format, ...]:
+    """The same where `path` is judged: only a folder has a manifest to report of.
+
+    Raises:
+        UsageError: it is a model file.
+    """
+    if texts and not path.is_dir():
+        raise UsageError(
+            f"--report has no effect with the model file {path}", hint="give its output folder"
+        )
+    return formats_of(texts)

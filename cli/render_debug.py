@@ -1,0 +1,99 @@
+"""The guilty layer, the worst layers and the growth of the error, on stdout."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+
+from ..core.findings import Layer, Localisation
+from .tables import new_table, number_text, result_console, say, size_text
+
+_WORST = 10  # rows
+_WIDTH = 60  # columns of the curve
+_BARS = "▁▂▃▄▅▆▇█"
+_CEILING = 150.0  # dB: all of float32's digits and some
+
+
+def show_localisation(found: Localisation) -> None:
+    """Everything that was found, the verdict first."""
+    console = result_console()
+    if found.guilty:
+        _show_guilty(found)
+    else:
+        say(console, f"[green]no layer of {escape(found.artifact)} is wrong by itself[/]")
+    _show_worst(found)
+    _show_curve(found)
+    for note in found.notes:
+        say(console, f"[yellow]{escape(note)}[/]")
+    effort = f"{found.runs} runs, {found.seconds:.1f} s, {size_text(found.memory)} of activations"
+    say(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
+    if found.reproducer:
+        say(console, f"reproduce it: python {escape(found.reproducer)}/reproduce.py")
+
+
+def _show_guilty(found: Localisation) -> None:
+    console = result_console()
+    layer = found.layers[0]
+    say(
+        console, f"[bold red]{escape(found.guilty)}[/] is where {escape(found.artifact)} goes wrong"
+    )
+    facts = new_table("", "")
+    facts.show_header = False
+    facts.add_row("class", escape(layer.kind))
+    facts.add_row("called at", escape(_place(layer)))
+    facts.add_row("node", escape(f"{layer.operator} {layer.node}"))
+    facts.add_row("error before", _ratio(layer.before))
+    facts.add_row("its own error", _ratio(layer.local))
+    facts.add_row("error after", _ratio(layer.accumulated))
+    facts.add_row("cause", escape(found.cause) or "[dim]not found[/]")
+    console.print(facts)
+
+
+def _show_worst(found: Localisation) -> None:
+    if not found.layers:
+        return
+    table = new_table(
+        "layer", "class", "operator", "own dB", "before dB", "after dB", "called at",
+        right=("own dB", "before dB", "after dB"),
+    )  # fmt: skip
+    for layer in found.layers[:_WORST]:
+        table.add_row(
+            escape(layer.module or "(the model)"),
+            escape(layer.kind.rpartition(".")[2]),
+            escape(layer.operator),
+            _short(layer.local),
+            _short(layer.before),
+            _short(layer.accumulated),
+            escape(_place(layer)),
+        )
+    result_console().print(table)
+
+
+def _show_curve(found: Localisation) -> None:
+    """The signal that is left, from the first layer to the last: full is no error."""
+    values = [_CEILING if value is None else value for _, value in found.curve]
+    if not values:
+        return
+    size = -(-len(values) // _WIDTH)
+    groups = [values[i : i + size] for i in range(0, len(values), size)]
+    bars = "".join(_bar(min(group)) for group in groups)
+    first, last = found.curve[0][0] or "(the model)", found.curve[-1][0] or "(the model)"
+    console = result_console()
+    say(console, f"SQNR from {escape(first)} to {escape(last)}, lowest {min(values):.1f} dB:")
+    say(console, f"  {bars}")
+
+
+def _bar(value: float) -> str:
+    share = min(max(value, 0.0), _CEILING) / _CEILING
+    return _BARS[min(int(share * len(_BARS)), len(_BARS) - 1)]
+
+
+def _place(layer: Layer) -> str:
+    return f"{layer.file}:{layer.line}" if layer.file else "-"
+
+
+def _ratio(value: float | None) -> str:
+    return "none" if value is None else f"SQNR {value:.1f} dB"
+
+
+def _short(value: float | None) -> str:
+    return "exact" if value is None else number_text(value, ".1f")

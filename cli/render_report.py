@@ -1,0 +1,145 @@
+"""What `modelc report` shows: where documents are, and two runs as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.markup import escape
+
+from ..core.errors import UsageError
+from ..core.manifest import Manifest
+from ..pipeline.manifest_file import as_json
+from ..pipeline.reporting import compare_runs, run_at, write_document, write_reports
+from ..reports.comparison import Comparison
+from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
+from ..reports.differences import Change
+from ..reports.formats import FORMATS, Format, format_named
+from .tables import new_table, result_console, say, show_json
+
+_MARKS = {
+    Change.WORSE: "[red]worse[/]",
+    Change.BETTER: "[green]better[/]",
+    Change.TOLD: "[yellow]not comparable[/]",
+}
+_COMPARED: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
+
+
+def write_one(path: Path, out: Path | None, formats: Sequence[Format], *, json: bool) -> None:
+    """Write the documents of one run and say where they are; with `json` its manifest instead.
+
+    Raises:
+        UsageError: there is no run, or a document cannot be written.
+    """
+    manifest, folder = run_at(path)
+    chosen = list(formats) or _by_suffix(out) or ([] if json else [format_named("html")])
+    written = _write(manifest, out or folder, chosen) if chosen else ()
+    if json:
+        show_json(as_json(manifest))
+    else:
+        show_written(written)
+
+
+def _write(manifest: Manifest, out: Path, formats: Sequence[Format]) -> tuple[Path, ...]:
+    if not _is_file(out):
+        return write_reports(manifest, out, formats)
+    kind = _only(formats, out)
+    return (write_document(kind.render(manifest), out, kind),)
+
+
+def _is_file(out: Path) -> bool:
+    """Whether `-o` names a file: it has a document's suffix and is no folder."""
+    return not out.is_dir() and bool(_by_suffix(out))
+
+
+def _by_suffix(out: Path | None) -> list[Format]:
+    """The format whose file ends as `out` does; `.junit.xml` is JUnit as `.xml` is."""
+    if out is None or out.is_dir() or not out.suffix:
+        return []
+    return [one for one in FORMATS if one.file.endswith(out.suffix)]
+
+
+def _only(formats: Sequence[Format], out: Path) -> Format:
+    if len(formats) > 1:
+        raise UsageError(
+            f"-o {out} is one file, and {len(formats)} reports are asked for",
+            hint="give a folder with -o, or one --report",
+        )
+    return formats[0]
+
+
+def report_on(manifest: Manifest, folder: Path, formats: Sequence[Format], *, json: bool) -> None:
+    """Write the reports of a run that has just ended; with `json` stdout holds one document alone.
+
+    Raises:
+        UsageError: one cannot be written.
+    """
+    written = write_reports(manifest, folder, formats)
+    if not json:
+        show_written(written)
+
+
+def show_written(paths: Sequence[Path]) -> None:
+    """Where each document is."""
+    console = result_console()
+    for path in paths:
+        say(console, f"report · {escape(str(path))}")
+
+
+def compare_two(
+    paths: tuple[Path, Path], out: Path | None, formats: Sequence[Format], *, json: bool
+) -> bool:
+    """Show what changed from the first run to the second; True if anything is worse.
+
+    Documents are written where `--report` or `-o` asks for them.
+
+    Raises:
+        UsageError: there is no run, or the report is none of a comparison.
+    """
+    chosen = list(formats) or _by_suffix(out) or ([format_named("md")] if out else [])
+    for one in chosen:
+        if one.name not in _COMPARED:
+            known = ", ".join(_COMPARED)
+            raise UsageError(
+                f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
+            )
+    comparison = compare_runs(*paths)
+    written = _write_comparison(comparison, out or Path("comparison"), chosen)
+    if json:
+        show_json(as_json(comparison))
+    else:
+        _show(comparison)
+        show_written(written)
+    return comparison.regressed
+
+
+def _write_comparison(
+    comparison: Comparison, out: Path, formats: Sequence[Format]
+) -> tuple[Path, ...]:
+    if formats and _is_file(out):
+        kind = _only(formats, out)
+        return (write_document(_COMPARED[kind.name](comparison), out, kind),)
+    return tuple(
+        write_document(_COMPARED[one.name](comparison), out / f"comparison.{one.name}", one)
+        for one in formats
+    )
+
+
+def _show(comparison: Comparison) -> None:
+    """The measures that changed, aligned; how many did not."""
+    console = result_console()
+    say(console, f"before: {escape(run_text(comparison.before))}")
+    say(console, f"after:  {escape(run_text(comparison.after))}")
+    for note in comparison.notes:
+        say(console, f"  [yellow]{escape(note)}[/]")
+    shown = [m for m in comparison.measures if m.change in _MARKS]
+    if shown:
+        table = new_table("artifact", "measure", "before", "after", "", "why",
+                          right=("before", "after"))  # fmt: skip
+        for m in shown:
+            cells = (m.artifact, m.measure, m.before, m.after)
+            table.add_row(*map(escape, cells), _MARKS[m.change], escape(m.why))
+        console.print(table)
+    quiet = [(len(comparison.of(change)), TITLES[change]) for change in (Change.NOISE, Change.SAME)]
+    rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
+    say(console, f"{headline(comparison)}{f' ({rest})' if rest else ''}")

@@ -1,0 +1,105 @@
+"""The trade-offs of accuracy-aware INT8 as a table on stdout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from ..core.findings import TradeOff
+from ..core.records import Artifact
+from .tables import new_table, number_text, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NAMES = 12  # layers that are named; all are in the manifest
+_ROWS = 12  # points that are shown
+
+
+def show_tradeoffs(console: Console, artifact: Artifact) -> None:
+    """The Pareto table of an artifact whose layers were searched, and which layers it keeps."""
+    points = artifact.tradeoffs
+    if len(points) < 2:  # noqa: PLR2004 - plain INT8 held, and was not searched
+        return
+    shown = pareto(points)
+    columns = {
+        "SQNR dB": any(p.sqnr is not None for p in shown),
+        "drop": any(p.drop is not None for p in shown),
+        "ms (fp32)": any(p.latency is not None for p in shown),
+        "int8 work": any(p.share is not None for p in shown),
+    }
+    named = [name for name, used in columns.items() if used]
+    table = new_table(
+        f"{escape(artifact.name)}: layers kept", *named, "seconds", "budget",
+        right=(*named, "seconds"),
+    )  # fmt: skip
+    for point in _few(shown):
+        cells = _cells(point)
+        table.add_row(str(len(point.kept)), *(cells[name] for name in named), *_end(point))
+    console.print(table)
+    _tell_rest(console, artifact, len(points) - len(_few(shown)))
+
+
+def pareto(points: Sequence[TradeOff]) -> list[TradeOff]:
+    """The points that no other beats with fewer layers or as many; the chosen one in any case."""
+    best = -math.inf
+    found: list[TradeOff] = []
+    for point in sorted(points, key=lambda p: (len(p.kept), -_worth(p))):
+        if point.chosen or _worth(point) > best:
+            found.append(point)
+        best = max(best, _worth(point))
+    return found
+
+
+def _worth(point: TradeOff) -> float:
+    """The more the better: of the metric where there is one, else the SQNR."""
+    if point.drop is not None:
+        return -point.drop
+    if point.sqnr is not None:
+        return point.sqnr
+    return math.inf if point.passed else -math.inf
+
+
+def _few(points: Sequence[TradeOff]) -> list[TradeOff]:
+    """As many as a table holds: the ends, and those around the chosen one."""
+    if len(points) <= _ROWS:
+        return list(points)
+    middle = next((i for i, point in enumerate(points) if point.chosen), len(points) - 1)
+    start = max(1, min(middle - _ROWS // 2, len(points) - _ROWS + 1))
+    return [points[0], *points[start : start + _ROWS - 1]]
+
+
+def _cells(point: TradeOff) -> dict[str, str]:
+    latency = ""
+    if point.latency is not None:
+        latency = f"{point.latency:.2f}"
+        latency += "" if point.parent is None else f" ({point.parent:.2f})"
+    return {
+        "SQNR dB": number_text(point.sqnr, ".1f"),
+        "drop": number_text(point.drop, ".2%"),
+        "ms (fp32)": latency,
+        "int8 work": number_text(point.share, ".0%"),
+    }
+
+
+def _end(point: TradeOff) -> tuple[str, str]:
+    state = (
+        "holds" if point.passed else escape(f"error: {point.error}" if point.error else "misses")
+    )
+    return f"{point.seconds:.1f}" if point.seconds else "", (
+        "[green]kept[/]" if point.chosen else state
+    )
+
+
+def _tell_rest(console: Console, artifact: Artifact, hidden: int) -> None:
+    if hidden:
+        say(console, f"  [dim]{hidden} other trade-offs that were tried are in the manifest[/]")
+    chosen = next((point for point in artifact.tradeoffs if point.chosen), None)
+    if chosen is None or not chosen.kept:
+        return
+    names = ", ".join(chosen.kept[:_NAMES])
+    more = f" and {len(chosen.kept) - _NAMES} more" if len(chosen.kept) > _NAMES else ""
+    say(console, f"  {escape(artifact.name)} keeps in floating point: {escape(names + more)}")

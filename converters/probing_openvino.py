@@ -1,0 +1,272 @@
+"""Looks into OpenVINO IRs: runs them tapped and in parts, on OpenVINO's CPU device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Array, Feed, Outputs
+from ..core.errors import RunnerError, UsageError
+from ..core.probe import Form, ProbeNode
+from .onnx_origins import UNKNOWN, Origin, origins_of
+from .opened import lines_of, refused
+
+if TYPE_CHECKING:
+    import openvino
+
+_LOADER = '''
+import openvino
+
+
+def run(model, given, output):
+    compiled = openvino.Core().compile_model(
+        str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+    )
+    return compiled(given)[0].copy()
+'''
+_MADE = "::made"
+_NO_NODE = ("Constant", "Parameter", "Result")
+_LONGEST = 60  # of an attribute that is kept as text
+
+
+def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
+    """Read an IR with the origins of the ONNX that it was made from.
+
+    Args:
+        path: the .xml; the ONNX's debug sidecar lies beside it.
+        settings: what it is compiled with.
+
+    Raises:
+        RunnerError: it cannot be read.
+        UsageError: there is no sidecar, or it is of another model.
+    """
+    origins = _origins(path)
+    probe = OpenVinoProbe(path, settings, origins)
+    if not any(node.module or node.source for node in probe.nodes):
+        raise UsageError(
+            f"nothing says which modules the layers of {path.name} come from",
+            hint="keep the .debug.json that modelc export writes, beside the model",
+        )
+    return probe
+
+
+def _origins(path: Path) -> Mapping[str, Origin]:
+    """`model.fp16.xml` has its own sidecar, or that of `model.onnx`."""
+    bare = path.with_name(path.name.partition(".")[0] + path.suffix)
+    for place in (path, bare):
+        for folder in (path.parent, path.parent.parent):  # a rejected one's may stand above
+            found = origins_of(folder / place.name)
+            if found:
+                return found
+    return {}
+
+
+class OpenVinoProbe:
+    """An IR that is read anew for each run, cut, and compiled."""
+
+    loader = _LOADER
+
+    def __init__(
+        self, path: Path, settings: Mapping[str, str], origins: Mapping[str, Origin]
+    ) -> None:
+        self.runs = 0
+        self._path = path
+        self._settings = dict(settings)
+        model = self._read()
+        self.inputs = tuple(_title(op, 0) for op in model.get_parameters())
+        self._ports = {_title(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()}
+        self.outputs = tuple(_source(result) for result in model.get_results())
+        self._fixed: set[str] = set()
+        self.nodes = tuple(self._described(model, origins))
+
+    def _described(
+        self, model: openvino.Model, origins: Mapping[str, Origin]
+    ) -> Iterator[ProbeNode]:
+        known = _inherited(model, origins)
+        for op in model.get_ordered_ops():
+            kind = op.get_type_name()
+            reads = [_source(op, i) for i in range(op.get_input_size())]
+            made = [_title(op, i) for i in range(op.get_output_size())]
+            if kind == "Constant" or (reads and self._fixed.issuperset(reads)):
+                self._fixed.update(made)
+            if kind in _NO_NODE or self._fixed.issuperset(made):
+                continue
+            origin = known.get(op.get_friendly_name(), UNKNOWN)
+            yield ProbeNode(
+                name=op.get_friendly_name(),
+                operator=kind,
+                inputs=tuple(name for name in reads if name not in self._fixed),
+                outputs=tuple(made),
+                constants=tuple(name for name in reads if name in self._fixed),
+                module=origin.module,
+                kind=origin.cls,
+                source=origin.source,
+                attributes=_attributes(op),
+            )
+
+    def forms(self, feed: Feed) -> Mapping[str, Form]:
+        """By OpenVINO's own inference from the feed's shapes, without a run."""
+        model = self._read()
+        shapes = {
+            parameter.output(0): list(self._fed(feed, _title(parameter, 0)).shape)
+            for parameter in model.get_parameters()
+        }
+        try:
+            model.reshape(shapes)
+        except RuntimeError as error:
+            raise _refused(error) from error
+        found: dict[str, Form] = {}
+        for op in model.get_ordered_ops():
+            for index in range(op.get_output_size()):
+                port = op.output(index)
+                if port.get_partial_shape().is_dynamic:
+                    continue
+                dtype = str(port.get_element_type().to_dtype())
+                found[_title(op, index)] = Form(shape=tuple(port.get_shape()), dtype=dtype)
+        return found
+
+    def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
+        """The whole model with more results."""
+        model = self._read()
+        ports = _ports(model)
+        names = [name for name in dict.fromkeys(tensors) if name not in self.outputs]
+        for name in names:
+            model.add_outputs(ports[name])
+        arrays = [self._fed(feed, _title(one, 0)) for one in model.get_parameters()]
+        results = self._run(model, arrays)
+        found = dict(zip((*self.outputs, *names), results, strict=True))
+        return {name: found[name] for name in (*self.outputs, *names)}
+
+    def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
+        """What lies between, as a model of its own."""
+        names = tuple(wanted)
+        model, arrays = self._cut(given, names)
+        return dict(zip(names, self._run(model, arrays), strict=True))
+
+    def constant(self, name: str) -> Array:
+        """The values of a constant, or of what is computed of constants alone."""
+        return self.part({}, [name])[name]
+
+    def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
+        """Write `model.xml` and `model.bin`."""
+        import openvino
+
+        kept = {name: array for name, array in given.items() if name not in wanted}
+        model, _ = self._cut(kept, tuple(wanted))
+        openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
+        return "model.xml"
+
+    def _cut(self, given: Feed, wanted: tuple[str, ...]) -> tuple[openvino.Model, list[Array]]:
+        """The part as a model, and its inputs in order."""
+        import openvino
+        from openvino import opset8
+
+        model = self._read()
+        ports = _ports(model)
+        fed = {name: self._fed(given, name) for name in self.inputs if self._has(given, name)}
+        cuts = {**{n: a for n, a in given.items() if n in ports}, **fed}
+        results = [opset8.result(ports[name]) for name in wanted]
+        ends = {result.get_friendly_name() for result in results}
+        parameters, arrays = [], []
+        for name, array in cuts.items():
+            port = ports[name]
+            parameter = opset8.parameter(
+                list(array.shape), dtype=port.get_element_type(), name=f"{name}{_MADE}"
+            )
+            parameter.output(0).get_tensor().set_names({name})
+            for reader in port.get_target_inputs():
+                if reader.get_node().get_friendly_name() not in ends:
+                    reader.replace_source_output(parameter.output(0))
+            parameters.append(parameter)
+            arrays.append(array)
+        try:
+            part = openvino.Model(results, parameters, "part")
+        except RuntimeError as error:
+            raise _refused(error) from error
+        return part, arrays
+
+    def _has(self, given: Feed, name: str) -> bool:
+        return any(one in given for one in (name, *self._ports[name]))
+
+    def _fed(self, feed: Feed, name: str) -> Array:
+        """The feed's array for one of the model's inputs, which has several names."""
+        for one in (name, *self._ports[name]):
+            if one in feed:
+                return feed[one]
+        raise RunnerError(
+            f"the model takes {name!r}, which no input of the signature gives",
+            hint="debug it with the manifest that it was exported with",
+        )
+
+    def _read(self) -> openvino.Model:
+        import openvino
+
+        try:
+            return openvino.Core().read_model(str(self._path))
+        except RuntimeError as error:
+            raise _refused(error) from error
+
+    def _run(self, model: openvino.Model, arrays: Sequence[Array]) -> list[Array]:
+        import openvino
+
+        self.runs += 1
+        try:
+            compiled = openvino.Core().compile_model(model, "CPU", self._settings)
+            found = compiled(list(arrays))
+            return [found[i].copy() for i in range(len(compiled.outputs))]
+        except RuntimeError as error:
+            raise _refused(error) from error
+
+
+def _ports(model: openvino.Model) -> dict[str, Any]:
+    return {
+        _title(op, index): op.output(index)
+        for op in model.get_ordered_ops()
+        for index in range(op.get_output_size())
+        if op.get_type_name() != "Result"
+    }
+
+
+def _title(op: Any, index: int) -> str:
+    """A tensor by the layer that makes it, whose name is the ONNX node's."""
+    name = str(op.get_friendly_name())
+    return name if op.get_output_size() == 1 else f"{name}.{index}"
+
+
+def _source(op: Any, index: int = 0) -> str:
+    port = op.input_value(index)
+    return _title(port.get_node(), port.get_index())
+
+
+def _inherited(model: openvino.Model, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Origins by layer. The ONNX node's name stays with the last of the layers that it became.
+
+    The others belong to the first that reads them, as a LayerNormalization's MVN to its addition.
+    """
+    found: dict[str, Origin] = {}
+    for op in reversed(model.get_ordered_ops()):
+        name = str(op.get_friendly_name())
+        origin = origins.get(name) or origins.get(name.partition("/")[0])
+        readers = [
+            reader.get_node().get_friendly_name()
+            for index in range(op.get_output_size())
+            for reader in op.output(index).get_target_inputs()
+        ]
+        inherited = [found[one] for one in readers if one in found]
+        if origin is not None or inherited:
+            found[name] = origin or inherited[-1]
+    return found
+
+
+def _attributes(op: Any) -> dict[str, str]:
+    return {
+        str(key): str(value)
+        for key, value in op.get_attributes().items()
+        if len(str(value)) <= _LONGEST
+    }
+
+
+def _refused(error: RuntimeError) -> RunnerError:
+    told = [one for one in lines_of(error) if not one.startswith(("Exception from ", "Check '"))]
+    return refused("OpenVINO", error, "\n".join(told))

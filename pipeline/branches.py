@@ -1,0 +1,223 @@
+"""Branches on tensor data: what a capture froze of them, and what that makes of its verdict."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.capture import Capture
+from ..core.contract import Branch
+from ..core.errors import ConversionError, UsageError
+from ..core.findings import BranchRecord
+from ..core.manifest import Manifest
+from ..core.verdict import Verdict
+from ..sources.branches import Found, Watched, converted_at, shortest
+from ..sources.taint import capture_watch
+
+if TYPE_CHECKING:
+    from .order import Judging
+    from .stage import Stage
+    from .subject import Subject
+
+_LISTED = 8  # branches that a message names
+_SHOWN = 3  # untested branches that a reason names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branches:
+    """What was seen of the model's branches, and those that the user accepts as they are."""
+
+    watched: Watched
+    accept: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> tuple[BranchRecord, ...]:
+        """For the manifest."""
+        return tuple(self._record(one) for one in self.watched.found)
+
+    def _record(self, found: Found) -> BranchRecord:
+        return replace(found.record, accepted=self.accepts(found.record.place))
+
+    def accepts(self, place: str) -> bool:
+        """Whether the user named the place, by the end of its path."""
+        return any(_names(text, place) for text in self.accept)
+
+    def judged(self, verdict: Verdict, frozen: Sequence[str] | None) -> Verdict:
+        """The verdict with what the feeds say of the branches that the capture froze.
+
+        A frozen branch that no feed took otherwise fails the artifact, unless it is accepted.
+
+        Args:
+            verdict: on the values.
+            frozen: places that the artifact's capture froze; None where that is not known.
+        """
+        told = frozenset(frozen or ())
+        fixed = [one for one in self.watched.found if one.record.place in told]
+        unseen = sorted(told - {one.record.place for one in fixed})
+        faults = [_untested(one) for one in fixed if one.record.untested and not self._ok(one)]
+        faults += [
+            f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
+            for place in unseen
+            if not self.accepts(place)
+        ]
+        others = [_frozen(one) for one in fixed if one.others]
+        if not verdict.passed and others:
+            verdict = replace(verdict, reason="; ".join([verdict.reason, *others]))
+        elif verdict.passed:
+            notes = self._notes(fixed, unseen, known=frozen is not None)
+            verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        if not faults:
+            return verdict
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        return verdict.refused(f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self)})")
+
+    def _ok(self, found: Found) -> bool:
+        return self.accepts(found.record.place)
+
+    def _notes(self, fixed: list[Found], unseen: list[str], *, known: bool) -> list[str]:
+        """What else there is to say of the branches."""
+        notes = [f"{_frozen(one)}; it agrees all the same" for one in fixed if one.others]
+        notes += [f"{_untested(one)}; accepted" for one in fixed if self._names_untested(one)]
+        notes += [f"{place}: frozen by the capture; accepted" for place in unseen]
+        free = [one for one in self.watched.found if one not in fixed and one.record.kind != "value"]
+        notes += [f"{one.record.told}: {one.record.untested}" for one in free if one.record.untaken]
+        if free and not known:
+            notes.append("how it was captured is not on record: a trace would have frozen these")
+        if self.watched.incomplete:
+            reason = self.watched.incomplete
+            notes.append(f"branches on tensor data could not be looked for: {reason}")
+        return notes
+
+    def _names_untested(self, found: Found) -> bool:
+        return bool(found.record.untested) and self._ok(found)
+
+
+def look(subject: Subject, accept: Sequence[str] = ()) -> Branches:
+    """The model's branches on the subject's feeds; watched once, then remembered."""
+    feeds = [(one.feed.name, one.feed.arrays) for one in subject.references]
+    return Branches(
+        watched=subject.eager.branches(feeds, subject.example), accept=tuple(accept)
+    )
+
+
+def watch(
+    subject: Subject, accept: Sequence[str], stage: Stage, *, then: Manifest | None = None
+) -> tuple[BranchRecord, ...]:
+    """Watch eager on every feed, as a step of its own; returns the records.
+
+    Args:
+        subject: the eager side.
+        accept: branches that the user accepts.
+        stage: where progress is told.
+        then: the manifest so far; what was accepted for its artifacts stays accepted there.
+
+    Raises:
+        UsageError: `accept` names no branch that depends on tensor data.
+    """
+    with stage.step("look at branches", log="eager") as clock:
+        found = look(subject, accept)
+        clock.detail = f"{len(found.records) or 'none'} on tensor data"
+    before = () if then is None else accepted_in(then)
+    if found.watched.incomplete:
+        reason = found.watched.incomplete
+        stage.note(f"branches on tensor data could not be looked for: {reason}", warning=True)
+    else:
+        _check([text for text in accept if text not in before], found.records)
+    return tuple(replace(r, accepted=r.accepted or r.place in before) for r in found.records)
+
+
+def _check(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
+    """That what the user accepts is there."""
+    places = [record.place for record in records]
+    for text in accept:
+        if not any(_names(text, place) for place in places):
+            known = ", ".join(places[:_LISTED])
+            raise UsageError(
+                f"--accept-branch {text} names no branch that depends on tensor data",
+                hint=f"these do: {known}" if known else "this model has none: leave it out",
+            )
+
+
+def accepted_in(manifest: Manifest) -> tuple[str, ...]:
+    """The branches that were accepted when the artifacts were made."""
+    return tuple(record.place for record in manifest.branches if record.accepted)
+
+
+def accepting(judging: Judging, manifest: Manifest) -> Judging:
+    """The same judging, that accepts what the manifest's artifacts were accepted with as well."""
+    return replace(judging, accept=(*judging.accept, *accepted_in(manifest)))
+
+
+def frozen_by(
+    capture: Capture | None,
+    warned: Sequence[Branch],
+    branches: Branches,
+    subject: Subject,
+    again: Callable[[Path], object],
+) -> tuple[str, ...]:
+    """The places where a capture froze tensor data, `file:line`.
+
+    What the tracer warned of and eager does with sizes alone is none. A branch that no feed took
+    otherwise, and of which the tracer said nothing, is looked for in a second capture.
+
+    Args:
+        capture: how the artifact was captured; a script keeps its branches.
+        warned: where the tracer saw a tensor become a Python value.
+        branches: what was seen in eager.
+        subject: the eager side.
+        again: captures once more, into a folder.
+    """
+    if capture is Capture.SCRIPT:
+        return ()
+    watched = branches.watched
+    places = {(branch.file, branch.line) for branch in warned}
+    frozen = [one for one in watched.found if one.places & places]
+    known = frozenset(place for one in frozen for place in one.places) | watched.idle
+    left = places - known
+    if left and not watched.incomplete:
+        left -= subject.eager.reached(subject.example, left)  # with sizes, then
+    doubt = [one for one in watched.found if one not in frozen and one.record.untested]
+    if doubt:
+        seen = _converted(again)
+        frozen += [one for one in doubt if seen is None or one.places & seen]
+    told = [one.record.place for one in frozen]
+    return tuple(dict.fromkeys([*told, *(f"{shortest(f)}:{line}" for f, line in sorted(left))]))
+
+
+def _converted(again: Callable[[Path], object]) -> frozenset[tuple[str, int]] | None:
+    """Where a capture makes Python values of tensors; None where it could not be watched."""
+    with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
+        try:
+            with capture_watch() as seen:
+                again(Path(folder))
+        except ConversionError:
+            return None
+    return converted_at(seen)
+
+
+def _names(text: str, place: str) -> bool:
+    """Whether `FILE:LINE` is the place, or the end of its path."""
+    text = text.removeprefix("./")
+    return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
+
+
+def _untested(found: Found) -> str:
+    return f"{found.record.told}: {found.record.untested}"
+
+
+def _frozen(found: Found) -> str:
+    what = "value" if found.record.kind == "value" else "branch"
+    on = "with another value" if what == "value" else "on its other arm"
+    return f"the trace froze the {what} at {found.record.place}; {on}: {', '.join(found.others)}"
+
+
+def _mend(fixed: Sequence[Found], branches: Branches) -> str:
+    """What a user can do about branches that no feed took otherwise."""
+    left = [one for one in fixed if one.record.untested and not branches.accepts(one.record.place)]
+    if not left:
+        return "capture it with export or script"
+    place = left[0].record.place
+    return f"the capture froze it: cover it with a feed, or --accept-branch {place}"

@@ -1,0 +1,175 @@
+"""The quantized layers of a step by what each costs, measured on calibration samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from shutil import rmtree
+
+from ..converters.quantizers.registry import quantizers_for
+from ..converters.quantizers.sensitivity import Switchboard, open_switchboard, readable
+from ..converters.quantizers.sites import Layer
+from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
+from ..core.errors import ConversionError
+from ..validators.metrics import is_numeric, measure
+from .bench import Bench, Parent
+from .budget_ranking import MOST, Noise, Ranking, noises, ranked
+from .calibration_cache import key_of
+from .plan import Step
+from .quantizing import Quantization, quantized
+from .stage import Clock
+from .tradeoffs import TradeOffStore, key_over, store_in
+from .trying import Trial, Way, quantization_of
+
+SAMPLES = 4  # of calibration, spread over the set: held-out ones judge what the ranking leads to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """The layers in the order of the graph, and their ranking by index."""
+
+    layers: tuple[Layer, ...]
+    ranking: Ranking
+
+
+def rank_layers(
+    step: Step, plain: Trial, parent: Parent, bench: Bench, more: Callable[[], bool]
+) -> Ranked:
+    """Measure the noise of each layer alone in 8 bits, from the cache what is known.
+
+    Args:
+        step: whose layers.
+        plain: its INT8 trial; where its quantizer's result has no Q/DQ to switch, those of another
+            quantizer for the same target stand in.
+        parent: the float model.
+        bench: with the samples.
+        more: whether there is time to take quiet blocks of layers apart.
+
+    Raises:
+        ConversionError: no quantizer gives Q/DQ here, or the switched model would not run.
+    """
+    work, result = _reference(step, plain, parent, bench)
+    store = store_in(bench.order.cache)
+    key = key_over(("ranking", key_of(work), str(SAMPLES)))
+    title = f"rank layers of {step.name}"
+    with bench.stage.step(title, log=f"rank-{step.name}") as clock:
+        with _switched(step, work, result, bench) as board:
+            if len(board.layers) == 0:
+                raise ConversionError(f"{step.name} has no layer in 8 bits", hint="see its log")
+            feeds = _spread(bench)
+            runs = _Runs(board, feeds, store, key, lambda n: bench.stage.advance(title, n, n))
+            gate = bench.order.judging.min_sqnr or 0.0
+            found = noises(len(board.layers), runs.noise, allowed=10 ** (-gate / 10), more=more)
+        _tell(board, runs, clock, bench)
+    return Ranked(layers=board.layers, ranking=ranked(found))
+
+
+def _tell(board: Switchboard, runs: _Runs, clock: Clock, bench: Bench) -> None:
+    clock.detail = f"{len(board.layers)} layers, {runs.made} measured"
+    if runs.taken:
+        clock.detail += f", {runs.taken} from the cache"
+    if board.unknown:
+        text = f"{len(board.unknown)} nodes in 8 bits are not in the float model and not ranked"
+        bench.stage.note(f"{text}: {', '.join(board.unknown[:3])}", warning=True)
+
+
+class _Runs:
+    """Measures blocks of layers on the feeds; keeps what is measured."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        feeds: Sequence[Feed],
+        store: TradeOffStore,
+        key: str,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._board, self._feeds, self._advance = board, feeds, advance
+        self._store, self._key = store, key
+        self._known = store.take(key, dict[str, Noise]) or {}
+        self._exact: list[Outputs] = []
+        self.made = self.taken = 0
+
+    def noise(self, layers: tuple[int, ...]) -> Noise:
+        """Noise over signal with these layers in 8 bits, an entry for each sample and output."""
+        name = f"{layers[0]}-{layers[-1]}"
+        found = self._known.get(name)
+        if found is not None:
+            self.taken += 1
+            return found
+        if not self._exact:
+            self._exact = [self._board.run(feed, ()) for feed in self._feeds]
+        found = tuple(
+            entry
+            for feed, exact in zip(self._feeds, self._exact, strict=True)
+            for entry in _noise(exact, self._board.run(feed, layers))
+        )
+        self.made += 1
+        self._advance(self.made + self.taken)
+        self._known[name] = found
+        self._store.keep(self._key, self._known)
+        return found
+
+
+def _noise(exact: Outputs, rounded: Outputs) -> Iterator[float]:
+    """Of each float output, of each numeric one where there is none."""
+    floats = [name for name, array in exact.items() if array.dtype.kind == "f"]
+    for name in floats or [name for name, array in exact.items() if is_numeric(array)]:
+        found = measure(exact[name], rounded[name])
+        if found.nonfinite_mismatch:
+            yield MOST
+        elif found.noise == 0:
+            yield 0.0
+        else:
+            yield min(found.noise / found.signal, MOST) if found.signal else MOST
+
+
+def _spread(bench: Bench) -> tuple[Feed, ...]:
+    """A few calibration samples from all over the set."""
+    if bench.calibration is None:
+        raise RuntimeError("layers are to be ranked without samples")
+    step = max(1, len(bench.calibration) // SAMPLES)
+    return tuple(islice(bench.calibration, 0, step * SAMPLES, step))
+
+
+def _reference(
+    step: Step, plain: Trial, parent: Parent, bench: Bench
+) -> tuple[Quantization, Quantized]:
+    """A quantizer's result that switches can be made of: the trial's own, else another's."""
+    others = [one for one in quantizers_for(step.target.NAME) if one.readiness().ready]
+    own = [plain.way.quantizer] if plain.switchable and plain.way.quantizer else []
+    for quantizer in (*own, *(one for one in others if one is not plain.way.quantizer)):
+        work = quantization_of(step, Way(quantizer=quantizer), parent, bench)
+        if work.method not in (None, *quantizer.METHODS[step.target.NAME]):
+            work = replace(work, method=None)
+        place = bench.folder.workplace(f"{step.name}-ranked")
+        result = quantized(work, place, bench.cache, bench.stage)
+        if readable(result.path):
+            return work, result
+        rmtree(place)
+    raise ConversionError(
+        f"no quantizer for {step.target.NAME} gives a model whose layers can be looked at",
+        hint="pip install onnxruntime",
+    )
+
+
+@contextmanager
+def _switched(
+    step: Step, work: Quantization, result: Quantized, bench: Bench
+) -> Iterator[Switchboard]:
+    """The opened switchboard; its files and the quantizer's go at the end."""
+    place = bench.folder.workplace(f"{step.name}-switched")
+    job = QuantizeJob(
+        parent=work.parent,
+        consumer=work.consumer,
+        signature=work.signature,
+        calibration=work.calibration,
+        folder=place,
+    )
+    try:
+        yield open_switchboard(job, result.path)
+    finally:
+        rmtree(place, ignore_errors=True)
+        rmtree(result.path.parent, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""Accuracy-aware INT8: as few layers as possible back in floating point, until the budget holds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from ..core.errors import ConversionError, RunnerError
+from ..core.findings import TradeOff
+from ..core.verdict import State
+from .bench import Bench, Parent
+from .budget_layers import Ranked, rank_layers
+from .budget_search import Found, fewest
+from .budget_trials import Kept, Making, Trials, tradeoff_of
+from .order import MINUTES
+from .plan import Step
+from .trying import Trial
+
+_MINUTE = 60.0  # seconds
+_FOR_RANKING = 0.5  # of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balanced:
+    """The trial that is kept, and the trade-offs that were found on the way to it."""
+
+    trial: Trial
+    tradeoffs: tuple[TradeOff, ...]
+
+
+def has_budget(step: Step, bench: Bench) -> bool:
+    """Whether the step quantizes, and something was asked for that its result must keep."""
+    return bool(step.quantizers) and bench.order.budgeted
+
+
+def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced:
+    """The plain INT8 trial where it holds the budget, else the best that returning layers gives.
+
+    Where the budget cannot be met, the trial is the one nearest to it; its verdict has failed and
+    says what was reached. Other trials than `plain` that lose are removed from disk.
+    """
+    first = tradeoff_of(plain, (), 0.0)
+    if plain.verdict.passed or not _is_numeric(plain):
+        return Balanced(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
+    seconds = (bench.order.lowering.budget or MINUTES) * _MINUTE
+    start = time.monotonic()
+    try:
+        ranked = rank_layers(
+            step,
+            plain,
+            parent,
+            bench,
+            more=lambda: time.monotonic() < start + _FOR_RANKING * seconds,
+        )
+    except (ConversionError, RunnerError) as error:
+        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
+        bench.stage.note(text, warning=True)
+        return Balanced(trial=plain, tradeoffs=(first,))
+    making = Making(step=step, way=plain.way, parent=parent, bench=bench)
+    trials = Trials(making, ranked, start + seconds)
+    found = fewest(ranked.ranking, bench.order.judging.min_sqnr, trials.judge, trials.more)
+    if found.kept is not None:
+        return _met(trials, tuple(sorted(found.kept)), found, first, ranked)
+    return _missed(trials, found, plain, first, ranked)
+
+
+def _is_numeric(trial: Trial) -> bool:
+    """Whether it failed by numbers, which layers in floating point can mend, and not by form."""
+    if trial.verdict.state is not State.FAILED:
+        return False
+    if trial.accuracy is not None and not trial.accuracy.passed:
+        return True
+    return any(
+        not output.passed and not output.loose and output.sqnr is not None
+        for output in trial.verdict.outputs
+    )
+
+
+def _met(trials: Trials, kept: Kept, found: Found, first: TradeOff, ranked: Ranked) -> Balanced:
+    """The artifact of the set that was found; its verdict is that of the normal proof."""
+    trial = trials.trial(kept)
+    notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
+    if found.ended:
+        notes.append("--budget ended the search: fewer layers might do")
+    verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))
+    chosen = kept if verdict.passed else None
+    return Balanced(
+        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sorted(trials, chosen))
+    )
+
+
+def _missed(
+    trials: Trials, found: Found, plain: Trial, first: TradeOff, ranked: Ranked
+) -> Balanced:
+    """The artifact that came nearest, which may be the plain one."""
+    best = trials.best()
+    trial = plain
+    if best is not None and trials.worth(trials.points[best]) > trials.worth(first):
+        trial = trials.trial(best)
+    else:
+        trials.clear()
+    count = 0 if trial is plain or best is None else len(best)
+    why = "before --budget ran out" if found.ended else "with any number of layers"
+    reached = "" if trial.verdict.sqnr is None else f"{trial.verdict.sqnr:.1f} dB "
+    if trial.accuracy is not None:
+        reached += f"and a drop of {trial.accuracy.drop:.4g} "
+    reason = (
+        f"{trial.verdict.reason}; the budget was not met {why}: the best is {reached}"
+        f"with {count} of {len(ranked.layers)} layers in floating point"
+    )
+    verdict = replace(trial.verdict, reason=reason)
+    return Balanced(
+        trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sorted(trials, None))
+    )
+
+
+def _sorted(trials: Trials, chosen: Kept | None) -> tuple[TradeOff, ...]:
+    """The trade-offs by the number of layers kept."""
+    points = sorted(trials.points.items(), key=lambda item: (len(item[0]), item[0]))
+    return tuple(replace(point, chosen=kept == chosen) for kept, point in points)

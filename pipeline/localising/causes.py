@@ -1,0 +1,216 @@
+"""Why a layer is wrong, as far as the evidence shows it; empty where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from ...core.contract import Array
+from ...core.precision import Precision
+from ...sources.activations import Operation, Value, state_of
+from ...sources.variants import variants
+from .bench import Bench
+from .measure import sqnr
+from .refine import Culprit
+from .weights import differing
+
+_HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
+_GAIN = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
+_HALVES = ("10", "16", "f16", "bf16")  # what a cast to half says, in ONNX and in OpenVINO
+_SATURATED = 0.001
+
+
+def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
+    """The first explanation that the numbers bear out."""
+    for explain in _EXPLANATIONS:
+        told = explain(culprit, bench, precision)
+        if told:
+            return told
+    return ""
+
+
+def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
+    """Half precision cannot hold what eager computes here."""
+    import numpy as np
+
+    if not _in_half(culprit, precision):
+        return ""
+    inner = _inner(culprit, bench)
+    lost = [name for name, array in inner.items() if not np.all(np.isfinite(array))]
+    peak = float(np.abs(culprit.expected).max(initial=0.0))
+    low = np.abs(culprit.expected[culprit.expected != 0])
+    if lost and bool(np.all(np.isfinite(culprit.expected))):
+        largest = max(
+            (float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in inner.values()), default=0.0
+        )
+        return (
+            f"float16 overflow: {lost[0]} is not finite where eager's result stays within "
+            f"{peak:.3g} (float16 ends at {_HALF_MOST:g}; the largest finite value here is "
+            f"{largest:.3g})"
+        )
+    if peak > _HALF_MOST:
+        return f"float16 overflow: eager reaches {peak:.3g}, float16 ends at {_HALF_MOST:g}"
+    gone = float(np.mean((culprit.made == 0) & (culprit.expected != 0))) if low.size else 0.0
+    if low.size and peak < _HALF_LEAST:
+        return (
+            f"float16 underflow: eager's values are {low.min():.1e} to {peak:.1e}, below float16's "
+            f"normal numbers ({_HALF_LEAST:.1e}); {gone:.0%} of them became 0"
+        )
+    return ""
+
+
+def _in_half(culprit: Culprit, precision: Precision) -> bool:
+    """Whether these nodes round to half."""
+    casts = [n for n in culprit.nodes if n.operator in ("Cast", "Convert")]
+    says = any(
+        text in _HALVES
+        for node in casts
+        for key, text in node.attributes.items()
+        if key in ("to", "destination_type")
+    )
+    return says or precision is Precision.FP16
+
+
+def _lowered(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """A part computed in half within a model that is not."""
+    if precision is not Precision.FP32 or not _in_half(culprit, precision):
+        return ""
+    return f"computed in half precision ({culprit.node.name}) in a model of {precision}"
+
+
+def _saturated(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """A quantizer whose scale does not reach what eager's values reach."""
+    import numpy as np
+
+    inner = {**culprit.given, **_inner(culprit, bench)}
+    for node in culprit.nodes:
+        if node.operator != "QuantizeLinear" or not node.inputs or not node.constants:
+            continue
+        values = inner.get(node.inputs[0])
+        constants = [bench.probe.constant(name) for name in node.constants]
+        if values is None:
+            continue
+        scale = constants[0].astype(np.float64)
+        zero = constants[1] if len(constants) > 1 else np.zeros((), np.uint8)
+        info = np.iinfo(zero.dtype)
+        axis = int(node.attributes.get("axis", "1"))
+        if scale.size > 1:
+            shape = [1] * values.ndim
+            shape[axis] = -1
+            scale, zero = scale.reshape(shape), zero.reshape(shape)
+        low, high = (info.min - zero.astype(np.int64)) * scale, (info.max - zero.astype(np.int64)) * scale
+        out = float(np.mean((values < low - scale) | (values > high + scale)))
+        if out > _SATURATED:
+            return (
+                f"the quantizer {node.name} saturates: {out:.1%} of its input lies beyond "
+                f"{float(np.min(low)):.3g}..{float(np.max(high)):.3g} (scale "
+                f"{float(scale.flat[0]):.3g}), which reaches {float(values.min()):.3g}.."
+                f"{float(values.max()):.3g}"
+            )
+    return ""
+
+
+def _inner(culprit: Culprit, bench: Bench) -> Mapping[str, Array]:
+    """What the culprit's nodes make of eager's values, tensor by tensor."""
+    made = [
+        out
+        for node in culprit.nodes
+        for out in node.outputs
+        if out in bench.forms and bench.forms[out].floating
+    ]
+    return bench.probe.part(culprit.given, made) if made else {}
+
+
+def _weight(culprit: Culprit, bench: Bench, precision: Precision) -> str:
+    if precision is Precision.INT8:
+        return ""
+    half = precision is not Precision.FP32 or _in_half(culprit, precision)
+    return differing(culprit, bench.probe, state_of(bench.eager), half=half)
+
+
+def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """Eager's own operation, made in another way, gives what the artifact gives."""
+    operation = _operation(culprit.value, bench)
+    if operation is None or culprit.local is None:
+        return ""
+    best, told = culprit.local + _GAIN, ""
+    for way, array in variants(operation):
+        if array.shape != culprit.made.shape:
+            continue
+        near = sqnr(array, culprit.made)
+        if near is None or near > best:
+            best, told = (near or 999.0), way
+    return told
+
+
+def _operation(value: Value, bench: Bench) -> Operation | None:
+    """The operation that gives a value; of a module's output, its last one."""
+    order = value.order
+    if not value.operation:
+        inside = [
+            one.order
+            for one in bench.values
+            if one.operation
+            and (one.module, one.call) == (value.module, value.call)
+            and one.order < order
+            and one.shape == value.shape
+        ]
+        if not inside:
+            return None
+        order = inside[-1]
+    return bench.tape(operations=[order]).operations.get(order)
+
+
+def _frozen(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """The artifact's values do not depend on the input, eager's do."""
+    if any(node.inputs for node in culprit.nodes):
+        return ""
+    return (
+        f"{culprit.tensor} is a constant in the artifact, folded from the sample input; "
+        "eager computes it from the input"
+    )
+
+
+def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
+    """The result is eager's times a number: everywhere, or in one slice."""
+    import numpy as np
+
+    made, expected = culprit.made.astype(np.float64), culprit.expected.astype(np.float64)
+    if made.shape != expected.shape or not np.all(np.isfinite(made)):
+        return ""
+    power = float(np.sum(expected**2))
+    if power and culprit.local is not None:
+        ratio = float(np.sum(made * expected)) / power
+        near = sqnr(expected * ratio, made)
+        if abs(ratio - 1) > 1e-4 and (near is None or near > culprit.local + _GAIN):
+            return f"the result is {ratio:.4g} times eager's"
+    return next(_slices(made, expected), "")
+
+
+def _slices(made: Array, expected: Array) -> Iterator[str]:
+    """The one slice of an axis that is wrong, where it is one alone."""
+    import numpy as np
+
+    gap = (made - expected) ** 2
+    for axis in range(made.ndim):
+        if made.shape[axis] < 2:  # noqa: PLR2004 - one slice is the whole
+            continue
+        others = tuple(one for one in range(made.ndim) if one != axis)
+        share = gap.sum(axis=others) / max(float(gap.sum()), 1e-300)
+        worst = int(share.argmax())
+        if share[worst] > 0.9999:  # noqa: PLR2004 - what rounding puts elsewhere
+            yield (
+                f"only index {worst} of axis {axis} (of {made.shape[axis]}) is wrong: "
+                f"norm {np.sqrt((made.take(worst, axis) ** 2).sum()):.4g} instead of "
+                f"{np.sqrt((expected.take(worst, axis) ** 2).sum()):.4g}"
+            )
+
+
+_EXPLANATIONS: tuple[Callable[[Culprit, Bench, Precision], str], ...] = (
+    _not_finite,
+    _saturated,
+    _frozen,
+    _weight,
+    _otherwise,
+    _lowered,
+    _scaled,
+)

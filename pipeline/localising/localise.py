@@ -1,0 +1,187 @@
+"""Names the layer of an artifact that first leaves eager, with what it is and why."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...core.errors import UsageError
+from ...core.events import Tell, silence
+from ...core.findings import Layer, Localisation
+from ...core.names import unknown
+from ...core.precision import Precision
+from ...core.probe import Probe, Probed
+from ...validators.judge import Reference
+from ..order import Judging, Source
+from ..recorded import Moved
+from ..stage import Stage
+from ..subject import Subject
+from . import reproducer
+from .anchors import Anchor
+from .bench import Bench
+from .causes import cause_of
+from .measure import SCALES, WORST, lower, sqnr
+from .refine import Culprit, refine
+from .sweep import Sweep, sweep
+
+MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
+_STEP = "find the layer"
+_SAME = 0.1  # dB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """An artifact to look into: `name` is for messages and records."""
+
+    name: str
+    path: Path
+    target: Probed
+    precision: Precision
+    device: str = "cpu"
+
+
+def locate(
+    suspect: Suspect,
+    subject: Subject,
+    stage: Stage,
+    *,
+    feed: str | None = None,
+    memory: int = MEMORY,
+    out: Path | None = None,
+) -> Localisation:
+    """Look into one artifact of an opened subject.
+
+    Args:
+        suspect: the artifact.
+        subject: eager and its feeds.
+        stage: where progress is told.
+        feed: the name of a feed; None takes the one on which the artifact is worst.
+        memory: bytes of activations to hold at once.
+        out: where the reproducer goes (`debug/<node>/` in it); None writes none.
+
+    Raises:
+        ModelcError: the artifact cannot be opened, run or looked into.
+    """
+    began = time.monotonic()
+    with stage.step(_STEP, log=f"debug-{suspect.name.replace('/', '-')}") as clock:
+        chosen = _chosen(suspect, subject, feed)
+        probe = suspect.target.open_probe(suspect.path, subject.signature)
+        scale = SCALES[suspect.precision]
+        bench = Bench(subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory)
+        found = sweep(bench)
+        culprit = refine(bench, found.guilty[0]) if found.guilty else None
+        cause = "" if culprit is None else cause_of(culprit, bench, suspect.precision)
+        clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
+    told = _told(bench, found, culprit, cause)
+    result = replace(
+        told,
+        artifact=suspect.name,
+        feed=chosen.feed.name,
+        seconds=time.monotonic() - began,
+    )
+    if culprit is None or out is None:
+        return result
+    about = f"{result.guilty or 'the model'}: {cause or 'cause unknown'}"
+    place = reproducer.write(culprit, probe, out, artifact=suspect.name, about=about)
+    return replace(result, reproducer=place.relative_to(out).as_posix())
+
+
+def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> Reference:
+    """The feed that was asked for, or the artifact's worst."""
+    if feed is not None:
+        for reference in subject.references:
+            if reference.feed.name == feed:
+                return reference
+        raise unknown("feed", feed, [one.feed.name for one in subject.references])
+    opened = suspect.target.open_runner(suspect.path, suspect.device, subject.signature)
+    with opened as runner:
+        scores = []
+        for reference in subject.references:
+            outputs = runner.run(reference.feed.arrays)
+            pairs = zip(reference.outputs.values(), outputs.values(), strict=False)
+            ratios = [sqnr(one, two) for one, two in pairs if one.dtype.kind == "f"]
+            worst = min((r for r in ratios if r is not None), default=math.inf)
+            scores.append(worst)
+    return subject.references[scores.index(min(scores))]
+
+
+def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Localisation:
+    """The record: the guilty first, then the others by their own error."""
+    ranked = sorted(bench.anchors, key=lambda a: _rank(found.local.get(a.tensor)))
+    layers = [_layer(bench, found, anchor) for anchor in ranked]
+    notes = [found.changed] if found.changed else []
+    guilty = ""
+    if culprit is not None:
+        guilty = culprit.module
+        mine = found.guilty[0].tensor
+        kept = [
+            layer
+            for layer, anchor in zip(layers, ranked, strict=True)
+            if anchor.tensor != mine or layer.module != guilty
+        ]
+        layers = [_guilty(bench, found, culprit, cause), *kept]
+        notes += [
+            f"also wrong by itself: {anchor.value.module or 'the model itself'}"
+            f" ({anchor.node.operator} {anchor.node.name})"
+            for anchor in found.guilty[1:]
+        ]
+    return Localisation(
+        artifact="",
+        feed="",
+        guilty=guilty or ("(model)" if culprit is not None else ""),
+        cause=cause,
+        layers=tuple(layers),
+        curve=tuple((a.value.module, found.accumulated.get(a.tensor)) for a in bench.anchors),
+        runs=bench.probe.runs,
+        seconds=0.0,
+        memory=bench.memory,
+        notes=tuple(notes),
+    )
+
+
+def _rank(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _layer(bench: Bench, found: Sweep, anchor: Anchor) -> Layer:
+    value = anchor.value
+    before: float | None = None
+    for one in bench.reads(anchor):
+        before = lower(before, found.accumulated.get(one.tensor))
+    file, line = (value.file, value.line) if value.file else _place(anchor.node.source)
+    return Layer(
+        module=value.module,
+        kind=value.kind,
+        file=file,
+        line=line,
+        node=anchor.node.name,
+        operator=anchor.node.operator,
+        local=found.local.get(anchor.tensor),
+        accumulated=found.accumulated.get(anchor.tensor),
+        before=before,
+    )
+
+
+def _guilty(bench: Bench, found: Sweep, culprit: Culprit, cause: str) -> Layer:
+    """The guilty layer, at the operation and the line that `refine` found."""
+    node, value = culprit.node, culprit.value
+    file, line = (value.file, value.line) if value.file else _place(node.source)
+    owner = next((v for v in bench.values if v.module == culprit.module), value)
+    return replace(
+        _layer(bench, found, found.guilty[0]),
+        module=culprit.module,
+        kind=owner.kind,
+        file=file,
+        line=line,
+        node=node.name,
+        operator=node.operator,
+        local=culprit.local,
+        cause=cause,
+    )
+
+
+def _place(source: str) -> tuple[str, int]:
+    file, _, line = source.rpartition(":")
+    return (file, int(line)) if line.isdigit() else ("", 0)

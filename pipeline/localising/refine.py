@@ -1,0 +1,170 @@
+"""From a part that is wrong to the operation in it that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...core.contract import Array
+from ...core.probe import ProbeNode
+from ...sources.activations import Value
+from .anchors import Anchor
+from .bench import Bench
+from .measure import below, sqnr
+
+_TRIALS = 96  # runs of a part of a part
+_TENSORS = 400  # of a part that are looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """The fewest nodes that hold the fault, what goes into them, and what should come out.
+
+    `value` is what eager gives there: an operation, or a module's output. `given` are eager's own
+    values, `made` is what the artifact makes of them, `expected` what eager does.
+    """
+
+    nodes: tuple[ProbeNode, ...]
+    tensor: str
+    value: Value
+    given: Mapping[str, Array]
+    made: Array
+    expected: Array
+
+    @property
+    def node(self) -> ProbeNode:
+        """The one that a message names: the last with weights, else the last with an origin."""
+        named = [node for node in self.nodes if node.module or node.source] or list(self.nodes)
+        weighted = [node for node in named if node.constants]
+        return (weighted or named)[-1]
+
+    @property
+    def module(self) -> str:
+        """The module whose code holds the operation."""
+        modules = {node.module for node in self.nodes if node.module or node.source}
+        return next(iter(modules)) if len(modules) == 1 else self.value.module
+
+    @property
+    def local(self) -> float | None:
+        """The fault's own SQNR in dB."""
+        return sqnr(self.expected, self.made)
+
+
+def refine(bench: Bench, anchor: Anchor) -> Culprit:
+    """Find the operation between the anchors before and this one.
+
+    What an operation of eager's equals, on the way, is right and so is all before it. Then
+    eager's values are put in place of the artifact's, the earliest first, until the end comes out
+    right: what follows them is right as well, and they are what the artifact should have there.
+    """
+    given = bench.given_to([anchor])
+    nodes = bench.between(given, anchor.tensor)
+    inner = _inner(bench, nodes, anchor)
+    made = bench.probe.part(given, [*inner, anchor.tensor])
+    known = _candidates(bench, nodes, anchor)
+    arrays = bench.arrays({*known, anchor.value.order})
+    expected = bench.fitted(anchor.tensor, arrays[anchor.value.order])
+    bench.count(given.values(), made.values(), arrays.values())
+    right = {
+        name: order
+        for name in inner
+        if (order := _same(bench, made[name], known, arrays)) is not None
+    }
+    start = {**given, **{name: made[name] for name in right}}
+    search = _Search(bench=bench, anchor=anchor, start=start, expected=expected)
+    left = {order: value for order, value in known.items() if order not in right.values()}
+    found = search.earliest([n for n in inner if n not in right], left, arrays)
+    tensor, value = found or (anchor.tensor, anchor.value)
+    return _culprit(bench, start, made[tensor], tensor, value, bench.fitted(tensor, arrays[value.order]))
+
+
+def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
+    bench: Bench,
+    start: Mapping[str, Array],
+    made: Array,
+    tensor: str,
+    value: Value,
+    expected: Array,
+) -> Culprit:
+    kept = {name: array for name, array in start.items() if name != tensor}
+    nodes = bench.between(kept, tensor)
+    read = {name for node in nodes for name in node.inputs}
+    return Culprit(
+        nodes=nodes,
+        tensor=tensor,
+        value=value,
+        given={name: array for name, array in kept.items() if name in read},
+        made=made,
+        expected=expected,
+    )
+
+
+def _inner(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[str]:
+    """The floating-point tensors of a part, in order, without its end."""
+    made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
+    return [n for n in made if n in bench.forms and bench.forms[n].floating][-_TENSORS:]
+
+
+def _candidates(
+    bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor
+) -> dict[int, Value]:
+    """What eager computed in the modules of these nodes, up to the anchor's value."""
+    modules = {anchor.value.module, *(node.module for node in nodes)}
+    fitting = [
+        value
+        for value in bench.values
+        if value.floating and value.module in modules and value.order < anchor.value.order
+    ]
+    return {value.order: value for value in fitting[-_TENSORS:]}
+
+
+def _same(
+    bench: Bench, made: Array, known: Mapping[int, Value], arrays: Mapping[int, Array]
+) -> int | None:
+    """The order of eager's value that a tensor equals, in whatever shape; None for none."""
+    for order in known:
+        array = arrays[order]
+        if array.size == made.size and not below(
+            sqnr(array.reshape(made.shape), made), bench.scale.plain
+        ):
+            return order
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """Puts eager's values in place of the artifact's and looks at the end."""
+
+    bench: Bench
+    anchor: Anchor
+    start: Mapping[str, Array]
+    expected: Array
+
+    def earliest(
+        self, tensors: list[str], left: Mapping[int, Value], arrays: Mapping[int, Array]
+    ) -> tuple[str, Value] | None:
+        """The first tensor that sets the end right with one of eager's values."""
+        trials = 0
+        for name in self._doubtful(tensors):
+            shape = self.bench.forms[name].shape
+            for order, value in left.items():
+                if value.shape != shape:
+                    continue
+                trials += 1
+                if trials > _TRIALS:
+                    return None
+                if self._right(name, arrays[order]):
+                    return name, value
+        return None
+
+    def _doubtful(self, tensors: list[str]) -> list[str]:
+        """Those between what is known to be right and the end."""
+        nodes = self.bench.between(self.start, self.anchor.tensor)
+        made = {out for node in nodes for out in node.outputs}
+        return [name for name in tensors if name in made]
+
+    def _right(self, name: str, array: Array) -> bool:
+        end = self.anchor.tensor
+        given = {**self.start, name: self.bench.fitted(name, array)}
+        made = self.bench.probe.part(given, [end])[end]
+        return not below(sqnr(self.expected, made), self.bench.scale.plain)

@@ -1,0 +1,75 @@
+"""The smallest part that shows the fault, as files that run without modelc."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from ...core.probe import Probe
+from .refine import Culprit
+
+_SCRIPT = '''"""Runs the part of {artifact} that implements {module}, and prints its error.
+
+{about}
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+{loader}
+
+HERE = Path(__file__).parent
+INPUTS = {inputs}
+OUTPUT = {output}
+
+
+def main() -> None:
+    held = np.load(HERE / "inputs.npz")
+    given = {{name: held[key] for key, name in INPUTS.items()}}
+    expected = np.load(HERE / "expected.npz")["expected"].astype(np.float64)
+    made = run(HERE / {model}, given, OUTPUT).astype(np.float64)
+    gap = np.abs(made - expected)
+    signal, noise = float(np.sum(expected**2)), float(np.sum(gap**2))
+    ratio = "exact" if noise == 0 else f"{{10 * np.log10(max(signal, 1e-300) / noise):.1f}} dB"
+    print(f"{{OUTPUT}}: SQNR {{ratio}}, largest error {{gap.max():.6g}} of {{np.abs(expected).max():.6g}}")
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about: str) -> Path:
+    """Write model, inputs, expected result and script; returns their folder.
+
+    Args:
+        culprit: the part.
+        probe: the artifact.
+        folder: the run's output folder.
+        artifact: its file, for the script's first line.
+        about: what was found, in a line.
+    """
+    import numpy as np
+
+    place = folder / "debug" / re.sub(r"[^\w.-]+", "_", culprit.node.name)
+    if place.exists():
+        shutil.rmtree(place)
+    place.mkdir(parents=True)
+    model = probe.extract(culprit.given, [culprit.tensor], place)
+    keys = {f"input_{i}": name for i, name in enumerate(culprit.given)}
+    np.savez(place / "inputs.npz", **{key: culprit.given[name] for key, name in keys.items()})
+    np.savez(place / "expected.npz", expected=culprit.expected)
+    text = _SCRIPT.format(
+        artifact=artifact,
+        module=culprit.module or "the model's own forward",
+        about=about.replace('"""', "'''").replace("\\", "/"),
+        loader=probe.loader.strip(),
+        inputs=json.dumps(keys, indent=4),
+        output=json.dumps(culprit.tensor),
+        model=json.dumps(model),
+    )
+    (place / "reproduce.py").write_text(text, encoding="utf-8")
+    return place

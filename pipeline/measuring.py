@@ -1,0 +1,64 @@
+"""What is asked of accuracy on labelled data: the data, the metric, the gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from ..calibration.label_options import LabelledOptions
+from ..core.errors import UsageError
+
+DEFAULT_METRIC = "top1"
+_PLAIN_LIMIT = 0.1  # a plain number above it was more likely meant in percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How accuracy is measured on labelled data.
+
+    `metric` is `top1`, `top5`, `mse` or `package.module:function`. `output` names what it reads;
+    None is the first float output. `max_drop` is the most that an artifact may lose: of shares a
+    difference (0.005 is half a percentage point), of relative metrics a part of eager's value.
+    """
+
+    data: LabelledOptions
+    metric: str = DEFAULT_METRIC
+    output: str | None = None
+    max_drop: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_drop is not None and not 0 <= self.max_drop < float("inf"):
+            raise UsageError(f"--max-drop {self.max_drop} is no limit", hint="for example 0.5%")
+
+    def summary(self) -> dict[str, str]:
+        """What the manifest keeps of it."""
+        return {
+            "data": self.data.source,
+            "metric": self.metric,
+            "metric_output": self.output or "",
+            "max_drop": "" if self.max_drop is None else repr(self.max_drop),
+        }
+
+
+def parse_drop(text: str) -> float:
+    """Read `0.5%` or `0.005`: both are 0.005. A plain number above 0.1 is refused as ambiguous.
+
+    Raises:
+        UsageError: it is no such number.
+    """
+    plain = text.strip().removesuffix("%").strip()
+    percent = text.strip().endswith("%")
+    try:
+        value = Decimal(plain)
+    except InvalidOperation as error:
+        raise UsageError(f"--max-drop {text!r} is no number", hint="write 0.5% or 0.005") from error
+    if not value.is_finite() or value < 0:
+        raise UsageError(f"--max-drop {text} is no limit", hint="write 0.5% or 0.005")
+    if percent:
+        return float(value / 100)
+    if value > _PLAIN_LIMIT:
+        raise UsageError(
+            f"--max-drop {text} would be {value * 100:f} %: that is hardly meant",
+            hint=f"write {plain}% or {value * 100:f}%",
+        )
+    return float(value)

@@ -1,0 +1,107 @@
+"""`modelc validate --rejudge`: other tolerances on what a manifest measured; nothing is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.errors import UsageError
+from ..core.events import Tell, silence
+from ..core.manifest import Manifest
+from ..core.records import Artifact
+from ..core.verdict import State, Tolerance, Verdict
+from ..validators.decide import decide
+from .folder import REJECTED, OutputFolder, opened
+from .manifest_file import without, write_manifest
+from .order import Judging
+from .recorded import changed_file, manifest_of
+from .revalidate import with_verdict
+from .stage import Stage
+
+
+def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Manifest:
+    """Hold the recorded measures of every artifact to the tolerances that are asked for now.
+
+    What fails now moves to `rejected/`; what was rejected and passes now moves back. Faults that no
+    tolerance forgives (a refused feed, a shape, a frozen branch) stay, and so do errors.
+
+    Raises:
+        UsageError: there is no manifest, or it was written by a modelc that measured less.
+    """
+    manifest = manifest_of(folder)
+    judged = [a for a in manifest.artifacts if manifest.verdict_of(a.name) is not None]
+    if not judged:
+        raise UsageError(f"{folder} has no verdicts", hint="run modelc validate without --rejudge")
+    with opened(folder) as place:
+        place.own(file.name for file in manifest.files)
+        stage = Stage(tell=tell, logs=place.logs)
+        done = replace(manifest, steps=tuple(_plain(a.name) for a in judged), failures=())
+        for artifact in judged:
+            verdict = _again(artifact, manifest, judging, folder)
+            done = _placed(done, artifact, verdict, place, stage)
+            write_manifest(done, folder)
+    return done
+
+
+def _again(artifact: Artifact, manifest: Manifest, judging: Judging, folder: Path) -> Verdict:
+    verdict = manifest.verdict_of(artifact.name)
+    if verdict is None:
+        raise RuntimeError(f"{artifact.name} has no verdict")
+    told = {
+        feed.name: f"{feed.name} ({', '.join(f'{k}={v}' for k, v in feed.sizes.items())})"
+        for feed in manifest.feeds.drawn
+        if feed.sizes
+    }
+    if decide(verdict, verdict.tolerance, told).state is not verdict.state:
+        raise UsageError(
+            f"the measures of {artifact.name} do not make its verdict again: "
+            "an older modelc recorded them",
+            hint="run modelc validate without --rejudge",
+        )
+    changed = "" if verdict.state is State.ERROR else changed_file(artifact, folder)
+    if changed:
+        return replace(verdict, state=State.FAILED, reason=changed)
+    return decide(verdict, _tolerance(verdict, artifact, judging), told)
+
+
+def _tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
+    """What is asked for now, in place of what the verdict was within."""
+    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.precision)
+
+
+def _placed(
+    manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder, stage: Stage
+) -> Manifest:
+    """The manifest with the verdict, and the files where they belong by it."""
+    if artifact.rejected and verdict.passed:
+        return _restored(manifest, artifact, verdict, place, stage)
+    if not artifact.rejected:
+        artifact = replace(artifact, tolerance=verdict.tolerance)
+        artifacts = (artifact if a.name == artifact.name else a for a in manifest.artifacts)
+        return with_verdict(replace(manifest, artifacts=tuple(artifacts)), artifact, verdict, place)
+    others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
+    return replace(manifest, verdicts=(*others, verdict))
+
+
+def _restored(
+    manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder, stage: Stage
+) -> Manifest:
+    """An artifact that passes now, back under its name; one that is there already stays."""
+    name = _plain(artifact.name)
+    if any(one.name == name for one in manifest.artifacts):
+        stage.note(f"{artifact.name} passes now, and stays: {name} is there already", warning=True)
+        others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
+        return replace(manifest, verdicts=(*others, verdict))
+    files = tuple(replace(file, name=_plain(file.name)) for file in artifact.files)
+    place.accept(files, place.path / REJECTED)
+    back = replace(artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance)
+    slim = without(manifest, {artifact.name})
+    return replace(
+        slim,
+        artifacts=(*slim.artifacts, back),
+        verdicts=(*slim.verdicts, replace(verdict, artifact=name)),
+    )
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(f"{REJECTED}/")

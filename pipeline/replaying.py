@@ -1,0 +1,73 @@
+"""`--replay`: one saved feed judged among those that a subject has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.contract import Feed
+from ..core.findings import WorstFeed
+from ..core.verdict import Verdict
+from ..validators.climb import SEARCH
+from ..validators.feeds import NamedFeed
+from ..validators.judge import Reference
+from ..validators.samples import check_samples
+from .subject import Subject, reference_on
+from .worst import read_feed
+
+REPLAY = "replay"
+
+
+def with_feed(
+    subject: Subject, held_out: Sequence[Reference], feed: Feed, *, name: str = REPLAY
+) -> tuple[Subject, str]:
+    """The subject with the feed, and the feed's name: that of the same one if there is any.
+
+    Raises:
+        UsageError: the feed does not fit the signature.
+        CheckpointError: eager rejects it.
+    """
+    arrays, sizes = check_samples(subject.signature, feed)
+    for reference in (*subject.references, *held_out):
+        if _same(arrays, reference.feed.arrays):
+            return subject, reference.feed.name
+    reference = reference_on(subject, NamedFeed(name=name, arrays=arrays, sizes=sizes))
+    return replace(
+        subject,
+        references=(*subject.references, reference),
+        exact=dict(subject.exact),  # of its own: another artifact's feed may have the same name
+    ), name
+
+
+def with_found(subject: Subject, worst: WorstFeed | None, folder: Path) -> Subject:
+    """The subject with the feed that an earlier search found, where there is one.
+
+    Raises:
+        UsageError: the feed cannot be read, or does not fit.
+        CheckpointError: eager rejects it.
+    """
+    if worst is None or not worst.feed.startswith(SEARCH) or not (folder / worst.file).is_file():
+        return subject
+    return with_feed(subject, (), read_feed(folder / worst.file), name=worst.feed)[0]
+
+
+def _same(one: Feed, other: Feed) -> bool:
+    """Whether two feeds are equal bit for bit."""
+    return all(
+        array.shape == other[name].shape and array.tobytes() == other[name].tobytes()
+        for name, array in one.items()
+    )
+
+
+def shown(verdict: Verdict, feed: str) -> Verdict:
+    """The verdict with the figures of one feed alone; whether it passed is about all of them."""
+    outputs = tuple(output for output in verdict.outputs if output.feed == feed)
+    note = f"judged among {len(verdict.feeds)} feeds, shown for {feed} alone"
+    return replace(
+        verdict,
+        feeds=(feed,),
+        outputs=outputs,
+        notes=(note, *verdict.notes),
+        histograms=tuple(one for one in verdict.histograms if one.feed == feed),
+    )

@@ -1,0 +1,94 @@
+"""Writes the documents of a manifest beside it, and reads the runs that are to be compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..core.errors import UsageError
+from ..core.manifest import Manifest
+from ..reports.comparison import Comparison, compare
+from ..reports.formats import Format
+from .manifest_file import FILE
+from .recorded import manifest_of
+
+_BEGINNING = 4096  # bytes in which a document of ours says that it is one
+
+
+def write_reports(manifest: Manifest, folder: Path, formats: Iterable[Format]) -> tuple[Path, ...]:
+    """Each document under its own name in the folder, whole or not at all.
+
+    Raises:
+        UsageError: a file of somebody else has such a name, or it cannot be written.
+    """
+    return tuple(write_document(one.render(manifest), folder / one.file, one) for one in formats)
+
+
+def write_document(text: str, path: Path, kind: Format | None = None) -> Path:
+    """Write to a temporary name in the same folder, then rename.
+
+    Raises:
+        UsageError: `path` is a file that is no document of this kind, or cannot be written.
+    """
+    check_own(path, kind)
+    draft = path.parent / f".{path.name}.{os.getpid()}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8", newline="\n")
+        draft.replace(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"{path} cannot be written: {reason}", hint="give another -o") from error
+    finally:
+        if draft.exists():
+            draft.unlink()
+    return path
+
+
+def check_own(path: Path, kind: Format | None) -> None:
+    """That nothing is at `path`, or a document of this kind that modelc wrote.
+
+    Raises:
+        UsageError: something else is.
+    """
+    if kind is None or not path.exists():
+        return
+    if path.is_file():
+        with path.open("rb") as stream:
+            if kind.mark.encode() in stream.read(_BEGINNING):
+                return
+    raise UsageError(f"{path} is there and no report of modelc", hint="move it, or give another -o")
+
+
+def clear_reports(folder: Path, formats: Iterable[Format]) -> None:
+    """Remove what an earlier run reported, so that no old success outlives a run that breaks.
+
+    Raises:
+        UsageError: a file of somebody else has such a name.
+    """
+    for one in formats:
+        check_own(folder / one.file, one)
+        (folder / one.file).unlink(missing_ok=True)
+
+
+def run_at(path: Path) -> tuple[Manifest, Path]:
+    """The manifest in a folder or in a file of its name, and the folder.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if path.is_file() and path.name != FILE:
+        raise UsageError(f"{path} is no output folder", hint=f"give the folder that holds {FILE}")
+    folder = path.parent if path.name == FILE and not path.is_dir() else path
+    return manifest_of(folder), folder
+
+
+def compare_runs(before: Path, after: Path) -> Comparison:
+    """Two runs, the older first.
+
+    Raises:
+        UsageError: one of them has no manifest.
+    """
+    names = (str(before), str(after))
+    return compare(run_at(before)[0], run_at(after)[0], names)

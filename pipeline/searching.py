@@ -1,0 +1,243 @@
+"""`--search`: looks for a feed on which an artifact that passed is worst, or wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..core.contract import Array, Feed, Runner
+from ..core.errors import CheckpointError
+from ..core.precision import Precision
+from ..core.verdict import State, Verdict
+from ..validators.climb import SEARCH, Climbed, Point, climb
+from ..validators.draw import generator_for
+from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.judge import Reference, Reply
+from .beyond import Evidence, beyond_of, reply_of
+from .feeding import not_finite
+from .order import Judging
+from .stage import Clock, Stage
+from .subject import Subject, reference_on
+from .undecided import with_undecided
+
+# One rounding of a value, relative to it. Where eager itself moves by half of what is allowed (6 dB
+# below the limit) when its inputs are rounded so, the feed is ill-conditioned: it accuses nobody.
+_ROUNDING: Mapping[Precision, float] = {
+    Precision.FP32: 2.0**-24,
+    Precision.FP16: 2.0**-11,
+    Precision.BF16: 2.0**-8,
+    Precision.INT8: 2.0**-8,
+}
+_STEADY = 6.0  # dB
+# A search looks for the largest of thousands of errors, where a limit is set for those of twenty
+# feeds: what it accuses an artifact of has to be twice beyond. What lies between is passed over.
+_BEYOND = 6.0  # dB
+_CONTEXT = 4  # feeds that say how large an output and eager's own error usually are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """The evidence and the verdict after a search, and how it went; without one, as they were.
+
+    `before` is the headroom in dB of the worst feed before it.
+    """
+
+    evidence: Evidence
+    verdict: Verdict
+    tried: int = 0
+    seed: int = 0
+    seconds: float = 0.0
+    before: float | None = None
+
+
+def searched(  # noqa: PLR0913 - what was found so far, and all that finds more
+    evidence: Evidence,
+    verdict: Verdict,
+    *,
+    opened: Callable[[], Runner],
+    judging: Judging,
+    subject: Subject,
+    stage: Stage,
+) -> Searched:
+    """Search for `judging.search` seconds, where that is asked for and the verdict passed.
+
+    An artifact that is judged on held-out samples of its calibration is not searched: feeds that
+    are unlike them are none of its business.
+    """
+    if judging.search is None or not verdict.passed:
+        return Searched(evidence=evidence, verdict=verdict)
+    if evidence.loose - beyond_of(evidence.references, evidence.precision):
+        note = (
+            "not searched: it is judged on held-out samples, and what a search draws is unlike them"
+        )
+        verdict = replace(verdict, notes=(*verdict.notes, note))
+        return Searched(evidence=evidence, verdict=verdict)
+    title = f"search {verdict.artifact}"
+    with stage.step(title, log=verdict.artifact.replace("/", "-")) as clock, opened() as runner:
+        search = _Search(
+            subject=subject,
+            runner=runner,
+            evidence=evidence,
+            seconds=judging.search,
+            advance=lambda done, total: stage.advance(title, done, total),
+        )
+        found = search.on(verdict)
+        clock.detail, clock.passed = f"{found.tried} feeds", found.verdict.passed
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """What a search needs: eager, the artifact opened, what is known of it, and for how long."""
+
+    subject: Subject
+    runner: Runner
+    evidence: Evidence
+    seconds: float
+    advance: Callable[[int, int], None]
+
+    def on(self, verdict: Verdict) -> Searched:
+        """Climb from the worst feeds of a verdict that passed.
+
+        A feed beyond the limits is judged again among all the others, as an output's usual scale
+        is theirs, and eager has to be steady on it; only then does the verdict fail.
+        """
+        clock, seed = Clock(), self.subject.feeds.seed
+        trial = _Trial(search=self, nan=_nan_by_design(self.evidence))
+
+        def more(tried: int) -> bool:
+            del tried  # the time decides
+            self.advance(min(int(clock.seconds), int(self.seconds)), math.ceil(self.seconds))
+            return clock.seconds < self.seconds
+
+        drawer = Drawer.of(self.subject.signature, seed, _sample(self.evidence.references))
+        found = climb(_starts(self.evidence, verdict), drawer, trial.headroom, more=more)
+        seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
+        if found.worst.feed.kind == SEARCH:
+            evidence = evidence.plus(*trial.run(found.worst.feed))
+            verdict = replace(evidence.verdict(), notes=verdict.notes, seconds=verdict.seconds)
+        return Searched(
+            evidence=evidence,
+            verdict=replace(verdict, notes=(*verdict.notes, _told(found, verdict, seconds))),
+            tried=found.tried,
+            seed=seed,
+            seconds=seconds,
+            before=before,
+        )
+
+
+def _sample(references: Sequence[Reference]) -> Feed | None:
+    """The user's own sample, which says what values are like."""
+    return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
+
+
+def _told(found: Climbed, verdict: Verdict, seconds: float) -> str:
+    room, name = verdict.headroom, found.worst.feed.name
+    least = "" if room is None else f", the least headroom is {room:.1f} dB"
+    worse = f"the worst is {name}" if found.worst.feed.kind == SEARCH else "none is worse"
+    return f"a search tried {found.tried} feeds in {seconds:.1f} s: {worse}{least}"
+
+
+def _starts(evidence: Evidence, verdict: Verdict) -> list[Point]:
+    """The feeds that count, with the headroom that they have; what is exact has all of it."""
+    rooms: dict[str, float] = {}
+    for one in verdict.outputs:
+        if not one.loose:
+            room = math.inf if one.headroom is None else one.headroom
+            rooms[one.feed] = min(room, rooms.get(one.feed, math.inf))
+    feeds = [reference.feed for reference in evidence.references if not reference.feed.beyond]
+    return [Point(feed=f, headroom=max(rooms[f.name], 0.0)) for f in feeds if f.name in rooms]
+
+
+def _nan_by_design(evidence: Evidence) -> frozenset[str]:
+    found: set[str] = set()
+    return frozenset(found.union(*(not_finite(one.outputs) for one in evidence.references)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """Tries feeds on eager and on the artifact; `nan` are outputs that hold NaN or Inf anyway."""
+
+    search: _Search
+    nan: frozenset[str]
+
+    def refer(self, feed: NamedFeed) -> Reference:
+        """Eager on the feed, in float64 as well where that is what the artifact is held to."""
+        reference = reference_on(self.search.subject, feed)
+        known = any(one.exact is not None for one in self.search.evidence.references)
+        exact = self.search.subject.eager.run_exact(feed.arrays) if known else None
+        return replace(reference, exact=exact)
+
+    def run(self, feed: NamedFeed) -> tuple[Reference, Reply]:
+        """Eager's answer and the artifact's."""
+        reference = self.refer(feed)
+        reply = reply_of(self.search.runner, reference)
+        precision, subject = self.search.evidence.precision, self.search.subject
+        return reference, with_undecided([reference], [reply], precision, subject)[0]
+
+    def headroom(self, feed: NamedFeed) -> float | None:
+        """The headroom in dB on this feed; None where it is no evidence."""
+        try:
+            reference, reply = self.run(feed)
+        except CheckpointError:  # eager rejects it
+            return None
+        if not_finite(reference.outputs) - self.nan:
+            return None
+        few = _room(self._context.plus(reference, reply).verdict(), feed.name)
+        if few >= 0:
+            return few
+        room = _room(self.search.evidence.plus(reference, reply).verdict(), feed.name)
+        if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference)):
+            return None
+        return room
+
+    @cached_property
+    def _context(self) -> Evidence:
+        """The evidence on its smallest feeds alone: judging is to cost less than running."""
+        evidence = self.search.evidence
+        near = [pair for pair in evidence.pairs if pair[0].feed.kind in ("shape", "seed", "sample")]
+        near = sorted(near, key=lambda pair: sum(a.size for a in pair[0].outputs.values()))
+        return evidence.of(near[:_CONTEXT])
+
+    def _steady(self, reference: Reference) -> bool:
+        """Whether eager says about the same when its inputs are rounded."""
+        feed = reference.feed
+        arrays = _rounded(feed.arrays, _ROUNDING[self.search.evidence.precision])
+        try:
+            outputs = self.refer(replace(feed, arrays=arrays)).outputs
+        except CheckpointError:
+            return False
+        moved = self.search.evidence.plus(reference, Reply(outputs=_apart(outputs))).verdict()
+        return _room(moved, feed.name) >= _STEADY
+
+
+def _room(verdict: Verdict, feed: str) -> float:
+    """The least headroom on the feed: infinite where all is exact, below 0 where it fails.
+
+    What fails by no figure (a shape, a NaN, a refusal) is infinitely far beyond.
+    """
+    mine = [one for one in verdict.outputs if one.feed == feed]
+    least = min((one.headroom for one in mine if one.headroom is not None), default=math.inf)
+    if all(one.passed for one in mine) and verdict.state is State.PASSED:
+        return max(least, 0.0)
+    return least if least < 0 else -math.inf
+
+
+def _rounded(feed: Feed, unit: float) -> Feed:
+    """Floats off by up to one rounding, up or down by chance."""
+    import numpy as np
+
+    found = {}
+    for name, array in feed.items():
+        found[name] = array
+        if array.dtype.kind == "f":
+            off = generator_for("rounding", name).uniform(-unit, unit, array.shape)
+            found[name] = np.asarray(array * (1 + off)).astype(array.dtype)
+    return found
+
+
+def _apart(outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Copies: a judge refuses arrays that are eager's own."""
+    return {name: array.copy() for name, array in outputs.items()}

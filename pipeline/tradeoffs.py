@@ -1,0 +1,96 @@
+"""What accuracy-aware INT8 has measured, kept in the user's cache folder for a later run to go on.
+
+A ranking and each trial are a file of their own under a key of all that went into them, written
+aside and renamed. What is found damaged is measured anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+from ..core.digest import sha256_of
+from ..validators.judge import Reference
+
+Kept = TypeVar("Kept")
+_MOST = 4096  # files, of about a kilobyte; what was written longest ago goes first
+_ROOT = Path(__file__).parents[1]
+_ROOMS = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+
+
+class TradeOffStore:
+    """A folder of measurements by key; None for a folder keeps nothing."""
+
+    def __init__(self, folder: Path | None, most: int = _MOST) -> None:
+        self._folder = folder
+        self._most = most
+
+    def take(self, key: str, kind: type[Kept]) -> Kept | None:
+        """What is kept under the key; None where nothing is, or it cannot be read."""
+        import msgspec
+
+        if self._folder is None:
+            return None
+        try:
+            return msgspec.json.decode((self._folder / f"{key}.json").read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def keep(self, key: str, value: object) -> None:
+        """Keep a value; where the folder cannot be written, it is not."""
+        import msgspec
+
+        if self._folder is None:
+            return
+        with suppress(OSError):  # a read-only home, a full disk
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, draft = tempfile.mkstemp(prefix=".draft-", dir=self._folder)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(msgspec.json.encode(value))
+            Path(draft).replace(self._folder / f"{key}.json")
+            self._shrink()
+
+    def _shrink(self) -> None:
+        if self._folder is None:
+            return
+        files = list(self._folder.iterdir())
+        if len(files) > self._most:
+            files.sort(key=lambda file: file.stat().st_mtime)
+            for file in files[: len(files) - self._most]:
+                file.unlink(missing_ok=True)
+
+
+def store_in(cache: Path | None) -> TradeOffStore:
+    """The store of a user's cache folder; without one nothing is kept."""
+    return TradeOffStore(None if cache is None else cache / "tradeoffs")
+
+
+def key_over(parts: Iterable[str]) -> str:
+    """SHA-256 over texts, and over our own code: between two releases it changes unseen."""
+    return hashlib.sha256("\x1f".join((_code(), *parts)).encode()).hexdigest()
+
+
+def digest_over(references: Iterable[Reference]) -> str:
+    """SHA-256 over feeds and what eager gave on them: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for reference in references:
+        for arrays in (reference.feed.arrays, reference.outputs):
+            for name, array in arrays.items():
+                digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+                digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        for file in sorted((_ROOT / room).rglob("*.py")):
+            digest.update(f"{file.relative_to(_ROOT)} {sha256_of(file)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,107 @@
+"""An artifact on labelled data: its accuracy, and what that makes of its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..calibration.preprocess import Preprocess
+from ..core.errors import ModelcError, RunnerError, UsageError
+from ..core.findings import Accuracy
+from ..core.manifest import Manifest
+from ..core.records import Artifact
+from ..core.verdict import State, Verdict
+from ..validators.accuracy_text import doubt_of, drop_text, refusal_of, value_text
+from .accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
+from .measuring import Measuring
+from .proof import Candidate
+from .stage import Stage
+
+
+def weighed(
+    candidate: Candidate, verdict: Verdict, labelled: LabelledFeeds | None, stage: Stage
+) -> tuple[Accuracy | None, Verdict]:
+    """Measure what was judged and could be run; a drop beyond the gate fails its verdict.
+
+    What cannot be measured though it was asked for is an error of the verdict, not a pass.
+    """
+    if labelled is None:
+        return None, verdict
+    if verdict.state is State.ERROR:
+        return None, _noted(verdict, "not measured on labelled data, as it could not be judged")
+    title = f"labelled data {candidate.name}"
+    try:
+        with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+            clock.passed = False
+            with candidate.open(verdict.device, labelled.signature) as runner:
+                accuracy = measure_accuracy(
+                    runner, labelled, advance=lambda done, total: stage.advance(title, done, total)
+                )
+            clock.passed, clock.detail = accuracy.passed, _detail(accuracy)
+    except (RunnerError, UsageError) as error:
+        return None, _failed(verdict, error)
+    return accuracy, _with(verdict, accuracy)
+
+
+def weighed_again(
+    artifact: Artifact,
+    candidate: Candidate,
+    verdict: Verdict,
+    labelled: LabelledFeeds,
+    stage: Stage,
+) -> tuple[Artifact, Verdict]:
+    """A recorded artifact with its accuracy measured anew, within the gate that it had.
+
+    A file that was not run, because it is not the recorded one, is not run here either.
+    """
+    if not verdict.outputs:
+        return artifact, _noted(verdict, "not measured on labelled data, as it was not run")
+    then, measuring = artifact.accuracy, labelled.measuring
+    if measuring.max_drop is None and then is not None and then.metric == measuring.metric:
+        labelled = replace(labelled, measuring=replace(measuring, max_drop=then.max_drop))
+    accuracy, verdict = weighed(candidate, verdict, labelled, stage)
+    return replace(artifact, accuracy=accuracy), verdict
+
+
+def with_recorded_images(
+    measuring: Measuring | None, manifest: Manifest, stage: Stage
+) -> Measuring | None:
+    """The order with the preprocessing of images on record, where none is asked for now."""
+    if measuring is None or measuring.data.preprocess is not None:
+        return measuring
+    records = [
+        record.preprocess
+        for artifact in manifest.artifacts
+        for record in (artifact.accuracy, artifact.calibration)
+        if record is not None and record.preprocess and ": " not in record.preprocess
+    ]
+    if not records:
+        return measuring
+    stage.note(f"labelled data: images are preprocessed as on record, by {records[0]}")
+    steps = Preprocess.parse(records[0])
+    return replace(measuring, data=replace(measuring.data, preprocess=steps))
+
+
+def _detail(accuracy: Accuracy) -> str:
+    value, drop = value_text(accuracy, accuracy.artifact), drop_text(accuracy, accuracy.drop)
+    return f"{accuracy.metric} {value}, drop {drop}"
+
+
+def _noted(verdict: Verdict, note: str) -> Verdict:
+    return replace(verdict, notes=(*verdict.notes, note))
+
+
+def _failed(verdict: Verdict, error: ModelcError) -> Verdict:
+    """The verdict where the labelled data could not be measured, or gave NaN."""
+    state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
+    if verdict.state is State.FAILED:
+        state = State.FAILED
+    told = f"on labelled data: {error.message}"
+    return replace(verdict, state=state, reason="; ".join(filter(None, (verdict.reason, told))))
+
+
+def _with(verdict: Verdict, accuracy: Accuracy) -> Verdict:
+    refusal, doubt = refusal_of(accuracy), doubt_of(accuracy)
+    if refusal:
+        reason = "; ".join(filter(None, (verdict.reason, refusal)))
+        verdict = replace(verdict, state=State.FAILED, reason=reason)
+    return _noted(verdict, doubt) if doubt else verdict

@@ -1,0 +1,153 @@
+"""The feed on which an artifact was worst: kept as .npz, with the command that replays it."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.contract import Array, Feed
+from ..core.errors import UsageError, first_line
+from ..core.findings import WorstFeed
+from ..core.manifest import Manifest
+from ..core.records import Artifact
+from ..core.verdict import OutputVerdict, Verdict
+from ..validators.judge import Reference
+from .beyond import Evidence
+from .searching import Searched
+
+FOLDER = "worst"
+_DRAFT = "worst.npz"  # in an artifact's workplace, until it is known where the artifact goes
+
+
+def keep_worst(verdict: Verdict, evidence: Evidence, aside: Path) -> Verdict:
+    """Write the worst feed to `aside`, from where `place_worst` takes it.
+
+    Of the feeds that count: one that was refused or is of another form, else the one with the least
+    headroom. Where every feed is exact it is the first.
+    """
+    reference, output = _worst(verdict, evidence)
+    draft = aside.resolve() / _DRAFT
+    save_feed(reference.feed.arrays, draft)
+    worst = WorstFeed(
+        feed=reference.feed.name,
+        output="" if output is None else output.output,
+        headroom=None if output is None else output.headroom,
+        file=str(draft),
+        replay="",
+    )
+    return replace(verdict, worst=worst)
+
+
+def with_search(verdict: Verdict, searched: Searched) -> Verdict:
+    """The worst feed with how it was searched for."""
+    if verdict.worst is None:
+        return verdict
+    worst = replace(
+        verdict.worst,
+        searched=searched.tried,
+        seed=searched.seed,
+        seconds=searched.seconds,
+        before=searched.before,
+    )
+    return replace(verdict, worst=worst)
+
+
+def _worst(verdict: Verdict, evidence: Evidence) -> tuple[Reference, OutputVerdict | None]:
+    refused = [
+        one for one, reply in evidence.pairs if reply.outputs is None and not one.feed.beyond
+    ]
+    if refused:
+        return refused[0], None
+    counted = [one for one in verdict.outputs if not one.loose]
+    worst = min(counted, key=_room, default=None)
+    name = evidence.references[0].feed.name if worst is None else worst.feed
+    return next(one for one in evidence.references if one.feed.name == name), worst
+
+
+def _room(output: OutputVerdict) -> float:
+    if output.headroom is None:
+        return math.inf if output.passed else -math.inf
+    return output.headroom
+
+
+def save_feed(arrays: Feed, path: Path) -> None:
+    """Write a feed as .npz, whole or not at all."""
+    import numpy as np
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_feed(path: Path) -> Mapping[str, Array]:
+    """A feed that was saved so.
+
+    Raises:
+        UsageError: the file cannot be read as one.
+    """
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{path} is not a feed: {first_line(error)}",
+            hint="give the .npz that out/worst/ has of the artifact",
+        ) from error
+
+
+def place_worst(verdict: Verdict, folder: Path, model: str, *, was: str = "") -> Verdict:
+    """The verdict with its worst feed at `worst/<artifact>.npz`, and the command that replays it.
+
+    Args:
+        verdict: under the name that its artifact has now.
+        folder: the output folder, as the user named it.
+        model: the artifact's model file, relative to the folder.
+        was: the name that the artifact had, whose worst feed is no more.
+    """
+    worst, name = verdict.worst, file_of(verdict.artifact)
+    place = folder / name
+    if worst is not None and (folder / worst.file).is_file():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (folder / worst.file).replace(place)
+        words = ["modelc", "validate", str(folder / model), "--replay", str(place)]
+        worst = replace(worst, file=name, replay=shlex.join(words))
+    else:
+        worst = None
+        drop_worst(folder, verdict.artifact)
+    if was and was != verdict.artifact:
+        drop_worst(folder, was)
+    return replace(verdict, worst=worst)
+
+
+def worst_of(manifest: Manifest, artifact: Artifact) -> WorstFeed | None:
+    """What is on record as the artifact's worst feed."""
+    verdict = manifest.verdict_of(artifact.name)
+    return None if verdict is None else verdict.worst
+
+
+def file_of(artifact: str) -> str:
+    """Where an artifact's worst feed is, relative to the output folder."""
+    return f"{FOLDER}/{artifact}.npz"
+
+
+def drop_worst(folder: Path, *artifacts: str) -> None:
+    """Remove the worst feeds of artifacts that are no more, and folders left empty."""
+    for artifact in artifacts:
+        place = folder / file_of(artifact)
+        place.unlink(missing_ok=True)
+        for parent in (place.parent, folder / FOLDER):
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()

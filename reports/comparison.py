@@ -1,0 +1,117 @@
+"""Two runs beside each other: what got worse, what got better, what is new and what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.manifest import Manifest
+from .differences import Change, Measure, measures_of
+from .rows import REJECTED, Outcome, Row, rows_of
+from .words import one_line, short
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Which run one side of the comparison is."""
+
+    name: str
+    created: str
+    modelc: str
+    checkpoint: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All measures of two runs, by artifact; `notes` say what makes them hard to compare."""
+
+    before: Run
+    after: Run
+    measures: tuple[Measure, ...]
+    notes: tuple[str, ...] = ()
+
+    def of(self, change: Change) -> tuple[Measure, ...]:
+        """The measures that changed so."""
+        return tuple(measure for measure in self.measures if measure.change is change)
+
+    @property
+    def regressed(self) -> bool:
+        """Whether anything got worse beyond its margin."""
+        return bool(self.of(Change.WORSE))
+
+
+def compare(before: Manifest, after: Manifest, names: tuple[str, str] = ("A", "B")) -> Comparison:
+    """Two manifests, the older first; `names` are what to call them."""
+    then, now = _last(before), _last(after)
+    measures: list[Measure] = []
+    for name in dict.fromkeys((*then, *now)):
+        if name not in now:
+            measures.append(_gone(then[name], name))
+        elif name not in then:
+            measures.append(_new(now[name], name))
+        else:
+            measures += measures_of(name, then[name], now[name])
+    return Comparison(
+        before=_run(before, names[0]),
+        after=_run(after, names[1]),
+        measures=tuple(measures),
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def _run(manifest: Manifest, name: str) -> Run:
+    return Run(
+        name=name,
+        created=manifest.created,
+        modelc=manifest.modelc,
+        checkpoint=manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2],
+        digest=manifest.checkpoint.digest,
+    )
+
+
+def _notes(before: Manifest, after: Manifest) -> Iterator[str]:
+    """What differs between the runs themselves."""
+    pairs = (
+        ("checkpoint", short(before.checkpoint.digest), short(after.checkpoint.digest)),
+        ("modelc", before.modelc, after.modelc),
+        ("inputs", _inputs(before), _inputs(after)),
+        ("seed", str(before.feeds.seed), str(after.feeds.seed)),
+    )
+    for what, then, now in pairs:
+        if then != now:
+            yield one_line(f"another {what}: {then} before, {now} now")
+    for name in dict.fromkeys((*before.environment, *after.environment)):
+        then, now = before.environment.get(name, "none"), after.environment.get(name, "none")
+        if then != now:
+            yield one_line(f"{name}: {then} before, {now} now")
+
+
+def _inputs(manifest: Manifest) -> str:
+    return "  ".join(map(str, manifest.signature.inputs))
+
+
+def _last(manifest: Manifest) -> dict[str, Row]:
+    """Each artifact's last state by its own name: a failed step or a refusal is its latest."""
+    found: dict[str, Row] = {}
+    for row in rows_of(manifest):
+        name = row.name.removeprefix(REJECTED)
+        known = found.get(name)
+        if known is None or row.failure is not None or row.name.startswith(REJECTED):
+            found[name] = row
+    return found
+
+
+def _gone(row: Row, name: str) -> Measure:
+    """A proven artifact that is no longer made is a loss; of another the end is only told."""
+    lost = row.outcome is Outcome.PASSED
+    return Measure(artifact=name, measure="verdict", change=Change.WORSE if lost else Change.TOLD,
+                   before=str(row.outcome), after="gone")  # fmt: skip
+
+
+def _new(row: Row, name: str) -> Measure:
+    """A new artifact that is not proven is told: nothing is worse than it was."""
+    proven = row.outcome is Outcome.PASSED
+    change = Change.BETTER if proven else Change.TOLD
+    return Measure(artifact=name, measure="verdict", change=change, before="none",
+                   after=str(row.outcome), why=row.reason)  # fmt: skip

@@ -1,0 +1,181 @@
+"""One artifact in two runs: each of its measures, judged worse, better or noise by a margin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..core.findings import Accuracy
+from ..core.precision import Precision
+from ..core.records import Latency
+from .rows import Outcome, Row
+from .words import decibels, milliseconds, percent, ratio, size_text
+
+# Less than this of SQNR or headroom is noise, in dB. The same weights summed in another order, as
+# by another CPU or number of threads, move the worst element of an fp32 output by a factor of two
+# (6 dB); half precision rounds so coarsely that the order shows less; INT8 with the same scales
+# repeats.
+MARGIN_DB: Mapping[Precision, float] = {
+    Precision.FP32: 6.0,
+    Precision.FP16: 3.0,
+    Precision.BF16: 3.0,
+    Precision.INT8: 1.0,
+}
+# Above it an SQNR is roundoff of float32 alone (good conversions measure 115 to 145 dB), so that
+# exact and 120 dB are as good as each other.
+CEILING_DB = 115.0
+MARGIN_SIZE = 0.01  # share: versions and names in the file's metadata change a little
+MARGIN_BYTES = 4096  # the same for small files
+MARGIN_LATENCY = 0.10  # share: clocks and neighbours between two runs; 5 % is usual within one
+MARGIN_MILLISECONDS = 0.05  # less is the call, not the model
+MARGIN_SHARE = 0.01  # share of the work: what is measured by time wavers
+
+
+class Change(StrEnum):
+    """What a measure did. `noise` is a difference within the margin; `told` is not judged."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    NOISE = "noise"
+    SAME = "same"
+    TOLD = "told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One measure of one artifact before and after, as text and as figures."""
+
+    artifact: str
+    measure: str
+    change: Change
+    before: str
+    after: str
+    why: str = ""
+    was: float | None = None
+    now: float | None = None
+
+
+_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.FAILED: 0, Outcome.ERROR: 0}
+
+
+def measures_of(name: str, then: Row, now: Row) -> Iterator[Measure]:
+    """What can be compared of an artifact that both runs have."""
+    step = _RANKS[now.outcome] - _RANKS[then.outcome]
+    change = Change.SAME if now.outcome is then.outcome else Change.TOLD
+    change = Change.WORSE if step < 0 else Change.BETTER if step > 0 else change
+    yield Measure(artifact=name, measure="verdict", change=change, before=str(then.outcome),
+                  after=str(now.outcome), why="" if step >= 0 else now.reason)  # fmt: skip
+    if then.artifact is None or now.artifact is None:
+        return
+    precision = now.artifact.precision
+    if then.verdict is not None and now.verdict is not None:
+        yield from _rooms(name, then, now, MARGIN_DB[precision])
+    yield _size(name, then.artifact.size, now.artifact.size)
+    if then.artifact.latency is not None and now.artifact.latency is not None:
+        yield _latency(name, then.artifact.latency, now.artifact.latency)
+    yield from _coverage(name, then, now)
+    if then.artifact.accuracy is not None and now.artifact.accuracy is not None:
+        yield from _accuracy(name, then.artifact.accuracy, now.artifact.accuracy)
+
+
+def _judge(gain: float, margin: float) -> Change:
+    """By how much a measure gained, where less than the margin is noise."""
+    if gain == 0 or math.isnan(gain):
+        return Change.SAME if gain == 0 else Change.TOLD
+    if abs(gain) <= margin:
+        return Change.NOISE
+    return Change.BETTER if gain > 0 else Change.WORSE
+
+
+def _rooms(name: str, then: Row, now: Row, margin: float) -> Iterator[Measure]:
+    """SQNR, the exact one above all; then headroom, where both runs have one."""
+    was, is_ = _sqnr(then), _sqnr(now)
+    if was is not None and is_ is not None:
+        gain = min(is_, CEILING_DB) - min(was, CEILING_DB)
+        change = _judge(gain, margin)
+        change = Change.NOISE if change is Change.SAME and was != is_ else change
+        texts = ["exact" if math.isinf(value) else ratio(value) for value in (was, is_)]
+        yield Measure(artifact=name, measure="SQNR", change=change, before=texts[0], after=texts[1],
+                      was=was, now=is_)  # fmt: skip
+    before = then.verdict.headroom if then.verdict else None
+    after = now.verdict.headroom if now.verdict else None
+    if before is None or after is None:
+        return
+    same = then.verdict and now.verdict and then.verdict.tolerance == now.verdict.tolerance
+    why = "" if same else "judged within other tolerances"
+    change = _judge(after - before, margin) if same else Change.TOLD
+    yield Measure(artifact=name, measure="headroom", change=change, before=decibels(before),
+                  after=decibels(after), was=before, now=after, why=why)  # fmt: skip
+
+
+def _sqnr(row: Row) -> float | None:
+    """The smallest SQNR; infinite where nothing differs, None where nothing was measured."""
+    verdict = row.verdict
+    if verdict is None or not any(not output.loose for output in verdict.outputs):
+        return None
+    if verdict.sqnr is not None:
+        return verdict.sqnr
+    return math.inf if all(output.exact for output in verdict.outputs if not output.loose) else None
+
+
+def _size(name: str, was: int, now: int) -> Measure:
+    change = _judge(was - now, max(MARGIN_BYTES, MARGIN_SIZE * was))
+    return Measure(artifact=name, measure="size", change=change, before=size_text(was),
+                   after=size_text(now), was=was, now=now)  # fmt: skip
+
+
+def _latency(name: str, was: Latency, now: Latency) -> Measure:
+    """Milliseconds, unless the FP32 parent moved as much: then the machine did."""
+    texts = (milliseconds(was.milliseconds), milliseconds(now.milliseconds))
+    gain = was.milliseconds - now.milliseconds
+    change = _judge(gain, max(MARGIN_MILLISECONDS, MARGIN_LATENCY * was.milliseconds))
+    why = ""
+    if was.device != now.device:
+        change, why = Change.TOLD, f"on {now.device}, on {was.device} before"
+    elif change is Change.WORSE and _as_parent(was, now):
+        change, why = Change.NOISE, "its fp32 parent slowed as much: the machine did"
+    return Measure(artifact=name, measure="latency", change=change, before=texts[0], after=texts[1],
+                   why=why, was=was.milliseconds, now=now.milliseconds)  # fmt: skip
+
+
+def _as_parent(was: Latency, now: Latency) -> bool:
+    if min(was.parent, now.parent, was.milliseconds) <= 0:
+        return False
+    relative = (now.milliseconds / now.parent) / (was.milliseconds / was.parent)
+    return relative <= 1 + MARGIN_LATENCY
+
+
+def _coverage(name: str, then: Row, now: Row) -> Iterator[Measure]:
+    """The share of the work that is done in the artifact's own precision."""
+    before = then.artifact.coverage if then.artifact else None
+    after = now.artifact.coverage if now.artifact else None
+    if before is None or after is None or now.artifact is None:
+        return
+    dtype = str(now.artifact.precision)
+    was, is_ = before.share.get(dtype, 0.0), after.share.get(dtype, 0.0)
+    change = _judge(is_ - was, MARGIN_SHARE)
+    yield Measure(artifact=name, measure=f"work in {dtype}", change=change, before=percent(was),
+                  after=percent(is_), was=was, now=is_)  # fmt: skip
+
+
+def _accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measure]:
+    """The metric and what the artifact loses of it; less than the intervals allow is noise."""
+    if (was.metric, was.samples) != (now.metric, now.samples):
+        why = f"{now.metric} of {now.samples} samples, {was.metric} of {was.samples} before"
+        yield Measure(artifact=name, measure="accuracy", change=Change.TOLD, why=why,
+                      before=f"{was.artifact:.5g}", after=f"{now.artifact:.5g}")  # fmt: skip
+        return
+    margin = max(was.high - was.low, now.high - now.low) / 2
+    sign = 1 if now.higher_is_better else -1
+    gain = sign * (now.artifact - was.artifact)
+    yield Measure(artifact=name, measure=now.metric, change=_judge(gain, margin),
+                  before=f"{was.artifact:.5g}", after=f"{now.artifact:.5g}",
+                  was=was.artifact, now=now.artifact)  # fmt: skip
+    change = _judge(was.drop - now.drop, margin)
+    if was.passed != now.passed and was.max_drop == now.max_drop:
+        change = Change.BETTER if now.passed else Change.WORSE
+    yield Measure(artifact=name, measure=f"drop of {now.metric}", change=change,
+                  before=f"{was.drop:.4g}", after=f"{now.drop:.4g}", was=was.drop, now=now.drop,
+                  why="" if now.passed else "over the gate")  # fmt: skip

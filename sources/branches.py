@@ -1,0 +1,218 @@
+"""Which branches of the user's forward code depend on tensor data, and which feeds take which arm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.contract import Feed
+from ..core.errors import first_line
+from ..core.findings import BranchRecord
+from .arms import Place, arms_of
+from .syntax import Held, Meaning, Test, meanings, within
+from .taint import Conversion, Seen
+
+EXAMPLE = "example"  # what the feed that is captured is called
+_ARMS = {"T": "true", "F": "false"}
+
+Run = Callable[[Feed], object]
+Watch = Callable[[Feed], Seen]  # runs a feed, and gives what it saw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A branch or a kept value that depends on tensor data, and where it comes from.
+
+    `places` are the lines at which tensors become the Python values that decide it. `others` are
+    the feeds that went another way than the one that is captured.
+    """
+
+    record: BranchRecord
+    places: frozenset[Place]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What watching eager on every feed showed.
+
+    `idle` are lines that convert tensor data and change nothing that is computed: checks,
+    messages. `within` are lines of the user's under which torch's own code asks for data.
+    `incomplete` is why not everything could be watched; empty where it could.
+    """
+
+    found: tuple[Found, ...] = ()
+    idle: frozenset[Place] = frozenset()
+    within: frozenset[Place] = frozenset()
+    runs: int = 0
+    incomplete: str = ""
+
+    @property
+    def records(self) -> tuple[BranchRecord, ...]:
+        """The branches alone."""
+        return tuple(one.record for one in self.found)
+
+    def at(self, place: Place) -> tuple[Found, ...]:
+        """What the Python value made at a line decides."""
+        return tuple(one for one in self.found if place in one.places)
+
+
+@dataclass
+class _Sources:
+    """Collects, over feeds, what is decided by tensor data, and by which conversions."""
+
+    modules: dict[Meaning, str] = field(default_factory=dict)
+    places: dict[Meaning, set[Place]] = field(default_factory=dict)
+    values: dict[Meaning, dict[str, list[str]]] = field(default_factory=dict)
+    within: set[Place] = field(default_factory=set)
+    read: dict[Conversion, tuple[Meaning, ...]] = field(default_factory=dict)
+
+    def add(self, feed: str, seen: Seen) -> None:
+        """Take in what one feed showed."""
+        for conversion, values in seen.items():
+            if conversion not in self.read:
+                self.read[conversion] = self._read(conversion)
+            for meaning in self.read[conversion]:
+                self.modules.setdefault(meaning, conversion.module)
+                self.places.setdefault(meaning, set()).add(_place(conversion))
+                self.values.setdefault(meaning, {}).setdefault(feed, []).extend(values)
+
+    def _read(self, conversion: Conversion) -> tuple[Meaning, ...]:
+        """Sizes are kept by captures, so only branches on them count; of torch's own, likewise."""
+        found = meanings(conversion.sites)
+        site = conversion.sites[0]
+        if conversion.within:
+            self.within.add((site.file, site.line))
+            return tuple(m for m in found if isinstance(m, Test) and within(site.span, m.span))
+        return tuple(m for m in found if isinstance(m, Test)) if conversion.size else found
+
+    @property
+    def tests(self) -> list[Test]:
+        """The branches, in the order in which they were met."""
+        return [meaning for meaning in self.places if isinstance(meaning, Test)]
+
+    @property
+    def held(self) -> list[Held]:
+        """The statements that keep a value and decide no branch."""
+        return [meaning for meaning in self.places if isinstance(meaning, Held)]
+
+
+def watch_branches(
+    feeds: Sequence[tuple[str, Feed]], example: Feed, watch: Watch, run: Run
+) -> Watched:
+    """Watch eager on the feeds that artifacts are judged on, and on the one that is captured.
+
+    Without any value of tensor data in Python, feeds of the same form run the same code: one of
+    each form is watched then. Else all are, and once more for the arms where there are branches.
+
+    Args:
+        feeds: by name, each of which eager takes.
+        example: the feed that is captured.
+        watch: runs one feed and gives the conversions that it saw.
+        run: runs one feed plainly.
+    """
+    named = [(EXAMPLE, example), *feeds]
+    sources = _Sources()
+    try:
+        runs = _collect(named, watch, sources)
+        ways = {}
+        if sources.tests:
+            ways = {name: arms_of(lambda feed=feed: run(feed), sources.tests) for name, feed in named}  # type: ignore[misc]  # the default binds the loop's feed
+    except Exception as error:  # an instrumented run may fail where the plain one did not
+        return Watched(incomplete=first_line(error))
+    order = [name for name, _ in feeds]
+    found = [
+        *(_branch(test, index, ways, order, sources) for index, test in enumerate(sources.tests)),
+        *(_value(held, order, sources) for held in sources.held),
+    ]
+    idle = {
+        place
+        for meaning, places in sources.places.items()
+        if not isinstance(meaning, (Test, Held))
+        for place in (*places, (meaning.file, meaning.line))
+    }
+    return Watched(
+        found=tuple(found),
+        idle=frozenset(idle),
+        within=frozenset(sources.within),
+        runs=runs + len(ways),
+    )
+
+
+def _collect(named: Sequence[tuple[str, Feed]], watch: Watch, sources: _Sources) -> int:
+    """Watch feed after feed; says how many were run."""
+    forms: set[tuple[tuple[str, tuple[int, ...]], ...]] = set()
+    runs = 0
+    left = list(named)
+    while left:
+        skipped = []
+        for name, feed in left:
+            form = tuple((key, tuple(feed[key].shape)) for key in feed)
+            if form in forms and not sources.read:
+                skipped.append((name, feed))
+                continue
+            forms.add(form)
+            runs += 1
+            sources.add(name, watch(feed))
+        left = skipped if sources.read else []
+    return runs
+
+
+def _branch(
+    test: Test, index: int, ways: dict[str, tuple[str, ...]], order: list[str], sources: _Sources
+) -> Found:
+    arms: dict[str, str] = {}
+    for name in (*order, EXAMPLE):
+        for way in dict.fromkeys(ways[name][index]):
+            arms.setdefault(_ARMS[way], name)
+    others = tuple(name for name in order if ways[name][index] != ways[EXAMPLE][index])
+    record = BranchRecord(
+        file=shortest(test.file),
+        line=test.line,
+        condition=test.condition,
+        module=sources.modules[test],
+        arms=arms,
+        data=True,
+        kind=test.kind,
+        same=not others,
+    )
+    lines = range(test.span[0], test.span[2] + 1)
+    places = {*sources.places[test], *((test.file, line) for line in lines)}
+    return Found(record=record, places=frozenset(places), others=others)
+
+
+def _value(held: Held, order: list[str], sources: _Sources) -> Found:
+    values = sources.values[held]
+    then = values.get(EXAMPLE)
+    others = tuple(name for name in order if values.get(name) != then)
+    record = BranchRecord(
+        file=shortest(held.file),
+        line=held.line,
+        condition=held.text,
+        module=sources.modules[held],
+        data=True,
+        kind="value",
+        same=not others,
+    )
+    return Found(record=record, places=frozenset(sources.places[held]), others=others)
+
+
+def _place(conversion: Conversion) -> Place:
+    """The line at which the tensor became a Python value."""
+    return conversion.sites[0].file, conversion.sites[0].line
+
+
+def converted_at(seen: Iterable[Conversion]) -> frozenset[Place]:
+    """The lines of the user's code at which tensors became Python values."""
+    return frozenset(_place(conversion) for conversion in seen)
+
+
+def shortest(file: str) -> str:
+    """A file relative to the current folder or to where it is imported from, if it lies there."""
+    path = Path(file)
+    for root in (Path.cwd(), *map(Path, sys.path)):
+        if root.is_absolute() and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return str(path)

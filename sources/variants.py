@@ -1,0 +1,206 @@
+"""An operation of eager's made again in the ways that conversions get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.arrays import to_array
+
+if TYPE_CHECKING:
+    from ..core.contract import Array
+    from .activations import Operation
+
+Ways: TypeAlias = Iterator[tuple[str, Callable[[], Any]]]
+_EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0)
+_MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "trilinear", "linear", "area")
+_PADS = ("constant", "reflect", "replicate", "circular")
+_SWAPPED = frozenset({"sub", "div", "truediv", "matmul", "pow", "bmm", "rsub"})
+
+
+def variants(operation: Operation) -> Iterator[tuple[str, Array]]:
+    """What the operation would give if it were another, with what is other about it.
+
+    A way that torch refuses for these arguments is left out.
+    """
+    import torch
+
+    for told, call in _ways(operation):
+        try:
+            with torch.no_grad():
+                result = call()
+        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+            continue  # not every way fits every shape
+        if isinstance(result, torch.Tensor):
+            yield told, to_array(result)
+
+
+def _ways(operation: Operation) -> Ways:
+    yield from _WAYS.get(operation.name, _none)(operation)
+    yield from _axes(operation)
+    if operation.name in _SWAPPED:
+        yield "the two operands are swapped", _swapped(operation)
+    if operation.name in ("add", "radd", "sub", "mul", "truediv"):
+        yield "the second operand has no effect", lambda: operation.args[0]
+
+
+def _none(operation: Operation) -> Ways:  # noqa: ARG001 - the table's form
+    yield from ()
+
+
+def _again(operation: Operation, **changed: object) -> Callable[[], Any]:
+    return lambda: operation.function(*operation.args, **{**operation.kwargs, **changed})
+
+
+def _swapped(operation: Operation) -> Callable[[], Any]:
+    first, second, *rest = operation.args
+    return lambda: operation.function(second, first, *rest, **operation.kwargs)
+
+
+def _gelu(operation: Operation) -> Ways:
+    is_tanh = operation.kwargs.get("approximate") == "tanh"
+    other = "none" if is_tanh else "tanh"
+    names = {"none": "exact (erf)", "tanh": "the tanh approximation"}
+    told = f"GELU is {names[other]} here, {names['tanh' if is_tanh else 'none']} in eager"
+    yield told, _again(operation, approximate=other)
+
+
+def _epsilon(place: int) -> Callable[[Operation], Ways]:
+    def ways(operation: Operation) -> Ways:
+        args, kwargs = operation.args, operation.kwargs
+        if "eps" in kwargs or len(args) <= place:
+            mine = kwargs.get("eps")
+            for value in _EPSILONS:
+                if value != mine:
+                    yield f"epsilon {value:g} instead of {mine}", _again(operation, eps=value)
+            return
+        for value in _EPSILONS:
+            if value != args[place]:
+                given = (*args[:place], value, *args[place + 1 :])
+                yield f"epsilon {value:g} instead of {args[place]:g}", _called(operation, given)
+
+    return ways
+
+
+def _called(operation: Operation, args: tuple[Any, ...]) -> Callable[[], Any]:
+    return lambda: operation.function(*args, **operation.kwargs)
+
+
+def _batch_norm(operation: Operation) -> Ways:
+    yield from _epsilon(7)(operation)
+    args = operation.args
+    if operation.kwargs.get("training") is False or (len(args) > 5 and args[5] is False):
+        yield (
+            "normalizes by the batch, as in training mode: eval() was not called",
+            lambda: _training(operation),
+        )
+
+
+def _training(operation: Operation) -> Any:
+    from torch.nn import functional
+
+    named = dict(zip(("weight", "bias"), operation.args[3:5], strict=False))
+    weights = {k: operation.kwargs.get(k, named.get(k)) for k in ("weight", "bias")}
+    return functional.batch_norm(operation.args[0], None, None, training=True, **weights)
+
+
+def _linear(operation: Operation) -> Ways:
+    args, kwargs = operation.args, operation.kwargs
+    x, weight = args[0], args[1]
+    bias = args[2] if len(args) > 2 else kwargs.get("bias")
+    if weight.shape[0] == weight.shape[-1]:
+        yield "the weight is transposed", lambda: operation.function(x, weight.T, bias)
+    if bias is not None:
+        yield "the bias is left out", lambda: operation.function(x, weight, None)
+
+
+def _conv(operation: Operation) -> Ways:
+    args = operation.args
+    weight = args[1]
+    if weight.shape[0] == weight.shape[1]:
+        yield "the weight is transposed", _called(
+            operation, (args[0], weight.transpose(0, 1), *args[2:])
+        )
+    if len(args) > 2 and args[2] is not None:
+        yield "the bias is left out", _called(operation, (*args[:2], None, *args[3:]))
+
+
+def _interpolate(operation: Operation) -> Ways:
+    kwargs = operation.kwargs
+    for mode in _MODES:
+        for align in (None, True, False):
+            if (mode, align) != (kwargs.get("mode", "nearest"), kwargs.get("align_corners")):
+                told = f"interpolates {mode}" + ("" if align is None else f", align_corners={align}")
+                mine = f"{kwargs.get('mode', 'nearest')}, {kwargs.get('align_corners')}"
+                yield f"{told}; eager {mine}", _again(operation, mode=mode, align_corners=align)
+
+
+def _pad(operation: Operation) -> Ways:
+    for mode in _PADS:
+        if mode != operation.kwargs.get("mode", "constant"):
+            kwargs = {k: v for k, v in operation.kwargs.items() if k not in ("mode", "value")}
+            yield f"pads by {mode}", _padded(operation, mode, kwargs)
+
+
+def _padded(operation: Operation, mode: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    return lambda: operation.function(*operation.args[:2], mode=mode, **kwargs)
+
+
+def _round(operation: Operation) -> Ways:
+    import torch
+
+    for function in (torch.floor, torch.ceil, torch.trunc, torch.round):
+        if function.__name__ != operation.name:
+            yield f"rounds by {function.__name__}", _on(function, operation)
+
+
+def _on(function: Callable[..., Any], operation: Operation) -> Callable[[], Any]:
+    return lambda: function(operation.args[0])
+
+
+def _pool(operation: Operation) -> Ways:
+    for key in ("count_include_pad", "ceil_mode"):
+        if key in operation.kwargs:
+            value = not operation.kwargs[key]
+            yield f"pools with {key}={value}", _again(operation, **{key: value})
+
+
+def _axes(operation: Operation) -> Ways:
+    """Another axis, where the operation has one."""
+    tensor = operation.args[0] if operation.args else None
+    rank = getattr(tensor, "ndim", 0)
+    dim = operation.kwargs.get("dim")
+    if isinstance(dim, int) and operation.name in _ALONG:
+        for axis in range(rank):
+            if axis != dim % max(rank, 1):
+                yield f"works along axis {axis} instead of {dim % rank}", _again(
+                    operation, dim=axis
+                )
+    elif operation.name in _ALONG and len(operation.args) > 1 and type(operation.args[1]) is int:
+        first, mine, *rest = operation.args
+        for axis in range(rank):
+            if axis != mine % rank:
+                told = f"works along axis {axis} instead of {mine % rank}"
+                yield told, _called(operation, (first, axis, *rest))
+
+
+_ALONG = frozenset({"softmax", "log_softmax", "cumsum", "flip", "normalize", "logsumexp"})
+_WAYS: Mapping[str, Callable[[Operation], Ways]] = {
+    "gelu": _gelu,
+    "layer_norm": _epsilon(4),
+    "rms_norm": _epsilon(3),
+    "group_norm": _epsilon(4),
+    "instance_norm": _epsilon(7),
+    "batch_norm": _batch_norm,
+    "linear": _linear,
+    "conv1d": _conv,
+    "conv2d": _conv,
+    "interpolate": _interpolate,
+    "pad": _pad,
+    "round": _round,
+    "floor": _round,
+    "ceil": _round,
+    "trunc": _round,
+    "avg_pool2d": _pool,
+    "max_pool2d": _pool,
+}

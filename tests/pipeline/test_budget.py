@@ -1,0 +1,299 @@
+"""Accuracy-aware INT8 on models with planted layers: few are returned, and nothing is promised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.calibration.options import CalibrationOptions
+from modelc.converters.registry import target_named
+from modelc.core.errors import UsageError
+from modelc.core.events import Event, Finished, Noted, silence
+from modelc.core.manifest import Manifest
+from modelc.core.precision import Precision
+from modelc.core.records import Artifact
+from modelc.core.verdict import State
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
+from modelc.pipeline.plan import make_plan
+from modelc.pipeline.run import run
+
+HERE = Path(__file__).parent
+INPUT = "x:float32[batch=1..4,3,16,16]"
+
+
+@pytest.fixture(scope="module")
+def calib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty images of noise: what the planted weights make of them does not matter."""
+    folder = tmp_path_factory.mktemp("calib")
+    draw = np.random.default_rng(0)
+    for index in range(40):
+        image = draw.standard_normal((3, 16, 16)).astype(np.float32)
+        np.save(folder / f"{index:02}.npy", image)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Source]:
+    """`planted("outliers")`: that net of budget_nets.py as a checkpoint."""
+    import sys
+
+    from safetensors.torch import save_file
+
+    if str(HERE) not in sys.path:
+        sys.path.append(str(HERE))
+    import budget_nets
+
+    folder = tmp_path_factory.mktemp("nets")
+
+    def make(name: str) -> Source:
+        path = folder / f"{name}.safetensors"
+        if not path.exists():
+            save_file(getattr(budget_nets, name)().state_dict(), path)
+        return Source(checkpoint=path, model=f"budget_nets:{name}", inputs=(INPUT,))
+
+    return make
+
+
+@pytest.fixture
+def ordered(planted: Callable[[str], Source], calib: Path, tmp_path: Path) -> Callable[..., Order]:
+    """`ordered("outliers", "onnx", min_sqnr=30)`: INT8 by ONNX Runtime, its cache in tmp_path."""
+
+    def make(
+        name: str, target: str, *, min_sqnr: float | None, out: str = "out", **lowering: object
+    ) -> Order:
+        plain = Lowering(calibration=CalibrationOptions(source=str(calib)), quantizer="onnxruntime")
+        return Order(
+            source=planted(name),
+            wanted=(Wanted(target=target, precision=Precision.INT8),),
+            out=tmp_path / out,
+            judging=Judging(min_sqnr=min_sqnr),
+            lowering=replace(plain, **lowering),  # type: ignore[arg-type]  # the fields are its own
+            cache=tmp_path / "cache",
+        )
+
+    return make
+
+
+def int8_of(manifest: Manifest) -> Artifact:
+    (artifact,) = (a for a in manifest.artifacts if a.precision is Precision.INT8)
+    return artifact
+
+
+def quantizations(told: list[Event]) -> int:
+    """How often a quantizer really ran."""
+    ended = [event for event in told if isinstance(event, Finished)]
+    return sum(e.step.startswith("quantize") and e.detail != "from the cache" for e in ended)
+
+
+def chosen_of(artifact: Artifact) -> tuple[str, ...]:
+    (point,) = (point for point in artifact.tradeoffs if point.chosen)
+    return point.kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["onnx", "openvino", "tensorrt-onnx"])
+@pytest.mark.parametrize(
+    ("name", "db", "most", "guilty"),
+    [("outliers", 22.0, 3, {"blocks.5"}), ("detector", 26.0, 3, {"box", "score"})],
+)
+def test_planted_layers_are_returned_and_most_stay_in_int8(
+    ordered: Callable[..., Order], target: str, name: str, db: float, most: int, guilty: set[str]
+) -> None:
+    manifest = run(ordered(name, target, min_sqnr=db))
+    assert manifest.exit_code == 0, manifest.verdicts
+    artifact = int8_of(manifest)
+    verdict = manifest.verdict_of(artifact.name)
+    assert verdict is not None
+    assert verdict.sqnr is not None
+    assert verdict.sqnr >= db
+    plain, *_ = artifact.tradeoffs
+    assert plain.kept == ()
+    if not plain.passed:
+        kept = chosen_of(artifact)
+        assert 1 <= len(kept) <= most
+        assert guilty & {title.partition(" ")[0] for title in kept}
+    assert artifact.coverage is not None
+    products = sum(artifact.coverage.layers.values())
+    assert artifact.coverage.layers["int8"] >= products - most
+
+
+def test_a_net_that_plain_int8_ruins_holds_with_the_planted_layers_in_float(
+    ordered: Callable[..., Order], tmp_path: Path
+) -> None:
+    manifest = run(ordered("outliers", "onnx", min_sqnr=26.0))
+    artifact = int8_of(manifest)
+    assert (artifact.tradeoffs[0].sqnr or 0.0) < 3.0
+    kept = chosen_of(artifact)
+    assert {title.partition(" ")[0] for title in kept} == {"blocks.4", "blocks.5"}
+    assert artifact.coverage is not None
+    assert artifact.coverage.layers == {"int8": 8, "fp32": 2}
+    assert [node in artifact.options["kept"] for node in ("node_Conv_5", "node_Conv_6")]
+    assert not (tmp_path / "out" / "rejected").exists()
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_the_kept_layers_are_the_fewest_that_hold(ordered: Callable[..., Order]) -> None:
+    artifact = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0)))
+    kept = set(chosen_of(artifact))
+    fewer = [p for p in artifact.tradeoffs if set(p.kept) < kept]
+    assert fewer
+    assert not any(point.passed for point in fewer)
+
+
+def test_what_is_recorded_is_what_is_there(ordered: Callable[..., Order], tmp_path: Path) -> None:
+    manifest = run(ordered("outliers", "onnx", min_sqnr=26.0))
+    artifact = int8_of(manifest)
+    (point,) = (p for p in artifact.tradeoffs if p.chosen)
+    verdict = manifest.verdict_of(artifact.name)
+    assert verdict is not None
+    assert point.sqnr == pytest.approx(verdict.sqnr)
+    assert point.latency is not None
+    assert point.parent is not None
+    assert point.share == pytest.approx(artifact.coverage.share["int8"])  # type: ignore[union-attr]  # measured
+    found = target_named("onnx").inspect(tmp_path / "out" / artifact.files[0].name)
+    assert found.quantized
+
+
+def test_plain_int8_without_a_budget_searches_nothing(ordered: Callable[..., Order]) -> None:
+    told: list[Event] = []
+    manifest = run(ordered("outliers", "onnx", min_sqnr=None), told.append)
+    artifact = int8_of(manifest)
+    assert manifest.exit_code == 1
+    assert artifact.rejected
+    assert artifact.tradeoffs == ()
+    assert quantizations(told) == 1
+
+
+def test_plain_int8_that_holds_is_left_alone(ordered: Callable[..., Order]) -> None:
+    told: list[Event] = []
+    artifact = int8_of(run(ordered("detector", "onnx", min_sqnr=1.0), told.append))
+    (point,) = artifact.tradeoffs
+    assert point.chosen
+    assert point.kept == ()
+    assert quantizations(told) == 1
+
+
+def test_without_int8_it_is_a_tolerance_and_nothing_else(
+    ordered: Callable[..., Order], tmp_path: Path
+) -> None:
+    order = replace(
+        ordered("outliers", "onnx", min_sqnr=30.0),
+        lowering=Lowering(),
+        wanted=(Wanted(target="onnx"),),
+    )
+    manifest = run(order)
+    assert manifest.passed
+    assert manifest.artifacts[0].tradeoffs == ()
+    assert not (tmp_path / "cache" / "tradeoffs").exists()
+
+
+def test_a_budget_that_cannot_be_met_says_what_was_reached(
+    ordered: Callable[..., Order], tmp_path: Path
+) -> None:
+    manifest = run(ordered("outliers", "onnx", min_sqnr=90.0))
+    assert manifest.exit_code == 1
+    artifact = int8_of(manifest)
+    assert artifact.rejected
+    assert (tmp_path / "out" / "rejected" / "model.int8.onnx").is_file()
+    assert not (tmp_path / "out" / "model.int8.onnx").exists()
+    verdict = manifest.verdict_of("rejected/onnx-int8")
+    assert verdict is not None
+    assert verdict.state is State.FAILED
+    best = max(point.sqnr or 0.0 for point in artifact.tradeoffs)
+    assert best > 30.0
+    assert f"the best is {best:.1f} dB with" in verdict.reason
+    assert verdict.sqnr == pytest.approx(best)
+    assert not any(point.chosen for point in artifact.tradeoffs)
+
+
+def test_an_interrupted_search_goes_on_where_it_was(ordered: Callable[..., Order]) -> None:
+    whole: list[Event] = []
+    run(replace(ordered("outliers", "onnx", min_sqnr=29.0, out="a"), cache=None), whole.append)
+    trials = [e.text for e in whole if isinstance(e, Noted) and "in floating point:" in e.text]
+    assert len(trials) >= 4
+
+    def until_second(event: Event) -> None:
+        first.append(event)
+        done = [e for e in first if isinstance(e, Noted) and "in floating point:" in e.text]
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    first: list[Event] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(ordered("outliers", "onnx", min_sqnr=29.0), until_second)
+    second: list[Event] = []
+    resumed = run(ordered("outliers", "onnx", min_sqnr=29.0), second.append)
+    assert resumed.exit_code == 0
+    assert quantizations(first) == 3  # plain, and two trials
+    assert quantizations(second) == len(trials) - 2
+    ranking = [e.detail for e in second if isinstance(e, Finished) and e.step.startswith("rank")]
+    assert "0 measured" in ranking[0]
+    third: list[Event] = []
+    again = run(ordered("outliers", "onnx", min_sqnr=29.0), third.append)
+    assert quantizations(third) == 0
+    assert chosen_of(int8_of(again)) == chosen_of(int8_of(resumed))
+
+
+def test_another_budget_takes_no_trial_of_this_one(ordered: Callable[..., Order]) -> None:
+    run(ordered("outliers", "onnx", min_sqnr=26.0))
+    artifact = int8_of(run(ordered("outliers", "onnx", min_sqnr=29.0, out="other")))
+    for point in artifact.tradeoffs:
+        assert point.passed == ((point.sqnr or 0.0) >= 29.0)
+
+
+def test_damaged_records_are_measured_anew(ordered: Callable[..., Order], tmp_path: Path) -> None:
+    first = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0)))
+    files = list((tmp_path / "cache" / "tradeoffs").glob("*.json"))
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-3])
+    second = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0, out="again")))
+    assert chosen_of(second) == chosen_of(first)
+
+
+def test_time_that_is_up_ends_the_search(ordered: Callable[..., Order]) -> None:
+    began = time.perf_counter()
+    manifest = run(ordered("outliers", "onnx", min_sqnr=29.0, budget=1e-6))
+    assert time.perf_counter() - began < 60
+    assert manifest.exit_code == 1
+    verdict = manifest.verdict_of("rejected/onnx-int8")
+    assert verdict is not None
+    assert "before --budget ran out" in verdict.reason
+    assert len(int8_of(manifest).tradeoffs) == 1
+
+
+@pytest.mark.parametrize("pattern", ["head", "blocks.1"])
+def test_what_the_user_keeps_is_kept_on_top(ordered: Callable[..., Order], pattern: str) -> None:
+    artifact = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0, keep=(pattern,))))
+    node = {"head": "node_Conv_9", "blocks.1": "node_Conv_2"}[pattern]
+    kept = artifact.options["kept"].split(", ")
+    assert kept[0] == node
+    assert len(kept) > 1
+    assert not any(title.startswith(f"{pattern} ") for title in chosen_of(artifact))
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_budget_that_is_no_time_is_refused(minutes: float) -> None:
+    with pytest.raises(UsageError, match="--budget"):
+        Lowering(budget=minutes)
+
+
+def test_a_budget_without_anything_to_search_for_is_refused(ordered: Callable[..., Order]) -> None:
+    with pytest.raises(UsageError, match="--budget has no effect"):
+        make_plan(ordered("outliers", "onnx", min_sqnr=None, budget=5.0))
+
+
+@pytest.mark.slow
+def test_openvino_is_searched_with_its_own_quantizer(ordered: Callable[..., Order]) -> None:
+    order = ordered("outliers", "openvino", min_sqnr=26.0, quantizer="nncf")
+    manifest = run(order, silence)
+    assert manifest.exit_code == 0
+    artifact = int8_of(manifest)
+    assert artifact.capture == "nncf"
+    assert 1 <= len(chosen_of(artifact)) <= 3

@@ -1,0 +1,158 @@
+"""Which layers go back to floating point: the ranking and the search, without any model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+
+import pytest
+
+from modelc.pipeline.budget_ranking import MOST, Noise, Ranking, decibel, noises, ranked
+from modelc.pipeline.budget_search import Found, Point, fewest
+
+
+class Bed:
+    """Artifacts by arithmetic: noises of layers add up, `hidden` is there whatever is kept."""
+
+    def __init__(self, noise: list[float], target: float, hidden: float = 0.0) -> None:
+        self.noise, self.target, self.hidden = noise, target, hidden
+        self.judged: list[tuple[int, ...]] = []
+        self.ranking = ranked([(one,) for one in noise])
+
+    def judge(self, kept: tuple[int, ...]) -> Point:
+        assert len(kept) < len(self.noise), "nothing would be left in 8 bits"
+        self.judged.append(tuple(sorted(kept)))
+        sqnr = decibel(self.hidden + sum(n for i, n in enumerate(self.noise) if i not in kept))
+        return Point(passed=sqnr >= self.target, sqnr=sqnr)
+
+    def find(self, more: Callable[[], bool] = lambda: True) -> Found:
+        return fewest(self.ranking, self.target, self.judge, more)
+
+
+def test_layers_are_ranked_by_the_output_that_is_worst_by_then() -> None:
+    loud, quiet, other = (1e-2, 0.0), (1e-3, 1e-6), (0.0, 5e-3)
+    assert ranked([quiet, other, loud]).order == (2, 1, 0)
+
+
+def test_a_layer_that_loses_an_output_comes_first() -> None:
+    assert ranked([(1e-2,), (MOST,), (1e-3,)]).order[0] == 1
+
+
+def test_what_is_left_is_predicted_by_the_sum_of_noises() -> None:
+    ranking = ranked([(1e-3,), (1e-2,), (1e-4,)])
+    assert ranking.predicted(()) == pytest.approx(-10 * math.log10(1.11e-2))
+    assert ranking.predicted((1,)) == pytest.approx(-10 * math.log10(1.1e-3))
+    assert ranking.predicted((0, 1, 2)) == math.inf
+    assert ranking.guess(29.0) == 1
+    assert ranking.guess(35.0) == 2
+
+
+def test_two_loud_layers_of_forty_are_found_in_a_few_trials() -> None:
+    noise = [1e-6] * 40
+    noise[7], noise[23] = 1e-1, 3e-2
+    bed = Bed(noise, target=40.0)
+    assert set(bed.find().kept or ()) == {7, 23}
+    assert len(bed.judged) <= 4
+
+
+def test_noise_that_the_ranking_did_not_see_costs_more_layers_not_the_budget() -> None:
+    bed = Bed([2.0**-i * 1e-2 for i in range(30)], target=36.0, hidden=1e-4)
+    found = bed.find()
+    assert found.kept is not None
+    assert bed.judge(found.kept).passed
+    assert not bed.judge(found.kept[:-1]).passed
+
+
+def test_a_layer_that_is_not_needed_is_dropped_again() -> None:
+    """The second looks as loud as the first, and is not: they share a tensor."""
+
+    def judge(kept: tuple[int, ...]) -> Point:
+        return Point(passed=1 in kept, sqnr=40.0 if 1 in kept else 5.0)
+
+    ranking = ranked([(2e-1,), (1e-1,), (1e-7,), (1e-7,)])
+    assert fewest(ranking, 30.0, judge, lambda: True).kept == (1,)
+
+
+def test_a_budget_without_decibels_is_met_by_doubling() -> None:
+    judged: list[int] = []
+
+    def judge(kept: tuple[int, ...]) -> Point:
+        judged.append(len(kept))
+        return Point(passed=set(range(5)) <= set(kept), sqnr=20.0)
+
+    ranking = ranked([(1.0 / (i + 1),) for i in range(64)])
+    found = fewest(ranking, None, judge, lambda: True)
+    assert sorted(found.kept or ()) == [0, 1, 2, 3, 4]
+    assert judged[:4] == [1, 2, 4, 8]
+
+
+def test_the_last_layer_is_never_returned() -> None:
+    bed = Bed([1e-2, 1e-2, 1e-2], target=60.0)
+    found = bed.find()
+    assert found == Found(kept=None, ended=False)
+    assert max(map(len, bed.judged)) == 2
+
+
+def test_a_model_of_one_layer_has_nothing_to_return() -> None:
+    bed = Bed([1e-2], target=60.0)
+    assert bed.find() == Found(kept=None, ended=False)
+    assert bed.judged == []
+
+
+def test_a_trial_that_breaks_is_a_trial_that_misses() -> None:
+    def judge(kept: tuple[int, ...]) -> Point:
+        return Point(passed=False) if len(kept) < 3 else Point(passed=True, sqnr=50.0)
+
+    ranking = ranked([(1e-1,), (1e-2,), (1e-3,), (1e-4,), (1e-5,)])
+    assert len(fewest(ranking, 12.0, judge, lambda: True).kept or ()) == 3
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2, 3, 5])
+def test_it_ends_when_time_is_up_with_the_best_so_far(trials: int) -> None:
+    bed = Bed([2.0**-i * 1e-2 for i in range(40)], target=40.0, hidden=5e-5)
+    found = bed.find(more=lambda: len(bed.judged) < trials)
+    assert len(bed.judged) <= trials
+    assert found.ended
+    if found.kept is not None:
+        assert bed.judge(found.kept).passed
+
+
+def test_few_layers_are_measured_one_by_one() -> None:
+    measured: list[tuple[int, ...]] = []
+
+    def measure(layers: tuple[int, ...]) -> Noise:
+        measured.append(layers)
+        return (float(layers[0]),)
+
+    found = noises(5, measure, allowed=1.0, more=lambda: True)
+    assert found == tuple((float(i),) for i in range(5))
+    assert measured == [(i,) for i in range(5)]
+
+
+def runs_for(loud: Collection[int], count: int) -> tuple[int, Ranking]:
+    measured: list[tuple[int, ...]] = []
+
+    def measure(layers: tuple[int, ...]) -> Noise:
+        measured.append(layers)
+        return (sum(1e-2 if layer in loud else 1e-9 for layer in layers),)
+
+    found = noises(count, measure, allowed=1e-3, more=lambda: True)
+    return len(measured), ranked(found)
+
+
+def test_of_many_layers_only_loud_blocks_are_taken_apart() -> None:
+    runs, ranking = runs_for({17, 444}, 512)
+    assert set(ranking.order[:2]) == {17, 444}
+    assert runs <= 1 + 16 + 2 * 2 * 5
+
+
+def test_without_time_blocks_stay_whole() -> None:
+    measured: list[tuple[int, ...]] = []
+
+    def measure(layers: tuple[int, ...]) -> Noise:
+        measured.append(layers)
+        return (float(len(layers)),)
+
+    found = noises(160, measure, allowed=1e-3, more=lambda: False)
+    assert len(measured) == 1 + 16
+    assert found == ((1.0,),) * 160

@@ -1,0 +1,83 @@
+"""Ties in a real model: eager itself answers otherwise when roundoff moves it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from modelc.core.call import parameters_of
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+from modelc.pipeline.undecided import with_undecided
+from modelc.sources.eager import open_eager
+from modelc.sources.loaded import Loaded
+from modelc.validators.evidence import Reference, Reply
+from modelc.validators.feeds import NamedFeed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from modelc.pipeline.subject import Subject
+
+
+class Picking(nn.Module):
+    """The largest of five scores; the first two are twins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.scores = nn.Linear(4, 5)
+        with torch.no_grad():
+            self.scores.weight[1] = self.scores.weight[0]
+            self.scores.bias[1] = self.scores.bias[0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scores(x).topk(2).indices
+
+
+X = np.random.default_rng(3).standard_normal((60, 4)).astype(np.float32)
+
+
+def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
+    module = Picking().eval()
+    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    eager = open_eager(loaded, resolve([parse_input("x:float32[60,4]")], {}))
+    feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
+    outputs = eager.run(feed.arrays)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    name = next(iter(outputs))
+    told = with_undecided(
+        [Reference(feed=feed, outputs=outputs)],
+        [Reply(outputs={name: answer})],
+        precision,
+        cast("Subject", SimpleNamespace(eager=eager)),
+    )
+    assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
+    return np.asarray(told[0].undecided.get(name, np.zeros((60, 2), bool)))
+
+
+def picked() -> NDArray[Any]:
+    return Picking().eval()(torch.from_numpy(X)).numpy()
+
+
+def test_twins_are_undecided_and_the_rest_is_not() -> None:
+    answer = picked()
+    found = marks(answer + 1, Precision.FP32)
+    twins = np.isin(answer, (0, 1)).all(axis=1)
+    assert twins.any()
+    assert found[twins].all()
+    assert not found[~np.isin(answer, (0, 1)).any(axis=1)].any()
+
+
+def test_eight_bits_decide_less() -> None:
+    wrong = picked() + 1
+    assert marks(wrong, Precision.INT8).sum() > marks(wrong, Precision.FP32).sum()
+
+
+def test_nothing_is_asked_where_nothing_differs() -> None:
+    assert not marks(picked(), Precision.FP32).any()

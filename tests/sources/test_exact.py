@@ -1,0 +1,107 @@
+"""The float64 reference: as exact as it claims, or refused with a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from modelc.core.call import bind, parameters_of
+from modelc.sources.exact import NoFloat64, open_exact
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+IDS = np.array([1, 2, 0])
+
+
+class Casting(nn.Module):
+    """Asks for float32 in every way that a forward can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 5)
+        self.register_buffer("shift", torch.linspace(0, 1, 5))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.linear(x).float().to(torch.float32).type(torch.float32)
+        y = y.softmax(-1, dtype=torch.float32) + torch.zeros(5, dtype=torch.float32)
+        y = y + torch.arange(5.0) / 3 + self.shift + torch.full((5,), 0.1)
+        return y.exp(), y.argmax(-1)
+
+
+def by_hand(module: Casting) -> NDArray[Any]:
+    """The same in numpy's float64."""
+    weight, bias, shift = (
+        t.detach().numpy().astype(np.float64)
+        for t in (module.linear.weight, module.linear.bias, module.shift)
+    )
+    y = X.astype(np.float64) @ weight.T + bias
+    y = np.exp(y) / np.exp(y).sum(-1, keepdims=True)
+    return np.asarray(np.exp(y + np.arange(5) / 3 + shift + 0.1))
+
+
+def run(module: nn.Module, **feed: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    names = tuple(feed)
+    return open_exact(module, names, bind(names, parameters_of(module))).run(feed)
+
+
+def test_casts_in_forward_do_not_round_it() -> None:
+    module = Casting().eval()
+    outputs = run(module, x=X)
+    first, second = outputs.values()
+    assert first.dtype == np.float64
+    np.testing.assert_allclose(first, by_hand(module), rtol=1e-14)
+    assert second.dtype == np.int64
+
+
+def test_the_users_module_and_the_default_dtype_stay_as_they_were() -> None:
+    module = Casting().eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run(module, x=X)
+    assert torch.get_default_dtype() is torch.float32
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_an_exported_program_is_raised_too() -> None:
+    module = Casting().eval()
+    program = torch.export.export(module, (torch.from_numpy(X),)).module()
+    outputs = open_exact(program, ("x",), bind(("x",), parameters_of(module))).run({"x": X})
+    np.testing.assert_allclose(next(iter(outputs.values())), by_hand(module), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "capture", [torch.jit.script, lambda m: torch.jit.trace(m, torch.zeros(3, 4))]
+)
+def test_torchscript_that_rounds_inside_is_refused(capture: Any) -> None:
+    class Rounding(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.float32) * 0.1
+
+    with pytest.raises(NoFloat64, match="smaller float dtype"):
+        open_exact(capture(Rounding().eval()), ("x",), bind(("x",), parameters_of(Rounding())))
+
+
+def test_torchscript_that_does_not_is_run() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
+    script = torch.jit.trace(module, torch.from_numpy(X))
+    binding = bind(("input",), parameters_of(module))
+    found = open_exact(script, ("input",), binding).run({"input": X})
+    wanted = module.double()(torch.from_numpy(X.astype(np.float64))).detach().numpy()
+    np.testing.assert_allclose(next(iter(found.values())), wanted, rtol=1e-12)
+
+
+def test_a_model_that_refuses_float64_says_why() -> None:
+    class Strict(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype is not torch.float32:
+                raise TypeError("float32 alone")
+            return x
+
+    with pytest.raises(NoFloat64, match="float32 alone"):
+        run(Strict(), x=X)

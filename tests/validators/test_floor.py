@@ -1,0 +1,200 @@
+"""FP32 by the noise floor: eager's own distance from float64 is the measure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from modelc.core.precision import Precision
+from modelc.core.verdict import Limits, State, Verdict
+from modelc.validators.evidence import Reference, Reply
+from modelc.validators.feeds import NamedFeed
+from modelc.validators.judge import judge
+from modelc.validators.tolerance import TOLERANCES, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Model = Callable[[Array], Array]
+
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+
+F, D = np.float32, np.float64
+SIGNATURE = resolve([parse_input("x:float32[batch,6]")], {}).with_outputs(["y"])
+RNG = np.random.default_rng(5)
+FIRST, SECOND = RNG.standard_normal((6, 300)), RNG.standard_normal((300, 8))
+
+
+def exact(x: Array, first: Array = FIRST, second: Array = SECOND) -> Array:
+    return np.tanh(x.astype(D) @ first) @ second
+
+
+def eager(x: Array) -> Array:
+    """The same in float32."""
+    return np.asarray(np.tanh(x @ FIRST.astype(F)) @ SECOND.astype(F))
+
+
+def reordered(x: Array) -> Array:
+    """A good conversion: the sums of eager in another order."""
+    hidden = np.tanh(x[:, ::-1] @ FIRST.astype(F)[::-1])
+    return np.asarray(hidden[:, ::-1] @ np.ascontiguousarray(SECOND.astype(F)[::-1]))
+
+
+def judged(
+    artifact: Model, reference: Model = eager, truth: Model | None = exact, **limits: float
+) -> Verdict:
+    feeds = [RNG_FEEDS.standard_normal((4, 6)).astype(F) for _ in range(8)]
+    references, replies = [], []
+    for number, x in enumerate(feeds):
+        references.append(
+            Reference(
+                feed=NamedFeed(name=f"seed-{number}", arrays={"x": x}, sizes={"batch": 4}),
+                outputs={"y": reference(x)},
+                exact=None if truth is None else {"y": truth(x)},
+            )
+        )
+        replies.append(Reply(outputs={"y": np.array(artifact(x), dtype=F)}))
+    return judge(
+        artifact="model.bin",
+        references=references,
+        replies=replies,
+        tolerance=within(TOLERANCES[Precision.FP32], Limits(**limits)),
+        device="cpu",
+        artifact_inputs=["x"],
+        signature=SIGNATURE,
+    )
+
+
+RNG_FEEDS = np.random.default_rng(11)
+
+
+def altered(place: tuple[int, int], times: float) -> Model:
+    """A conversion with one weight of the first layer off."""
+    weight = FIRST.copy()
+    weight[place] *= times
+    return lambda x: np.asarray(np.tanh(x @ weight.astype(F)) @ SECOND.astype(F))
+
+
+def test_sums_in_another_order_pass_with_headroom() -> None:
+    verdict = judged(reordered)
+    assert verdict.passed
+    assert all(o.times_floor is not None and o.times_floor < 3 for o in verdict.outputs)
+    assert verdict.headroom is not None
+    assert 0 < verdict.headroom < 40
+
+
+@pytest.mark.parametrize("times", [1.1, 1.01, 1.001])
+def test_one_weight_of_two_thousand_off_by_a_thousandth_fails(times: float) -> None:
+    place = (0, int(np.abs(FIRST[0]).argmax()))
+    verdict = judged(altered(place, times))
+    assert verdict.state is State.FAILED
+    assert "times as far from float64 as eager is (limit 4)" in verdict.reason
+    assert verdict.headroom is not None
+    assert verdict.headroom < 0
+
+
+def test_the_same_weight_off_by_a_thousandth_passes_the_table() -> None:
+    place = (0, int(np.abs(FIRST[0]).argmax()))
+    assert judged(altered(place, 1.0001), min_sqnr=90).passed
+
+
+def test_an_ill_conditioned_model_passes_though_the_table_refuses_it() -> None:
+    """Eager itself has 60 dB: large terms cancel."""
+
+    def sums(x: Array, dtype: Any, order: int) -> Array:
+        large = np.asarray(3e4, dtype)
+        terms = [
+            x.astype(dtype) @ FIRST[:, :8].astype(dtype),
+            np.full((4, 8), large),
+            -np.full((4, 8), large),
+        ]
+        total = terms[order] + terms[(order + 1) % 3]
+        return np.asarray(total + terms[(order + 2) % 3])
+
+    verdict = judged(lambda x: sums(x, F, 1), lambda x: sums(x, F, 0), lambda x: sums(x, D, 0))
+    assert verdict.passed
+    assert any("ill-conditioned" in note for note in verdict.notes)
+    refused = judged(
+        lambda x: sums(x, F, 1), lambda x: sums(x, F, 0), lambda x: sums(x, D, 0), min_sqnr=90
+    )
+    assert refused.state is State.FAILED
+
+
+def test_one_element_of_many_that_is_off_fails_though_l2_does_not_see_it() -> None:
+    def off(x: Array) -> Array:
+        y = reordered(x).copy()
+        y[2, 3] += 3e-4
+        return y
+
+    assert judged(off).state is State.FAILED
+
+
+def test_a_channel_that_is_off_on_every_feed_fails_and_is_named() -> None:
+    scale = np.ones(8)
+    scale[5] = 1 + 1.5e-6
+
+    def off(x: Array) -> Array:
+        return np.asarray(reordered(x) * scale).astype(F)
+
+    verdict = judged(off)
+    assert verdict.state is State.FAILED
+    assert "channel 5 of axis -1" in verdict.reason
+
+
+def test_a_small_row_beside_large_ones_is_judged_at_its_own_noise() -> None:
+    scale = np.array([[1e3], [1e3], [1e3], [1.0]])
+
+    def scaled(model: Model) -> Model:
+        return lambda x: np.asarray(model(x) * scale.astype(model(x).dtype))
+
+    wide = np.tile(SECOND, (1, 5))
+
+    def wrong(x: Array) -> Array:
+        y = np.tile(reordered(x), (1, 5)) * scale.astype(F)
+        y[3] *= F(1 + 2e-5)
+        return np.asarray(y)
+
+    verdict = judged(
+        wrong,
+        scaled(lambda x: np.tile(eager(x), (1, 5))),
+        scaled(lambda x: exact(x, second=wide)),
+    )
+    assert verdict.state is State.FAILED
+
+
+def test_float64_that_is_another_function_is_not_believed() -> None:
+    verdict = judged(reordered, truth=lambda x: 1.5 * exact(x))
+    assert verdict.passed
+    assert all(o.times_floor is None for o in verdict.outputs)
+    assert any("judged by the table" in note for note in verdict.notes)
+    wrong = judged(lambda x: np.asarray(1.5 * exact(x)), truth=lambda x: 1.5 * exact(x))
+    assert wrong.state is State.FAILED
+
+
+def test_without_float64_the_table_judges() -> None:
+    verdict = judged(reordered, truth=None)
+    assert verdict.passed
+    assert verdict.outputs[0].floor is None
+
+
+def test_a_tolerance_that_was_asked_for_puts_the_floor_aside() -> None:
+    place = (0, int(np.abs(FIRST[0]).argmax()))
+    assert judged(altered(place, 1.01), min_sqnr=30, rtol=1.0).passed
+    assert judged(altered(place, 1.01), min_sqnr=30, rtol=1.0, floor_factor=4).state is State.FAILED
+
+
+def test_an_output_that_eager_computes_without_error_allows_an_ulp() -> None:
+    double = judged(
+        lambda x: x * F(2) * F(1 + 2**-23), lambda x: x * F(2), lambda x: x.astype(D) * 2
+    )
+    assert double.passed
+    wrong = judged(
+        lambda x: x * F(2) * F(1 + 2**-19), lambda x: x * F(2), lambda x: x.astype(D) * 2
+    )
+    assert wrong.state is State.FAILED

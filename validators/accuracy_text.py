@@ -1,0 +1,66 @@
+"""An accuracy in words: values, drops and intervals in the unit of their metric."""
+
+from __future__ import annotations
+
+from ..core.findings import Accuracy
+
+_SHARES = ("top1", "top5")
+
+
+def value_text(accuracy: Accuracy, value: float) -> str:
+    """A value of the metric: a share in percent, anything else in five digits."""
+    return f"{value:.2%}" if accuracy.metric in _SHARES else f"{value:.5g}"
+
+
+def drop_text(accuracy: Accuracy, drop: float) -> str:
+    """A drop: points of a share, percent of eager's value, or in the metric's own unit."""
+    if accuracy.metric in _SHARES:
+        return f"{100 * drop:.2f} points"
+    return f"{drop:.2%}" if accuracy.relative else f"{drop:.4g}"
+
+
+def interval_text(accuracy: Accuracy) -> str:
+    """The drop's interval, as `-0.62 to 1.31 points`."""
+    low, high = drop_text(accuracy, accuracy.low), drop_text(accuracy, accuracy.high)
+    return f"{low.removesuffix(' points')} to {high}"
+
+
+def refusal_of(accuracy: Accuracy) -> str:
+    """Why the gate refuses it; empty where it does not."""
+    if accuracy.passed or accuracy.max_drop is None:
+        return ""
+    chance = ""
+    if accuracy.low <= accuracy.max_drop:
+        chance = f"; its {accuracy.confidence:.0%} interval {interval_text(accuracy)} reaches below"
+    return (
+        f"{accuracy.metric} drops by {drop_text(accuracy, accuracy.drop)} on {accuracy.samples:,} "
+        f"labelled samples ({value_text(accuracy, accuracy.eager)} to "
+        f"{value_text(accuracy, accuracy.artifact)}), more than "
+        f"{drop_text(accuracy, accuracy.max_drop)} (--max-drop){chance}"
+    )
+
+
+def doubt_of(accuracy: Accuracy) -> str:
+    """What a reader should know of a drop that no gate refuses; empty where it is plain."""
+    told, level = interval_text(accuracy), f"{accuracy.confidence:.0%}"
+    if accuracy.max_drop is None:
+        if accuracy.low <= 0:
+            return ""
+        drop = drop_text(accuracy, accuracy.drop)
+        return f"{accuracy.metric} drops by {drop} ({level}: {told}), and no --max-drop was given"
+    if not accuracy.passed or accuracy.high <= accuracy.max_drop:
+        return ""
+    limit = drop_text(accuracy, accuracy.max_drop)
+    return (
+        f"{accuracy.samples:,} labelled samples are too few to prove a drop of {accuracy.metric} "
+        f"within {limit}: it may be {told} ({level}){_wanted(accuracy)}"
+    )
+
+
+def _wanted(accuracy: Accuracy) -> str:
+    """About how many samples would do: an interval shrinks as the root of their number."""
+    room = (accuracy.max_drop or 0.0) - accuracy.drop
+    if room <= 0:
+        return ""
+    count = accuracy.samples * ((accuracy.high - accuracy.drop) / room) ** 2
+    return f"; about {float(f'{count:.1g}'):,.0f} would do"

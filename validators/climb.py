@@ -1,0 +1,180 @@
+"""A seeded hill-climb on feeds: changes those with the least headroom, and keeps what has less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..core.signature import FLOATS, InputSpec
+from .draw import Values, generator_for
+from .feeds import Drawer, NamedFeed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..core.contract import Array, Feed
+
+SEARCH = "search"
+_KEPT = 8  # feeds that are climbed from at once, so that one hill is not all
+_STEPS = 1.0, 0.02  # of an input's spread: the first changes and the least
+_COOLING = 0.985  # after 250 changes the steps are the least
+_FAR = 8.0  # spreads: beyond what any input holds, and held back to its end
+_FRESH = 0.1  # share of the changes that are a new feed at random sizes instead
+
+Score: TypeAlias = Callable[[NamedFeed], float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A feed and the headroom in dB that an artifact has on it."""
+
+    feed: NamedFeed
+    headroom: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Climbed:
+    """The worst feed that was found, and how many were tried."""
+
+    worst: Point
+    tried: int
+
+
+def climb(
+    starts: Sequence[Point], drawer: Drawer, score: Score, *, more: Callable[[int], bool]
+) -> Climbed:
+    """Change the feeds with the least headroom until `more` says no or a feed has none.
+
+    The changes depend on the drawer's seed and on what was found alone: a longer search begins with
+    the same feeds. All stay in the values that the drawer draws and in the declared sizes.
+
+    Args:
+        starts: feeds with their headroom, one at least.
+        drawer: what the inputs hold, and the seed.
+        score: the headroom on a feed in dB, negative beyond a limit; None where it tells nothing.
+        more: asked before each change, with the number of feeds tried.
+    """
+    kept = sorted(starts, key=_headroom)[:_KEPT]
+    tried = 0
+    while more(tried) and kept[0].headroom >= 0:
+        generator = generator_for(drawer.seed, SEARCH, tried)
+        feed = _changed(kept, drawer, generator, tried)
+        headroom = score(feed)
+        tried += 1
+        if headroom is not None:
+            kept = sorted([*kept, Point(feed=feed, headroom=headroom)], key=_headroom)[:_KEPT]
+    return Climbed(worst=kept[0], tried=tried)
+
+
+def _headroom(point: Point) -> float:
+    return point.headroom
+
+
+def _changed(
+    kept: Sequence[Point], drawer: Drawer, generator: np.random.Generator, number: int
+) -> NamedFeed:
+    """A kept feed, the worse the likelier, with one input or all changed; or a fresh one."""
+    name = f"{SEARCH}-{number + 1}"
+    if generator.random() < _FRESH:
+        return replace(drawer.seeded(name), kind=SEARCH)
+    parent = kept[int(len(kept) * generator.random() ** 2)].feed
+    others = [p.feed.arrays for p in kept if p.feed is not parent and _alike(p.feed, parent)]
+    step = max(_STEPS[0] * _COOLING**number, _STEPS[1])
+    names = [spec.name for spec in drawer.signature.inputs]
+    if generator.random() < 0.5:  # noqa: PLR2004 - as often one input as all
+        names = [names[int(generator.integers(len(names)))]]
+    other = others[int(generator.integers(len(others)))] if others else None
+    arrays = dict(parent.arrays)
+    for spec in drawer.signature.inputs:
+        if spec.name in names:
+            change = _Change(spec, drawer.values[spec.name], generator, step)
+            arrays[spec.name] = change(arrays[spec.name], other)
+    return NamedFeed(name=name, arrays=arrays, sizes=parent.sizes, kind=SEARCH)
+
+
+def _alike(one: NamedFeed, other: NamedFeed) -> bool:
+    return all(one.arrays[name].shape == other.arrays[name].shape for name in one.arrays)
+
+
+class _Change:
+    """Changes one input; `step` is relative to the spread of its values."""
+
+    def __init__(
+        self, spec: InputSpec, values: Values, generator: np.random.Generator, step: float
+    ) -> None:
+        self.spec = spec
+        self.values = values
+        self.generator = generator
+        self.step = step
+
+    def __call__(self, array: Array, other: Feed | None) -> Array:
+        import numpy as np
+
+        if not array.size:
+            return array
+        if self.values.binary and array.ndim:
+            name = ("max", "opt", "random")[int(self.generator.integers(3))]
+            return self.values.draw_mask(array.shape, self.generator, name)
+        if other is not None and self.generator.random() < 0.2:  # noqa: PLR2004 - one in five
+            return self._crossed(array, other[self.spec.name])
+        if self.spec.dtype not in FLOATS:
+            return self._sparse(array)
+        ways = (self._scaled, self._shifted, self._noisy, self._flipped, self._sparse, self._ends)
+        found = ways[int(self.generator.integers(len(ways)))](array.astype(np.float64))
+        return self.values.hold(found)
+
+    @property
+    def _spread(self) -> float:
+        low, high = self.values.low, self.values.high
+        if low is not None and high is not None:
+            return (high - low) / 2
+        return self.values.std or 1.0
+
+    def _scaled(self, array: Array) -> Array:
+        return array * math.exp(self.step * self.generator.standard_normal())
+
+    def _shifted(self, array: Array) -> Array:
+        return array + self.step * self._spread * self.generator.standard_normal()
+
+    def _noisy(self, array: Array) -> Array:
+        return array + self.step * self._spread * self.generator.standard_normal(array.shape)
+
+    def _flipped(self, array: Array) -> Array:
+        import numpy as np
+
+        mirrored = self.values.mirror(array).astype(np.float64)
+        return np.where(self._some(array), mirrored, array)
+
+    def _ends(self, array: Array) -> Array:
+        """Some elements at an end of what the input holds."""
+        import numpy as np
+
+        far = array + self.generator.choice((-1.0, 1.0)) * _FAR * self._spread
+        return np.where(self._some(array), far, array)
+
+    def _sparse(self, array: Array) -> Array:
+        """Some elements drawn anew: of integers a token or more."""
+        import numpy as np
+
+        fresh = self.values.draw(array.shape, self.generator)
+        return np.asarray(np.where(self._some(array), fresh, array)).astype(array.dtype)
+
+    def _some(self, array: Array) -> Array:
+        """A random choice of elements, one at least, fewer as the steps get smaller."""
+        import numpy as np
+
+        share = self.generator.random() * min(self.step, 0.5)
+        chosen = np.asarray(self.generator.random(array.shape) < share)
+        chosen.reshape(-1)[int(self.generator.integers(array.size))] = True
+        return chosen
+
+    def _crossed(self, array: Array, other: Array) -> Array:
+        """A blend with another feed; of integers some of its elements."""
+        import numpy as np
+
+        if self.spec.dtype not in FLOATS:
+            return np.where(self._some(array), other, array)
+        part = self.generator.random()
+        return self.values.hold(part * array.astype(np.float64) + (1 - part) * other)
