@@ -108,6 +108,8 @@ def open_bed(name: str, folder: Path) -> Bed:
 def rows(bed: Bed, *, each: int, targets: tuple[str, ...]) -> Iterator[Row]:
     """The good conversions, then every fault in every format."""
     clean = bed.folder / "model.onnx"
+    if not clean.exists():  # refused: its verdict says why
+        clean = bed.folder / "rejected" / "model.onnx"
     model, origins = onnx.load(clean), origins_of(clean)
     for target in targets:
         path = clean if target == "onnx" else bed.folder / "model.xml"
@@ -117,7 +119,7 @@ def rows(bed: Bed, *, each: int, targets: tuple[str, ...]) -> Iterator[Row]:
         place = bed.folder / f"fault-{number}"
         place.mkdir()
         onnx.save(fault.model, place / "model.onnx")
-        (place / "model.debug.json").write_bytes((bed.folder / "model.debug.json").read_bytes())
+        (place / "model.debug.json").write_bytes(clean.with_suffix(".debug.json").read_bytes())
         for target in targets:
             try:
                 path = place / "model.onnx"

@@ -90,8 +90,19 @@ def planted(
             if plant(graph, node):
                 done += 1
                 origin = origins[name]
-                modules = (origin.module, *([origin.weights] if origin.weights else []))
-                yield Planted(kind=kind, node=name, modules=modules, model=graph.model)
+                modules = [origin.module, *([origin.weights] if origin.weights else [])]
+                if kind == _BETWEEN:  # it belongs to whoever reads as much as to whoever made
+                    modules += _readers(model, name, origins)
+                yield Planted(kind=kind, node=name, modules=tuple(modules), model=graph.model)
+
+
+def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
+    made = next(set(node.output) for node in model.graph.node if node.name == name)
+    return [
+        origins[node.name].module
+        for node in model.graph.node
+        if node.name in origins and made.intersection(node.input)
+    ]
 
 
 def _element(factor: float) -> Plant:
@@ -174,6 +185,7 @@ def _saturating(graph: Graph, node: onnx.NodeProto) -> bool:
     )
 
 
+_BETWEEN = "saturating quantizer"
 _LAYERS = ("MatMul", "Gemm", "Conv")
 KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "one weight off by 10 %": (_LAYERS, _element(1.1)),
@@ -199,7 +211,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "attention scaled": (("Softmax",), _head),
     "swapped operands": (("Sub", "Div", "MatMul"), _swapped),
     "float16 in one layer": ((*_LAYERS, "Add", "Mul", "LayerNormalization", "Gelu"), _half),
-    "saturating quantizer": ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
+    _BETWEEN: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
     "leaky slope": (("LeakyRelu",), _attribute("alpha", lambda _: 0.2)),
     "interpolation mode": (
         ("Resize",),

@@ -89,7 +89,7 @@ def build(name: str, seed: int = 0, layers: int = 2) -> nn.Module:
         torch.manual_seed(seed)
         entry = ENTRIES[name]
         model = entry.build(layers).eval()
-        if entry.family != "sample":  # these have their own
+        if entry.family != "sample" or seed:  # these have their own, for the first seed
             for part in model.modules():
                 _draw(part)
     return model

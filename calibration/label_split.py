@@ -54,8 +54,8 @@ def split_label(value: object, names: Sequence[str], given: str | None) -> tuple
         inputs = {key: leaf for key, leaf in found.items() if key != name}
         return content_of(inputs, names), label_array(found[name])
     if isinstance(value, (tuple, list)):
-        inputs, label = _pair(value, names)
-        return content_of(inputs, names), label_array(label)
+        pair = _pair(value, names)
+        return content_of(pair[0], names), label_array(pair[1])
     raise LabelError(
         "holds one array and no label", "save it in .npz with the inputs and `label` by name"
     )

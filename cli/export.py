@@ -105,6 +105,9 @@ def export(
             search=search,
             accept=accept_branch,
         ),
+        measuring=a.measuring_of(
+            data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
+        ),
         capture=None if capture is o.CaptureChoice.AUTO else Capture(capture.value),
         opset=opset,
         external_data=external_data,
@@ -122,9 +125,5 @@ def export(
             budget=budget,
         ),
         cache=o.cache_folder(no_cache=no_cache),
-        measuring=a.measuring_of(
-            data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
-        ),
     )
-    reports = r.formats_of(report)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=r.formats_of(report))

@@ -20,7 +20,7 @@ from .tables import new_table, result_console, say, show_json
 _MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
-    Change.TOLD: "[yellow]not comparable[/]",
+    Change.TOLD: "[yellow]info[/]",
 }
 _COMPARED: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
 
@@ -104,7 +104,7 @@ def compare_two(
                 f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
             )
     comparison = compare_runs(*paths)
-    written = _write_comparison(comparison, out or Path("comparison"), chosen)
+    written = _write_comparison(comparison, out or run_at(paths[1])[1], chosen)
     if json:
         show_json(as_json(comparison))
     else:

@@ -108,6 +108,9 @@ def validate(
             strict=not no_strict,
             allow_pickle=allow_pickle,
         )
+    measuring = a.measuring_of(
+        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
+    )
     if rejudge:
         o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
     judging = o.judging_of(
@@ -136,14 +139,7 @@ def validate(
                 settings=t.settings_of(
                     tf32=True, profiles=None, plugins=plugins, trust_engine=trust_engine
                 ),
-                measuring=a.measuring_of(
-                    data,
-                    metric,
-                    max_drop,
-                    label=label,
-                    output=metric_output,
-                    preprocess=preprocess,
-                ),
+                measuring=measuring,
                 replay=replay,
                 tell=screen,
             )
@@ -152,9 +148,7 @@ def validate(
     raise typer.Exit(result.exit_code)
 
 
-def _show(
-    result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool
-) -> None:
+def _show(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> None:
     """A folder's manifest with its reports, or the verdict on a single file."""
     from ..pipeline.manifest_file import as_json
     from .render import show_verdict

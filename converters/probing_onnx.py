@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError, UsageError
-from ..core.probe import Form, ProbeNode
+from ..core.probe import Form, ProbeNode, Reach
 from .onnx_links import name_nodes, values_of
 from .onnx_origins import UNKNOWN, Origin, all_nodes, origins_of
 from .onnx_rounding import has_half, has_half_io, rounded
@@ -18,6 +18,8 @@ from .opened import lines_of, refused
 if TYPE_CHECKING:
     import onnx
 
+_HALVES = (10, 16)  # onnx.TensorProto.FLOAT16 and BFLOAT16
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _MADE = "::made"  # a tensor that is computed although its readers are given another
 _FORM = "::form"
 _LOADER = '''
@@ -85,6 +87,7 @@ class OnnxProbe:
         import onnx
 
         self.runs = 0
+        del model.graph.value_info[:]  # of a rounded copy they are the half ones
         self._model = onnx.shape_inference.infer_shapes(model)
         self._folder = folder
         graph = self._model.graph
@@ -94,6 +97,7 @@ class OnnxProbe:
         }
         self.inputs = tuple(v.name for v in graph.input if v.name not in self._constants)
         self.outputs = tuple(value.name for value in graph.output)
+        self.ends = {name: name for name in self.outputs}
         self._protos = {node.name: node for node in graph.node}
         self._reads = {node.name: tuple(_reads(node)) for node in graph.node}
         self.nodes = tuple(self._described(origins))
@@ -103,7 +107,8 @@ class OnnxProbe:
         fixed = set(self._constants)
         for node in self._model.graph.node:
             origin = origins.get(node.name, UNKNOWN)
-            if origin is UNKNOWN and _ROUNDING in node.name:
+            if origin is UNKNOWN and node.op_type not in _QUANTIZERS and node.input:
+                # what was put in goes with what it follows; a quantizer may stand for a ReLU too
                 origin = made.get(node.input[0], UNKNOWN)
             made.update(dict.fromkeys(node.output, origin))
             reads = self._reads[node.name]
@@ -121,6 +126,7 @@ class OnnxProbe:
                 kind=origin.cls,
                 source=origin.source,
                 attributes={a.name: _text(a) for a in node.attribute},
+                half=node.op_type == "Cast" and node.attribute[0].i in _HALVES,
             )
 
     def forms(self, feed: Feed) -> Mapping[str, Form]:
@@ -174,6 +180,24 @@ class OnnxProbe:
         if name in self._constants:
             return values_of(self._constants[name], self._folder)
         return self.part({}, [name])[name]
+
+    def reach(self, node: ProbeNode) -> Reach | None:
+        """Of a QuantizeLinear."""
+        import numpy as np
+
+        if node.operator != "QuantizeLinear" or not node.inputs or not node.constants:
+            return None
+        scale, *rest = [self.constant(name) for name in node.constants]
+        zero = rest[0] if rest else np.zeros((), np.uint8)
+        form = self._known.get(node.inputs[0])
+        rank = 0 if form is None else len(form.type.tensor_type.shape.dim)
+        if scale.size > 1 and rank:
+            shape = [1] * rank
+            shape[int(node.attributes.get("axis", "1"))] = -1
+            scale, zero = scale.reshape(shape), zero.reshape(shape)
+        ends = np.iinfo(zero.dtype)
+        low, high = (end - zero.astype(np.int64) for end in (ends.min, ends.max))
+        return Reach(tensor=node.inputs[0], low=low * scale, high=high * scale, scale=scale)
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
         """Write `model.onnx` with its weights inside, and all that is not wanted left out."""
@@ -289,6 +313,4 @@ def _text(attribute: onnx.AttributeProto) -> str:
 def _dtype(code: int) -> str:
     import onnx
 
-    return str(onnx.TensorProto.DataType.Name(code)).lower().replace("float", "float32", 1) if (
-        code == onnx.TensorProto.FLOAT
-    ) else str(onnx.TensorProto.DataType.Name(code)).lower()
+    return str(onnx.helper.tensor_dtype_to_np_dtype(code))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError, UsageError
-from ..core.probe import Form, ProbeNode
+from ..core.probe import Form, ProbeNode, Reach
 from .onnx_origins import UNKNOWN, Origin, origins_of
 from .opened import lines_of, refused
 
@@ -26,6 +26,8 @@ def run(model, given, output):
     return compiled(given)[0].copy()
 '''
 _MADE = "::made"
+_HALVES = ("f16", "bf16")
+_LIMITS = 2  # the ends of the values that come in, before those that go out
 _NO_NODE = ("Constant", "Parameter", "Result")
 _LONGEST = 60  # of an attribute that is kept as text
 
@@ -77,6 +79,11 @@ class OpenVinoProbe:
         self.inputs = tuple(_title(op, 0) for op in model.get_parameters())
         self._ports = {_title(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()}
         self.outputs = tuple(_source(result) for result in model.get_results())
+        self.ends = {
+            name: _source(result)
+            for result in model.get_results()
+            for name in result.input_value(0).get_names()
+        }
         self._fixed: set[str] = set()
         self.nodes = tuple(self._described(model, origins))
 
@@ -103,6 +110,7 @@ class OpenVinoProbe:
                 kind=origin.cls,
                 source=origin.source,
                 attributes=_attributes(op),
+                half=kind == "Convert" and _element(op) in _HALVES,
             )
 
     def forms(self, feed: Feed) -> Mapping[str, Form]:
@@ -147,6 +155,14 @@ class OpenVinoProbe:
     def constant(self, name: str) -> Array:
         """The values of a constant, or of what is computed of constants alone."""
         return self.part({}, [name])[name]
+
+    def reach(self, node: ProbeNode) -> Reach | None:
+        """Of a FakeQuantize."""
+        if node.operator != "FakeQuantize" or not node.inputs or len(node.constants) < _LIMITS:
+            return None
+        low, high = (self.constant(name) for name in node.constants[:2])
+        steps = int(node.attributes.get("levels", "256")) - 1
+        return Reach(tensor=node.inputs[0], low=low, high=high, scale=(high - low) / steps)
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
         """Write `model.xml` and `model.bin`."""
@@ -257,6 +273,10 @@ def _inherited(model: openvino.Model, origins: Mapping[str, Origin]) -> dict[str
         if origin is not None or inherited:
             found[name] = origin or inherited[-1]
     return found
+
+
+def _element(op: Any) -> str:
+    return str(op.output(0).get_element_type().to_string())
 
 
 def _attributes(op: Any) -> dict[str, str]:

@@ -28,6 +28,20 @@ class ProbeNode:
     kind: str = ""  # the module's class
     source: str = ""
     attributes: Mapping[str, str]
+    half: bool = False  # it rounds to float16 or bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What a quantizer can tell apart: values of `tensor` from `low` to `high` in steps of `scale`.
+
+    The arrays broadcast against the tensor.
+    """
+
+    tensor: str
+    low: Array
+    high: Array
+    scale: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +67,7 @@ class Probe(Protocol):
     nodes: tuple[ProbeNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    ends: Mapping[str, str]  # the tensor by each name that an output goes by
     runs: int
     loader: str  # Python that defines run(model: Path, given: dict, output: str) -> array
 
@@ -85,6 +100,10 @@ class Probe(Protocol):
 
     def constant(self, name: str) -> Array:
         """The values of one of `ProbeNode.constants`."""
+        ...
+
+    def reach(self, node: ProbeNode) -> Reach | None:
+        """What a node can tell apart, if it is a quantizer of something that is computed."""
         ...
 
     def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:

@@ -32,18 +32,31 @@ class Branches:
 
     watched: Watched
     accept: tuple[str, ...] = ()
+    then: tuple[BranchRecord, ...] = ()
 
     @property
     def records(self) -> tuple[BranchRecord, ...]:
         """For the manifest."""
-        return tuple(self._record(one) for one in self.watched.found)
+        return tuple(replace(r, accepted=self.accepts(r)) for r in self._records)
 
-    def _record(self, found: Found) -> BranchRecord:
-        return replace(found.record, accepted=self.accepts(found.record.place))
+    @property
+    def _records(self) -> tuple[BranchRecord, ...]:
+        return tuple(one.record for one in self.watched.found)
 
-    def accepts(self, place: str) -> bool:
-        """Whether the user named the place, by the end of its path."""
-        return any(_names(text, place) for text in self.accept)
+    def accepts(self, record: BranchRecord) -> bool:
+        """Whether the user named the branch, by the end of its path and its line."""
+        return any(self._means(text, record) for text in self.accept)
+
+    def _means(self, place: str, record: BranchRecord) -> bool:
+        """Whether a place is the branch's, or was when the manifest was written."""
+        if any(_names(place, one.place) for one in self._records):
+            return _names(place, record.place)
+        return any(
+            _names(place, one.place)
+            and (one.kind, one.condition) == (record.kind, record.condition)
+            and Path(one.file).name == Path(record.file).name
+            for one in self.then
+        )
 
     def judged(self, verdict: Verdict, frozen: Sequence[str] | None) -> Verdict:
         """The verdict with what the feeds say of the branches that the capture froze.
@@ -54,14 +67,15 @@ class Branches:
             verdict: on the values.
             frozen: places that the artifact's capture froze; None where that is not known.
         """
-        told = frozenset(frozen or ())
-        fixed = [one for one in self.watched.found if one.record.place in told]
-        unseen = sorted(told - {one.record.place for one in fixed})
+        places = dict.fromkeys(frozen or ())
+        found = self.watched.found
+        fixed = [one for one in found if any(self._means(p, one.record) for p in places)]
+        unseen = [p for p in places if not any(self._means(p, one.record) for one in fixed)]
         faults = [_untested(one) for one in fixed if one.record.untested and not self._ok(one)]
         faults += [
             f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
             for place in unseen
-            if not self.accepts(place)
+            if not any(_names(text, place) for text in self.accept)
         ]
         others = [_frozen(one) for one in fixed if one.others]
         if not verdict.passed and others:
@@ -75,7 +89,7 @@ class Branches:
         return verdict.refused(f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self)})")
 
     def _ok(self, found: Found) -> bool:
-        return self.accepts(found.record.place)
+        return self.accepts(found.record)
 
     def _notes(self, fixed: list[Found], unseen: list[str], *, known: bool) -> list[str]:
         """What else there is to say of the branches."""
@@ -95,11 +109,20 @@ class Branches:
         return bool(found.record.untested) and self._ok(found)
 
 
-def look(subject: Subject, accept: Sequence[str] = ()) -> Branches:
-    """The model's branches on the subject's feeds; watched once, then remembered."""
+def look(
+    subject: Subject, accept: Sequence[str] = (), *, then: Manifest | None = None
+) -> Branches:
+    """The model's branches on the subject's feeds; watched once, then remembered.
+
+    `then` is the manifest of what is judged again. Drawn from another seed, the subject's example
+    is not the feed that was captured.
+    """
     feeds = [(one.feed.name, one.feed.arrays) for one in subject.references]
+    same = then is None or then.feeds.seed == subject.feeds.seed
     return Branches(
-        watched=subject.eager.branches(feeds, subject.example), accept=tuple(accept)
+        watched=subject.eager.branches(feeds, subject.example if same else None),
+        accept=tuple(accept),
+        then=() if then is None else then.branches,
     )
 
 
@@ -118,7 +141,7 @@ def watch(
         UsageError: `accept` names no branch that depends on tensor data.
     """
     with stage.step("look at branches", log="eager") as clock:
-        found = look(subject, accept)
+        found = look(subject, accept, then=then)
         clock.detail = f"{len(found.records) or 'none'} on tensor data"
     before = () if then is None else accepted_in(then)
     if found.watched.incomplete:
@@ -216,7 +239,7 @@ def _frozen(found: Found) -> str:
 
 def _mend(fixed: Sequence[Found], branches: Branches) -> str:
     """What a user can do about branches that no feed took otherwise."""
-    left = [one for one in fixed if one.record.untested and not branches.accepts(one.record.place)]
+    left = [one for one in fixed if one.record.untested and not branches.accepts(one.record)]
     if not left:
         return "capture it with export or script"
     place = left[0].record.place

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.contract import Outputs
 from ..core.errors import CheckpointError
 from ..core.findings import FeedRecord
+from ..core.manifest import FeedPlan
 from ..validators.feeds import NamedFeed
 from ..validators.judge import Reference
+from .stage import Stage
 
 _SHOWN = 3  # rejected feeds that the terminal names
 
@@ -94,11 +96,24 @@ def _nonfinite_reason(names: Iterable[str]) -> str:
     return f"eager gives NaN or Inf in {told}" if told else ""
 
 
-def changed_since(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
-    """How the feeds differ from those on record, in a line; empty where they do not."""
+def redrawn(then: FeedPlan, now: FeedPlan, stage: Stage) -> FeedPlan:
+    """The plan on record with the feeds of now; that they are others than then is told.
+
+    What was asked for now alone, another number or seed, leaves the record as it is.
+    """
+    if (then.count, then.seed) != (now.count, now.seed):
+        return then
+    changes = _changes(then.drawn, now.drawn)
+    if changes:
+        stage.note(f"the feeds are not those on record: {changes}", warning=True)
+    return replace(then, drawn=now.drawn)
+
+
+def _changes(then: Sequence[FeedRecord], now: Sequence[FeedRecord]) -> str:
+    """What differs, in words; empty where nothing does, or nothing is on record."""
     if not then or list(then) == list(now):
         return ""
     before, after = ({record.name for record in records} for records in (then, now))
-    parts = [f"new: {', '.join(sorted(after - before))}"] if after - before else []
-    parts += [f"gone: {', '.join(sorted(before - after))}"] if before - after else []
-    return f"the feeds are not those on record ({'; '.join(parts) or 'others are rejected now'})"
+    parts = [f"{', '.join(sorted(after - before))} are new"] if after - before else []
+    parts += [f"{', '.join(sorted(before - after))} are gone"] if before - after else []
+    return "; ".join(parts) or "eager rejects others"

@@ -11,6 +11,7 @@ from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import Artifact, Attempt, CalibrationRecord
 from ..core.verdict import Verdict
+from ..sources.branches import shortest
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
@@ -62,7 +63,11 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     artifact = replace(
         artifact, attempts=tuple(attempts), tradeoffs=tradeoffs, seconds=clock.seconds
     )
-    warned = tuple(one for trial in trials for one in trial.converted.warned)
+    warned = tuple(
+        replace(one, file=shortest(one.file))
+        for trial in trials
+        for one in trial.converted.warned
+    )
     return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
 
 

@@ -58,7 +58,7 @@ def parse_drop(text: str) -> float:
         return float(value / 100)
     if value > _PLAIN_LIMIT:
         raise UsageError(
-            f"--max-drop {text} would be {value * 100:f} %: that is hardly meant",
-            hint=f"write {plain}% or {value * 100:f}%",
+            f"--max-drop {text} would be {float(value * 100):g} %: that is hardly meant",
+            hint=f"write {plain}% or {float(value * 100):g}%",
         )
     return float(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..calibration.options import CalibrationOptions
@@ -198,6 +198,16 @@ class Order:
         """Whether INT8 is to keep what was asked for, and not only what its precision must."""
         gate = None if self.measuring is None else self.measuring.max_drop
         return self.judging.min_sqnr is not None or gate is not None
+
+    def judging_of(self, wanted: Wanted) -> Judging:
+        """How an artifact is judged: `--min-sqnr` beside INT8 is a budget of what is INT8 alone.
+
+        What INT8 is made from must not pass with the noise that INT8 may have.
+        """
+        quantizes = any(one.precision is Precision.INT8 for one in self.wanted)
+        if not quantizes or wanted.precision is Precision.INT8 or wanted in self.wanted:
+            return self.judging
+        return replace(self.judging, min_sqnr=None)
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of the order."""

@@ -20,6 +20,7 @@ from .manifest_file import read_manifest, without, write_manifest
 from .order import Order
 from .plan import Step
 from .subject import Subject
+from .worst import drop_worst
 
 _HINT = "give another -o, or --overwrite to move them to replaced/"
 
@@ -89,6 +90,7 @@ def begin_record(
     if not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
     folder.set_aside(known.files)
+    drop_worst(folder.path, *(artifact.name for artifact in known.artifacts))
     write_manifest(fresh, folder.path)
     return fresh
 

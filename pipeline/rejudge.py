@@ -17,6 +17,7 @@ from .order import Judging
 from .recorded import changed_file, manifest_of
 from .revalidate import with_verdict
 from .stage import Stage
+from .worst import place_worst
 
 
 def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Manifest:
@@ -96,11 +97,9 @@ def _restored(
     place.accept(files, place.path / REJECTED)
     back = replace(artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance)
     slim = without(manifest, {artifact.name})
-    return replace(
-        slim,
-        artifacts=(*slim.artifacts, back),
-        verdicts=(*slim.verdicts, replace(verdict, artifact=name)),
-    )
+    verdict = replace(verdict, artifact=name)
+    verdict = place_worst(verdict, place.path, back.files[0].name, was=artifact.name)
+    return replace(slim, artifacts=(*slim.artifacts, back), verdicts=(*slim.verdicts, verdict))
 
 
 def _plain(name: str) -> str:

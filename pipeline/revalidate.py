@@ -18,6 +18,7 @@ from ..core.verdict import State, Verdict
 from ..validators.tolerance import tolerance_for
 from .accuracy import LabelledFeeds, labelled_for
 from .branches import accepting, look, watch
+from .feeding import redrawn
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import without, write_manifest
@@ -79,6 +80,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
             manifest,
             steps=tuple(a.name for a in manifest.artifacts),
             failures=(),
+            feeds=redrawn(manifest.feeds, subject.feeds, stage),
             branches=watch(subject, judging.accept, stage, then=manifest),
         )
         for artifact in manifest.artifacts:
@@ -94,6 +96,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
                 subject=subject,
                 stage=stage,
                 settings=settings or {},
+                manifest=manifest,
                 aside=place.workplace(artifact.name),
                 worst=worst_of(manifest, artifact),
                 labelled=labelled,
@@ -116,6 +119,7 @@ class _Again:
     subject: Subject
     stage: Stage
     settings: Mapping[str, str]
+    manifest: Manifest
     aside: Path
     worst: WorstFeed | None
     labelled: LabelledFeeds | None = None
@@ -134,7 +138,8 @@ class _Again:
         candidate = replace(candidate, settings=self.settings, aside=self.aside)
         subject = with_found(self.subject, self.worst, self.folder)
         verdict = prove(candidate, subject, judging, self.stage, held_out=held_out)
-        return look(self.subject, judging.accept).judged(verdict, self.artifact.frozen)
+        seen = look(self.subject, judging.accept, then=self.manifest)
+        return seen.judged(verdict, self.artifact.frozen)
 
 
 def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:

@@ -131,7 +131,8 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
         held_out = refer(recorded.held_out, subject, stage) if recorded.held_out else ()
         watch(subject, judging.accept, stage, then=recorded.manifest)
         verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)
-        return look(subject, judging.accept).judged(verdict, recorded.frozen)
+        seen = look(subject, judging.accept, then=recorded.manifest)
+        return seen.judged(verdict, recorded.frozen)
 
 
 def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show

@@ -10,6 +10,7 @@ from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
+from ..core.names import unknown
 from ..core.records import Checkpoint
 from ..core.signature import InputSpec, Signature, resolve
 from ..sources.eager import Eager, open_eager
@@ -83,7 +84,7 @@ def open_subject(
         stage.note(f"inputs as the {_teller(source)} says: {_shown(settled)}")
     for note in loaded.notes:
         stage.note(note)
-    return _refer(
+    subject = _refer(
         Subject(
             checkpoint=checkpoint,
             signature=settled,
@@ -97,6 +98,11 @@ def open_subject(
         samples,
         stage,
     )
+    outputs = subject.signature.outputs
+    for name in judging.by_output:
+        if name not in outputs:
+            raise unknown("output in the tolerances", name, outputs)
+    return subject
 
 
 def _teller(source: Source) -> str:

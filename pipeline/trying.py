@@ -97,7 +97,8 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         aside=product.workplace,
     )
     held_out = held_out_for(step.wanted.precision, bench)
-    verdict = prove(candidate, bench.subject, bench.order.judging, bench.stage, held_out=held_out)
+    judging = bench.order.judging_of(step.wanted)
+    verdict = prove(candidate, bench.subject, judging, bench.stage, held_out=held_out)
     branches = look(bench.subject, bench.order.judging.accept)
     frozen = _frozen(step, way, parent, product.converted, bench)
     verdict = branches.judged(verdict, frozen)

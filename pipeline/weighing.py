@@ -95,13 +95,11 @@ def _failed(verdict: Verdict, error: ModelcError) -> Verdict:
     state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
     if verdict.state is State.FAILED:
         state = State.FAILED
-    told = f"on labelled data: {error.message}"
-    return replace(verdict, state=state, reason="; ".join(filter(None, (verdict.reason, told))))
+    return replace(verdict.refused(f"on labelled data: {error.message}"), state=state)
 
 
 def _with(verdict: Verdict, accuracy: Accuracy) -> Verdict:
     refusal, doubt = refusal_of(accuracy), doubt_of(accuracy)
     if refusal:
-        reason = "; ".join(filter(None, (verdict.reason, refusal)))
-        verdict = replace(verdict, state=State.FAILED, reason=reason)
+        verdict = verdict.refused(refusal)
     return _noted(verdict, doubt) if doubt else verdict

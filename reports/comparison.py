@@ -80,7 +80,7 @@ def _notes(before: Manifest, after: Manifest) -> Iterator[str]:
     )
     for what, then, now in pairs:
         if then != now:
-            yield one_line(f"another {what}: {then} before, {now} now")
+            yield one_line(f"{what}: {then} before, {now} now")
     for name in dict.fromkeys((*before.environment, *after.environment)):
         then, now = before.environment.get(name, "none"), after.environment.get(name, "none")
         if then != now:

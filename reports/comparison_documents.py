@@ -18,7 +18,7 @@ from .words import counted, day_text, short
 TITLES = {
     Change.WORSE: "Worse",
     Change.BETTER: "Better",
-    Change.TOLD: "Not comparable",
+    Change.TOLD: "For information",
     Change.NOISE: "Within the margin",
     Change.SAME: "The same",
 }

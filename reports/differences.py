@@ -68,10 +68,12 @@ def measures_of(name: str, then: Row, now: Row) -> Iterator[Measure]:
     yield Measure(artifact=name, measure="verdict", change=change, before=str(then.outcome),
                   after=str(now.outcome), why="" if step >= 0 else now.reason)  # fmt: skip
     if then.artifact is None or now.artifact is None:
-        return
+        return  # a failed or pending step has nothing else to compare
     precision = now.artifact.precision
     if then.verdict is not None and now.verdict is not None:
         yield from _rooms(name, then, now, MARGIN_DB[precision])
+    if Outcome.PASSED not in (then.outcome, now.outcome) or step:
+        return  # that a wrong artifact is small or fast says nothing
     yield _size(name, then.artifact.size, now.artifact.size)
     if then.artifact.latency is not None and now.artifact.latency is not None:
         yield _latency(name, then.artifact.latency, now.artifact.latency)

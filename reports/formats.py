@@ -9,6 +9,8 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from . import html_page, json_document, junit, markdown, sarif
 
+_HTML = f'<meta name="generator" content="{html_page.GENERATOR}">'
+
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
@@ -26,7 +28,7 @@ class Format:
 
 FORMATS = (
     Format(name="html", file="report.html", summary="a page that opens from disk",
-           mark=f'<meta name="generator" content="{html_page.GENERATOR}">', render=html_page.render),
+           mark=_HTML, render=html_page.render),
     Format(name="md", file="report.md", summary="Markdown for a pull request, under 60 kB",
            mark=markdown.MARK, render=markdown.render),
     Format(name="junit", file="report.junit.xml", summary="a test case per artifact and feed",

@@ -49,8 +49,8 @@ def banner(rows: tuple[Row, ...], manifest: Manifest) -> Markup:
     room = [row.verdict.headroom for row in rows if row.verdict and row.outcome is Outcome.PASSED]
     least = min((value for value in room if value is not None), default=None)
     numbers = [(str(found[one]), WORDS[one], str(one)) for one in _ORDER if found[one]]
-    numbers += [(decibels(least), "least headroom", "plain")] if least is not None else []
-    numbers += [(str(len(feeds_of(manifest))), "feeds", "plain")]
+    numbers += [(decibels(least), "least headroom", "neutral")] if least is not None else []
+    numbers += [(str(len(feeds_of(manifest))), "feeds", "neutral")]
     tiles = [
         tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
         for value, label, kind in numbers

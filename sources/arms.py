@@ -13,9 +13,19 @@ from .syntax import Span, Test, within
 
 _Trace: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type that sys.settrace wants
 Place: TypeAlias = tuple[str, int]  # file and line
-_OTHER, _TESTING, _TAKEN = 0, 1, 2
+_OTHER, _TESTING, _TAKEN, _NOWHERE = range(4)
 _WORD = 2  # bytes of an instruction
 _JUMPS = frozenset(code for name, code in dis.opmap.items() if "_IF_" in name)
+_TURN = dis.opmap["FOR_ITER"]
+# What a comprehension does with an element carries the place of its last condition.
+_CARRIED = frozenset(
+    dis.opmap[name]
+    for name in ("LIST_APPEND", "SET_ADD", "MAP_ADD", "YIELD_VALUE", "RESUME", "POP_TOP")
+) | frozenset(
+    code
+    for name, code in dis.opmap.items()
+    if name.startswith(("JUMP", "RETURN")) and code not in _JUMPS
+)
 
 
 def arms_of(run: Callable[[], object], tests: Sequence[Test]) -> tuple[str, ...]:
@@ -82,7 +92,7 @@ class _Watch:
                     part = parts[frame.f_lasti // _WORD]
                     if part == _TESTING:
                         testing.add(index)
-                    elif index in testing:
+                    elif part != _NOWHERE and index in testing:
                         testing.discard(index)
                         self.ways[index].append("T" if part == _TAKEN else "F")
             return follow
@@ -105,22 +115,27 @@ class _Watch:
 def _parts(code: CodeType, test: Test) -> bytes:
     """Of each instruction: whether it is of the test, of what follows where it holds, of neither.
 
-    An instruction without a place of its own belongs to the one before it; so does a conditional
-    jump, whose place is the whole statement's.
+    A conditional jump belongs to the instruction before it, as its place is the whole statement's;
+    what has no place says nothing.
     """
     found = bytearray()
     before = _OTHER
     for operation, place in zip(code.co_code[::_WORD], code.co_positions(), strict=True):
         first, last, column, end = place
-        if operation in _JUMPS or first is None or last is None or column is None or end is None:
+        if operation in _JUMPS:
             found.append(before)
+        elif first is None or last is None or column is None or end is None:
+            found.append(_NOWHERE)
         else:
-            found.append(_part((first, column, last, end), test))
+            found.append(_part(operation, (first, column, last, end), test))
         before = found[-1]
     return bytes(found)
 
 
-def _part(span: Span, test: Test) -> int:
-    if within(span, test.span):
-        return _TESTING
+def _part(operation: int, span: Span, test: Test) -> int:
+    if test.kind == "for":
+        if operation == _TURN and span in (test.span, test.whole):
+            return _TESTING
+    elif within(span, test.span):
+        return _NOWHERE if operation in _CARRIED else _TESTING
     return _TAKEN if any(within(span, taken) for taken in test.taken) else _OTHER

@@ -100,7 +100,7 @@ class _Sources:
 
 
 def watch_branches(
-    feeds: Sequence[tuple[str, Feed]], example: Feed, watch: Watch, run: Run
+    feeds: Sequence[tuple[str, Feed]], example: Feed | None, watch: Watch, run: Run
 ) -> Watched:
     """Watch eager on the feeds that artifacts are judged on, and on the one that is captured.
 
@@ -109,11 +109,11 @@ def watch_branches(
 
     Args:
         feeds: by name, each of which eager takes.
-        example: the feed that is captured.
+        example: the feed that was captured; None where that is not known: the first stands for it.
         watch: runs one feed and gives the conversions that it saw.
         run: runs one feed plainly.
     """
-    named = [(EXAMPLE, example), *feeds]
+    named = [*feeds] if example is None else [(EXAMPLE, example), *feeds]
     sources = _Sources()
     try:
         runs = _collect(named, watch, sources)
@@ -122,7 +122,7 @@ def watch_branches(
             ways = {name: arms_of(lambda feed=feed: run(feed), sources.tests) for name, feed in named}  # type: ignore[misc]  # the default binds the loop's feed
     except Exception as error:  # an instrumented run may fail where the plain one did not
         return Watched(incomplete=first_line(error))
-    order = [name for name, _ in feeds]
+    order = [*(name for name, _ in feeds), *([] if example is None else [EXAMPLE])]
     found = [
         *(_branch(test, index, ways, order, sources) for index, test in enumerate(sources.tests)),
         *(_value(held, order, sources) for held in sources.held),
@@ -164,10 +164,11 @@ def _branch(
     test: Test, index: int, ways: dict[str, tuple[str, ...]], order: list[str], sources: _Sources
 ) -> Found:
     arms: dict[str, str] = {}
-    for name in (*order, EXAMPLE):
+    for name in order:
         for way in dict.fromkeys(ways[name][index]):
             arms.setdefault(_ARMS[way], name)
-    others = tuple(name for name in order if ways[name][index] != ways[EXAMPLE][index])
+    captured = ways[_captured(order)][index]
+    others = tuple(name for name in order if ways[name][index] != captured)
     record = BranchRecord(
         file=shortest(test.file),
         line=test.line,
@@ -185,8 +186,8 @@ def _branch(
 
 def _value(held: Held, order: list[str], sources: _Sources) -> Found:
     values = sources.values[held]
-    then = values.get(EXAMPLE)
-    others = tuple(name for name in order if values.get(name) != then)
+    captured = values.get(_captured(order))
+    others = tuple(name for name in order if values.get(name) != captured)
     record = BranchRecord(
         file=shortest(held.file),
         line=held.line,
@@ -197,6 +198,11 @@ def _value(held: Held, order: list[str], sources: _Sources) -> Found:
         same=not others,
     )
     return Found(record=record, places=frozenset(sources.places[held]), others=others)
+
+
+def _captured(order: list[str]) -> str:
+    """The feed that was captured, or the one that stands for it."""
+    return EXAMPLE if EXAMPLE in order else order[0]
 
 
 def _place(conversion: Conversion) -> Place:

@@ -154,12 +154,12 @@ class Eager:
             )
         return self.notes
 
-    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed) -> Watched:
+    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> Watched:
         """Which branches depend on tensor data, and which of the feeds take which arm.
 
         Asked again for the same feeds, it answers from memory.
         """
-        names = tuple(name for name, _ in feeds)
+        names = (*(name for name, _ in feeds), *(() if example is None else ("",)))
         if self._watched is None or self._watched[0] != names:
             found = watch_branches(feeds, example, self._watch, self._tensors)
             self._watched = names, found

@@ -36,7 +36,10 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A branch in the source: where its condition stands, and where what is done if it holds."""
+    """A branch in the source: where its condition stands, and where what is done if it holds.
+
+    `whole` is the statement or expression with all its arms.
+    """
 
     __test__ = False  # no test case of pytest's
 
@@ -45,6 +48,7 @@ class Test:
     line: int
     condition: str
     span: Span
+    whole: Span
     taken: tuple[Span, ...]
 
 
@@ -208,7 +212,13 @@ def _branch(
     if isinstance(node, (ast.For, ast.AsyncFor)):
         text = f"{_text(file, node.target)} in {text}"
     yield Test(
-        file=file, kind=kind, line=line, condition=text, span=span_of(condition), taken=taken
+        file=file,
+        kind=kind,
+        line=line,
+        condition=text,
+        span=span_of(condition),
+        whole=span_of(node),
+        taken=taken,
     )
 
 

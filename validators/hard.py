@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,6 +25,7 @@ BATCHES = (1, 2, 3, 7)
 MAGNITUDE = 1000.0
 _COMBINED = 3  # dynamic dims of which all corners are drawn: 8 less `min` and `max`
 _FEW_ROWS = 2  # rows of a feed that is about values alone: what they do shows on few
+_LARGE_ROW = 1 << 16  # elements: of rows as large as an image of 150 x 150, one has to do
 
 _Change: TypeAlias = "Callable[[_Hard, InputSpec, Array], Array | None]"
 
@@ -35,7 +37,7 @@ def hard_feeds(
 
     Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or
     `lowest:<dim>` and `highest:<dim>` where there are more than three; `odd`; `batch-1`, `-2`, `-3`
-    and `-7`. Rows: `repeated`. Values, with no more than two rows: `zeros`, `constant`, `small`,
+    and `-7`. Rows: `repeated`. Values, with one or two rows: `zeros`, `constant`, `small`,
     `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`, `mask-holes`, `mask-one`. What
     would say nothing new (a size that is drawn already, values as another feed has) is left out.
 
@@ -161,8 +163,17 @@ def _base(drawer: Drawer) -> NamedFeed:
     sizes = {name: dim.opt for name, dim in drawer.signature.dynamic_dims.items()}
     batch = batch_of(drawer.signature)
     if batch is not None and batch.name:
-        sizes[batch.name] = max(batch.low, min(batch.opt, _FEW_ROWS))
+        rows = 1 if _row_size(drawer.signature, batch) > _LARGE_ROW else _FEW_ROWS
+        sizes[batch.name] = max(batch.low, min(batch.opt, rows))
     return drawer.feed(OPT, sizes)
+
+
+def _row_size(signature: Signature, batch: Dim) -> int:
+    """Elements of one row over all inputs, at the opt sizes."""
+    return sum(
+        math.prod(dim.opt for dim in spec.dims if dim.name != batch.name)
+        for spec in signature.inputs
+    )
 
 
 def _same(one: Feed, other: Feed) -> bool:

@@ -115,11 +115,17 @@ def bootstrap(
 
 
 def percentile_interval(drops: Sequence[float]) -> Interval:
-    """The middle `CONFIDENCE` of resampled drops; those that are no number are left out."""
+    """The middle `CONFIDENCE` of resampled drops, without those that are not defined (infinite).
+
+    Raises:
+        ValueError: none is defined.
+    """
     import numpy as np
 
     found = [one for one in drops if math.isfinite(one)]
+    if not found:
+        raise ValueError("no resample has a defined drop")
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(found, [tail, 1 - tail]) if found else (-math.inf, math.inf)
-    method = f"paired bootstrap, {len(found)} resamples"
+    low, high = np.quantile(found, [tail, 1 - tail])
+    method = f"paired bootstrap, {len(found):,} resamples"
     return Interval(low=float(low), high=float(high), method=method)

@@ -95,17 +95,28 @@ def newly_broken(eager: Answers, artifact: Answers, start: int, stop: int) -> li
 
 
 def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interval:
-    """The bootstrap of a metric of all samples: as many resamples as its own speed allows."""
+    """The bootstrap of a metric of all samples: as many resamples as its own speed allows.
+
+    A metric may be undefined on a resample, as a recall where its class was not drawn: such
+    resamples are left out, as long as most are not.
+    """
     import numpy as np
 
     chance, count = np.random.default_rng(0), len(eager)
     drops: list[float] = []
-    began = time.monotonic()
-    while len(drops) < _MOST:
-        if len(drops) >= _FEWEST and time.monotonic() - began > SECONDS:
-            break
+    began, tried, last = time.monotonic(), 0, ""
+    while tried < _MOST and (tried < _FEWEST or time.monotonic() - began < SECONDS):
+        tried += 1
         places: Sequence[int] = chance.integers(count, size=count).tolist()
-        drops.append(drop_of(metric, eager.at(metric, places), artifact.at(metric, places)))
+        try:
+            drops.append(drop_of(metric, eager.at(metric, places), artifact.at(metric, places)))
+        except UsageError as error:
+            last = error.message
+    if 2 * len(drops) < tried:
+        raise UsageError(
+            f"no interval: on {tried - len(drops):,} of {tried:,} resamples {last}",
+            hint="give more samples, or make it a metric of one sample: fn.per_sample = True",
+        )
     return percentile_interval(drops)
 
 

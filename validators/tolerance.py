@@ -20,12 +20,14 @@ _RANGES = {
 }
 
 TOLERANCES: dict[Precision, Tolerance] = {
+    # By the noise floor: twice the largest ratio that a good conversion measured (2.5, see
+    # docs/validation.md). Where float64 is not to be had, by the other numbers.
     # The same float32 weights, summed in another order: each sum errs by a few units of roundoff
     # (2^-24 = 6e-8), deep models reach about 1e-6 of the peak (110 dB and better). rtol is 100
     # times that, 90 dB is a noise of 3e-5 of the signal's RMS. A layer off by 1 % is far outside;
     # one weight in a million need not be, and no fixed limit tells that from roundoff.
     # atol is for outputs whose own scale is 1e-2 and below, where cancellation sets the error.
-    Precision.FP32: Tolerance(atol=1e-6, rtol=1e-4, min_sqnr=90.0, floor_factor=4.0),
+    Precision.FP32: Tolerance(atol=1e-6, rtol=1e-4, min_sqnr=90.0, floor_factor=5.0),
     # Each weight is rounded to 11 bits (2^-11 = 5e-4, 66 dB as one rounding); over the layers of
     # real models 55 to 75 dB remain. 40 dB (1 % of the RMS) leaves room for deep or badly scaled
     # models, and still refuses what is wrong rather than rounded: a swapped or lost layer gives

@@ -24,11 +24,17 @@ class Anchor:
 
 
 def anchors_of(
-    probe: Probe, forms: Mapping[str, Form], values: Sequence[Value]
+    probe: Probe, forms: Mapping[str, Form], values: Sequence[Value], names: Sequence[str]
 ) -> tuple[Anchor, ...]:
     """One anchor for each module call that the artifact has a tensor for, in order of execution.
 
     Where several modules end in the same tensor, the innermost one stands for it.
+
+    Args:
+        probe: the artifact.
+        forms: of its tensors.
+        values: eager's.
+        names: of eager's outputs, in the order of the model's own.
     """
     graph = _Graph(probe, forms)
     by_order = {value.order: value for value in values}
@@ -36,7 +42,8 @@ def anchors_of(
     for path, calls in _calls(values).items():
         scopes = graph.scopes(path, len(calls))
         for leaves, scope in zip(calls, scopes, strict=False):
-            for tensor, value in graph.ends(scope, leaves):
+            pairs = graph.ends(scope, leaves) if path else graph.outputs(probe, names, leaves)
+            for tensor, value in pairs:
                 inner = value if value.same is None else by_order[value.same]
                 anchor = graph.anchor(tensor, inner)
                 known = found.get(tensor)
@@ -104,6 +111,17 @@ class _Graph:
                 yield fitting[-1], wanted[0]
             elif len(wanted) == len(fitting):
                 yield from zip(fitting, wanted, strict=True)
+
+    def outputs(
+        self, probe: Probe, names: Sequence[str], leaves: list[Value]
+    ) -> Iterator[tuple[str, Value]]:
+        """The artifact's outputs beside the model's own, by name."""
+        if len(names) != len(leaves):
+            return
+        for name, leaf in zip(names, leaves, strict=True):
+            tensor = probe.ends.get(name, "")
+            if tensor in self._makers and self._fits(tensor, leaf.shape):
+                yield tensor, leaf
 
     def _fits(self, tensor: str, shape: tuple[int, ...]) -> bool:
         form = self._forms.get(tensor)

@@ -15,8 +15,10 @@ from ...core.manifest import Manifest
 from ...core.precision import Precision
 from ...core.probe import Probed
 from ...core.records import Artifact
+from ...validators.judge import Reference
+from ..beyond import beyond_of
 from ..folder import REJECTED, opened
-from ..held_out import refer, stored
+from ..held_out import loose_feeds, refer, stored
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
 from ..recorded import Moved, as_recorded, changed_file, check_same, recorded_source
@@ -75,17 +77,21 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     looking, judging = looking or Looking(), judging or Judging()
     target = _probed(path)
     record = _record_of(path)
-    suspect = Suspect(
-        name=path.name if record is None else record.artifact.name,
-        path=path,
-        target=target,
-        precision=precision or _precision(path, target, record),
-        device=judging.device or "cpu",
-    )
     out = looking.out or (None if record is None else record.folder)
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
         stage = Stage(tell=tell, logs=Path(logs))
-        subject = _subject(path, source, record, judging, moved or Moved(), stage)
+        subject, held_out = _subject(path, source, record, judging, moved or Moved(), stage)
+        low = precision or _precision(path, target, record)
+        loose = loose_feeds(subject, held_out) | beyond_of(subject.references, low)
+        subject = replace(subject, references=(*subject.references, *held_out))
+        suspect = Suspect(
+            name=path.name if record is None else record.artifact.name,
+            path=path,
+            target=target,
+            precision=low,
+            device=judging.device or "cpu",
+            loose=loose,
+        )
         result = locate(
             suspect, subject, stage, feed=looking.feed, memory=looking.memory, out=out
         )
@@ -145,13 +151,13 @@ def _subject(  # noqa: PLR0913, PLR0917 - what is asked, what is recorded, where
     judging: Judging,
     moved: Moved,
     stage: Stage,
-) -> Subject:
-    """Eager and its feeds: as recorded where that is to be used, else as the source says."""
+) -> tuple[Subject, tuple[Reference, ...]]:
+    """Eager on its feeds, as recorded where that is to be used, and on held-out samples."""
     if source is not None and record is not None and not (source.inputs or source.samples):
         moved = replace(moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle)
         source = None
     if source is not None:
-        return open_subject(source, read_checkpoint(source, stage), judging, stage)
+        return open_subject(source, read_checkpoint(source, stage), judging, stage), ()
     if record is None:
         raise UsageError(
             f"no manifest beside {path} knows it, so there is nothing to compare it with",
@@ -166,8 +172,7 @@ def _subject(  # noqa: PLR0913, PLR0917 - what is asked, what is recorded, where
     judging = as_recorded(judging, record.manifest)
     subject = open_subject(found, checkpoint, judging, stage, record.manifest.signature)
     held_out = stored(record.artifact, record.folder)
-    more = refer(held_out, subject, stage) if held_out else ()
-    return replace(subject, references=(*subject.references, *more))
+    return subject, refer(held_out, subject, stage) if held_out else ()
 
 
 def _kept(

@@ -31,7 +31,7 @@ class Bench:
         self.forms = probe.forms(feed)
         self.makers = {out: node for node in probe.nodes for out in node.outputs}
         self.place = {node.name: place for place, node in enumerate(probe.nodes)}
-        self.anchors = anchors_of(probe, self.forms, self.values)
+        self.anchors = anchors_of(probe, self.forms, self.values, tuple(self.outputs))
         self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
 
     def tape(self, arrays: Collection[int] = (), operations: Collection[int] = ()) -> Tape:

@@ -15,7 +15,6 @@ from .weights import differing
 
 _HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
 _GAIN = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
-_HALVES = ("10", "16", "f16", "bf16")  # what a cast to half says, in ONNX and in OpenVINO
 _SATURATED = 0.001
 
 
@@ -60,14 +59,7 @@ def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
 
 def _in_half(culprit: Culprit, precision: Precision) -> bool:
     """Whether these nodes round to half."""
-    casts = [n for n in culprit.nodes if n.operator in ("Cast", "Convert")]
-    says = any(
-        text in _HALVES
-        for node in casts
-        for key, text in node.attributes.items()
-        if key in ("to", "destination_type")
-    )
-    return says or precision is Precision.FP16
+    return precision is Precision.FP16 or any(node.half for node in culprit.nodes)
 
 
 def _lowered(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noqa: ARG001 - one form
@@ -81,29 +73,21 @@ def _saturated(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     """A quantizer whose scale does not reach what eager's values reach."""
     import numpy as np
 
+    reaches = [(node, bench.probe.reach(node)) for node in culprit.nodes]
+    if all(reach is None for _, reach in reaches):
+        return ""
     inner = {**culprit.given, **_inner(culprit, bench)}
-    for node in culprit.nodes:
-        if node.operator != "QuantizeLinear" or not node.inputs or not node.constants:
+    for node, reach in reaches:
+        values = None if reach is None else inner.get(reach.tensor)
+        if reach is None or values is None:
             continue
-        values = inner.get(node.inputs[0])
-        constants = [bench.probe.constant(name) for name in node.constants]
-        if values is None:
-            continue
-        scale = constants[0].astype(np.float64)
-        zero = constants[1] if len(constants) > 1 else np.zeros((), np.uint8)
-        info = np.iinfo(zero.dtype)
-        axis = int(node.attributes.get("axis", "1"))
-        if scale.size > 1:
-            shape = [1] * values.ndim
-            shape[axis] = -1
-            scale, zero = scale.reshape(shape), zero.reshape(shape)
-        low, high = (info.min - zero.astype(np.int64)) * scale, (info.max - zero.astype(np.int64)) * scale
-        out = float(np.mean((values < low - scale) | (values > high + scale)))
-        if out > _SATURATED:
+        beyond = (values < reach.low - reach.scale) | (values > reach.high + reach.scale)
+        share = float(np.mean(beyond))
+        if share > _SATURATED:
             return (
-                f"the quantizer {node.name} saturates: {out:.1%} of its input lies beyond "
-                f"{float(np.min(low)):.3g}..{float(np.max(high)):.3g} (scale "
-                f"{float(scale.flat[0]):.3g}), which reaches {float(values.min()):.3g}.."
+                f"the quantizer {node.name} saturates: {share:.1%} of its input lies beyond "
+                f"{float(np.min(reach.low)):.3g}..{float(np.max(reach.high)):.3g} (scale "
+                f"{float(reach.scale.flat[0]):.3g}); it holds {float(values.min()):.3g}.."
                 f"{float(values.max()):.3g}"
             )
     return ""

@@ -7,15 +7,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.errors import UsageError
-from ...core.events import Tell, silence
+from ...core.contract import Outputs
 from ...core.findings import Layer, Localisation
 from ...core.names import unknown
 from ...core.precision import Precision
-from ...core.probe import Probe, Probed
+from ...core.probe import Probed
 from ...validators.judge import Reference
-from ..order import Judging, Source
-from ..recorded import Moved
 from ..stage import Stage
 from ..subject import Subject
 from . import reproducer
@@ -33,13 +30,17 @@ _SAME = 0.1  # dB
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """An artifact to look into: `name` is for messages and records."""
+    """An artifact to look into: `name` is for messages and records.
+
+    `loose` are feeds on which it need not be right, such as those it was not calibrated for.
+    """
 
     name: str
     path: Path
     target: Probed
     precision: Precision
     device: str = "cpu"
+    loose: frozenset[str] = frozenset()
 
 
 def locate(
@@ -95,16 +96,21 @@ def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> Reference:
             if reference.feed.name == feed:
                 return reference
         raise unknown("feed", feed, [one.feed.name for one in subject.references])
+    counting = [one for one in subject.references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, subject.signature)
     with opened as runner:
-        scores = []
-        for reference in subject.references:
-            outputs = runner.run(reference.feed.arrays)
-            pairs = zip(reference.outputs.values(), outputs.values(), strict=False)
-            ratios = [sqnr(one, two) for one, two in pairs if one.dtype.kind == "f"]
-            worst = min((r for r in ratios if r is not None), default=math.inf)
-            scores.append(worst)
-    return subject.references[scores.index(min(scores))]
+        scores = [_score(one, runner.run(one.feed.arrays)) for one in counting]
+    return counting[scores.index(min(scores))]
+
+
+def _score(reference: Reference, outputs: Outputs) -> float:
+    """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
+    ratios = [
+        sqnr(array, outputs[name]) if name in outputs else WORST
+        for name, array in reference.outputs.items()
+        if array.dtype.kind == "f"
+    ]
+    return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
 
 def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Localisation:

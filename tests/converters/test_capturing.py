@@ -53,22 +53,29 @@ class Kept(nn.Module):
 
 
 def test_a_frozen_branch_is_the_users_file_and_line(job_of: JobOf) -> None:
-    _, frozen = traced(job_of(gate(), GATE, capture=Capture.TRACE))
-    assert frozen == (branch_of_gate(),)
+    assert traced(job_of(gate(), GATE, capture=Capture.TRACE)).frozen == (branch_of_gate(),)
 
 
 def test_a_frozen_branch_is_told_once(job_of: JobOf) -> None:
-    _, frozen = traced(job_of(Twice(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
-    assert [Path(branch.file) for branch in frozen] == [Path(__file__)]
+    made = traced(job_of(Twice(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
+    assert [Path(branch.file) for branch in made.frozen] == [Path(__file__)]
+
+
+def test_what_the_tracer_says_of_a_line_is_told_once_in_a_sentence(job_of: JobOf) -> None:
+    (warned,) = traced(job_of(gate(), GATE, capture=Capture.TRACE)).warned
+    assert (warned.file, warned.line) == (branch_of_gate().file, branch_of_gate().line)
+    assert warned.kind == "TracerWarning"
+    assert warned.text.startswith("Converting a tensor to a Python boolean")
+    assert "\n" not in warned.text
 
 
 def test_a_trace_without_branches_froze_none(job_of: JobOf) -> None:
-    assert traced(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]"))[1] == ()
+    assert traced(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]")).frozen == ()
 
 
 def test_torchs_own_checks_of_shapes_are_no_branches(job_of: JobOf) -> None:
     module = nn.LSTM(3, 2, batch_first=True)
-    assert traced(job_of(module, "x:float32[batch=1..4,seq=2..8,3]"))[1] == ()
+    assert traced(job_of(module, "x:float32[batch=1..4,seq=2..8,3]")).frozen == ()
 
 
 def test_export_refuses_a_branch_on_values_and_says_where(job_of: JobOf) -> None:
@@ -131,8 +138,8 @@ def test_every_way_out_of_a_tensor_is_a_frozen_place(
         def forward(self, x: Tensor) -> Tensor:
             return frozen(x)
 
-    _, found = traced(job_of(Leaves(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
-    assert [Path(branch.file) for branch in found] == [Path(__file__)]
+    found = traced(job_of(Leaves(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
+    assert [Path(branch.file) for branch in found.frozen] == [Path(__file__)]
 
 
 def test_a_library_whose_name_begins_as_torchs_is_not_torch() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-INPUT = "x:float32[batch=1..4,3,16,16]"
 OUTLIERS = 1000.0  # times the other channels
 PIXELS = 200.0  # the size of box coordinates, beside scores in 0..1
 

@@ -23,8 +23,10 @@ from modelc.pipeline.order import Judging, Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
 from modelc.pipeline.run import run
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
-INPUT = "x:float32[batch=1..4,3,16,16]"
+INPUT = "x:float32[batch=1..4,3,16,16]{-5..5}"
 
 
 @pytest.fixture(scope="module")
@@ -96,31 +98,35 @@ def chosen_of(artifact: Artifact) -> tuple[str, ...]:
     return point.kept
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "openvino", "tensorrt-onnx"])
-@pytest.mark.parametrize(
-    ("name", "db", "most", "guilty"),
-    [("outliers", 22.0, 3, {"blocks.5"}), ("detector", 26.0, 3, {"box", "score"})],
-)
 def test_planted_layers_are_returned_and_most_stay_in_int8(
-    ordered: Callable[..., Order], target: str, name: str, db: float, most: int, guilty: set[str]
+    ordered: Callable[..., Order], target: str
 ) -> None:
-    manifest = run(ordered(name, target, min_sqnr=db))
+    manifest = run(ordered("outliers", target, min_sqnr=22.0))
     assert manifest.exit_code == 0, manifest.verdicts
     artifact = int8_of(manifest)
     verdict = manifest.verdict_of(artifact.name)
     assert verdict is not None
     assert verdict.sqnr is not None
-    assert verdict.sqnr >= db
+    assert verdict.sqnr >= 22.0
     plain, *_ = artifact.tradeoffs
     assert plain.kept == ()
-    if not plain.passed:
-        kept = chosen_of(artifact)
-        assert 1 <= len(kept) <= most
-        assert guilty & {title.partition(" ")[0] for title in kept}
+    assert (plain.sqnr or 0.0) < 3.0
+    kept = {title.partition(" ")[0] for title in chosen_of(artifact)}
+    assert len(kept) <= 3
+    assert "blocks.5" in kept
     assert artifact.coverage is not None
-    products = sum(artifact.coverage.layers.values())
-    assert artifact.coverage.layers["int8"] >= products - most
+    assert artifact.coverage.layers["int8"] >= 7
+
+
+def test_a_join_of_boxes_and_scores_is_returned_and_every_product_stays(
+    ordered: Callable[..., Order],
+) -> None:
+    artifact = int8_of(run(ordered("detector", "onnx", min_sqnr=30.0)))
+    assert (artifact.tradeoffs[0].sqnr or 0.0) < 3.0
+    assert chosen_of(artifact) == ("Concat node_cat",)
+    assert artifact.coverage is not None
+    assert artifact.coverage.layers == {"int8": 7}
 
 
 def test_a_net_that_plain_int8_ruins_holds_with_the_planted_layers_in_float(
@@ -130,20 +136,15 @@ def test_a_net_that_plain_int8_ruins_holds_with_the_planted_layers_in_float(
     artifact = int8_of(manifest)
     assert (artifact.tradeoffs[0].sqnr or 0.0) < 3.0
     kept = chosen_of(artifact)
-    assert {title.partition(" ")[0] for title in kept} == {"blocks.4", "blocks.5"}
-    assert artifact.coverage is not None
-    assert artifact.coverage.layers == {"int8": 8, "fp32": 2}
-    assert [node in artifact.options["kept"] for node in ("node_Conv_5", "node_Conv_6")]
+    assert {title.partition(" ")[0] for title in kept} >= {"blocks.4", "blocks.5"}
+    assert len(kept) <= 3
+    nodes = artifact.options["kept"].split(", ")
+    assert {"node_Conv_5", "node_Conv_6"} <= set(nodes)
+    fewer = [p for p in artifact.tradeoffs if set(p.kept) < set(kept)]
+    assert len(fewer) > 1
+    assert not any(point.passed for point in fewer)
     assert not (tmp_path / "out" / "rejected").exists()
     assert read_manifest(tmp_path / "out") == manifest
-
-
-def test_the_kept_layers_are_the_fewest_that_hold(ordered: Callable[..., Order]) -> None:
-    artifact = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0)))
-    kept = set(chosen_of(artifact))
-    fewer = [p for p in artifact.tradeoffs if set(p.kept) < kept]
-    assert fewer
-    assert not any(point.passed for point in fewer)
 
 
 def test_what_is_recorded_is_what_is_there(ordered: Callable[..., Order], tmp_path: Path) -> None:
@@ -191,6 +192,15 @@ def test_without_int8_it_is_a_tolerance_and_nothing_else(
     assert manifest.passed
     assert manifest.artifacts[0].tradeoffs == ()
     assert not (tmp_path / "cache" / "tradeoffs").exists()
+
+
+def test_what_int8_is_made_from_is_not_judged_by_its_budget(ordered: Callable[..., Order]) -> None:
+    manifest = run(ordered("detector", "onnx", min_sqnr=1.0))
+    parent, artifact = manifest.verdict_of("onnx"), manifest.verdict_of("onnx-int8")
+    assert parent is not None
+    assert artifact is not None
+    assert artifact.tolerance.min_sqnr == 1.0
+    assert parent.tolerance.min_sqnr != 1.0
 
 
 def test_a_budget_that_cannot_be_met_says_what_was_reached(
@@ -289,7 +299,6 @@ def test_a_budget_without_anything_to_search_for_is_refused(ordered: Callable[..
         make_plan(ordered("outliers", "onnx", min_sqnr=None, budget=5.0))
 
 
-@pytest.mark.slow
 def test_openvino_is_searched_with_its_own_quantizer(ordered: Callable[..., Order]) -> None:
     order = ordered("outliers", "openvino", min_sqnr=26.0, quantizer="nncf")
     manifest = run(order, silence)

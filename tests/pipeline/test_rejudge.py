@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from modelc.core.manifest import Manifest
 
-STRICT, USUAL = Judging(floor_factor=1.0), Judging(floor_factor=4.0)
+STRICT, USUAL = Judging(floor_factor=1.0), Judging(floor_factor=5.0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -299,7 +300,7 @@ def hostile() -> Manifest:
                 (f"{name}{HOSTILE}" if free else name): value[name] if name in closed else
                 poison(value[name], name) for name in value
             }  # fmt: skip
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             return [poison(one, key) for one in value]
         return value
 
@@ -341,3 +342,21 @@ CASES = {
 def any_manifest(request: pytest.FixtureRequest) -> Manifest:
     """Every kind of manifest in turn."""
     return CASES[request.param]()
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[[str], Manifest]:
+    """`made("full")`: one of the kinds by its name."""
+    return lambda name: CASES[name]()
+
+
+@pytest.fixture(name="full", scope="session")
+def full_fixture() -> Manifest:
+    """The manifest with one of everything."""
+    return full()
+
+
+@pytest.fixture(name="hostile", scope="session")
+def hostile_fixture() -> Manifest:
+    """The same with hostile texts."""
+    return hostile()

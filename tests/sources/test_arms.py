@@ -1,19 +1,55 @@
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable
 
 import pytest
 
-from modelc.core.contract import Branch
-from modelc.sources.arms import Arm, arms_of
+from modelc.sources.arms import arms_of, lines_reached
+from modelc.sources.syntax import Site, Test, meanings
 
 
 def statement(value: int) -> int:
     if value > 0:
         return 1
     return 2
+
+
+def one_line(value: int) -> int:
+    if bool(value > 0): value += 1  # fmt: skip  # noqa: E701 - the point
+    return value
+
+
+def bare(value: int) -> int:
+    if value:
+        value += 1
+    return value
+
+
+def negated(value: int) -> int:
+    if not value > 0:
+        value += 1
+    return value
+
+
+def both_sides(value: int) -> int:
+    if value > 0 and value < 9:  # noqa: SIM300, PLR1716 - two jumps
+        value += 1
+    else:
+        value -= 1
+    return value
+
+
+def over_lines(value: int) -> int:
+    if (
+        value > 0
+        or value < -9
+    ):  # fmt: skip
+        value += 1
+    return value
 
 
 def expression(value: int) -> int:
@@ -26,58 +62,101 @@ def loop(value: int) -> int:
     return value
 
 
-def both(value: int) -> int:
-    return statement(value) + expression(-value)
+def skipping(value: int) -> int:
+    for turn in range(2):
+        if value > 0:
+            continue
+        value -= turn
+    return value
 
 
-def branch_in(function: Callable[[int], int], text: str) -> Branch:
-    lines, start = inspect.getsourcelines(function)
-    offset = next(index for index, line in enumerate(lines) if text in line)
-    return Branch(file=__file__, line=start + offset)
+def comprehension(value: int) -> list[int]:
+    return [turn for turn in range(2) if value > 0]
 
 
-def arm(function: Callable[[int], int], text: str, value: int) -> Arm:
-    (found,) = arms_of(lambda: function(value), [branch_in(function, text)])
+def turning(value: int) -> int:
+    for turn in range(value):
+        value += turn
+    return value
+
+
+def caught(value: int) -> int:
+    try:
+        if 1 // value > 0:
+            return 1
+    except ZeroDivisionError:
+        return 2
+    return 3
+
+
+def branch_of(function: Callable[[int], object]) -> Test:
+    """The first branch of the function, as it is found from the names in its condition."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    nodes = list(ast.walk(tree))
+    conditions = [
+        *(getattr(node, "test", None) for node in nodes),
+        *(part for node in nodes for part in getattr(node, "ifs", ())),
+        *(getattr(node, "iter", None) for node in nodes),
+    ]
+    for condition in conditions:
+        if isinstance(condition, ast.expr):
+            span = (
+                condition.lineno + first - 1, condition.col_offset,
+                (condition.end_lineno or 0) + first - 1, condition.end_col_offset or 0,
+            )  # fmt: skip
+            (found,) = meanings([Site(file=__file__, function=function.__name__, span=span)])
+            assert isinstance(found, Test)
+            return found
+    raise AssertionError(function)
+
+
+def way(function: Callable[[int], object], value: int) -> str:
+    (found,) = arms_of(lambda: function(value), [branch_of(function)])
     return found
 
 
 @pytest.mark.parametrize(
-    ("function", "text"), [(statement, "if value"), (expression, "if value"), (loop, "while")]
-)
-def test_another_way_is_another_arm(function: Callable[[int], int], text: str) -> None:
-    assert arm(function, text, 3) != arm(function, text, -3)
+    ("function", "value", "expected"),
+    [
+        (statement, 3, "T"), (statement, -3, "F"),
+        (one_line, 3, "T"), (one_line, -3, "F"),
+        (bare, 3, "T"), (bare, 0, "F"),
+        (negated, 3, "F"), (negated, -3, "T"),
+        (both_sides, 3, "T"), (both_sides, -3, "F"), (both_sides, 11, "F"),
+        (over_lines, 3, "T"), (over_lines, -3, "F"), (over_lines, -11, "T"),
+        (expression, 3, "T"), (expression, -3, "F"),
+        (loop, 2, "TTF"), (loop, 0, "F"),
+        (skipping, 3, "TT"), (skipping, -3, "FF"),
+        (comprehension, 3, "TT"), (comprehension, -3, "FF"),
+        (turning, 2, "TTF"), (turning, 0, "F"),
+        (caught, 1, "T"), (caught, 5, "F"), (caught, 0, ""),
+    ],
+)  # fmt: skip
+def test_each_way_is_told(
+    function: Callable[[int], object], value: int, expected: str
+) -> None:
+    assert way(function, value) == expected
 
 
-@pytest.mark.parametrize(("function", "text"), [(statement, "if value"), (expression, "if value")])
-def test_the_same_way_is_the_same_arm(function: Callable[[int], int], text: str) -> None:
-    assert len({arm(function, text, value) for value in range(1, 40)}) == 1
+def test_each_branch_has_ways_of_its_own() -> None:
+    tests = [branch_of(statement), branch_of(expression)]
+    assert arms_of(lambda: (statement(1), expression(-1)), tests) == ("T", "F")
 
 
-def test_another_number_of_turns_is_another_arm() -> None:
-    assert arm(loop, "while", 2) != arm(loop, "while", 3)
-    assert arm(loop, "while", 2) == arm(loop, "while", 2)
-
-
-def test_each_branch_has_an_arm_of_its_own() -> None:
-    branches = [branch_in(statement, "if value"), branch_in(expression, "if value")]
-    first = arms_of(lambda: both(1), branches)
-    second = arms_of(lambda: both(-1), branches)
-    assert first[0] != second[0]
-    assert first[1] != second[1]
-
-
-def test_a_branch_that_was_not_reached_has_no_arm() -> None:
-    assert arms_of(lambda: None, [branch_in(statement, "if value")]) == (frozenset(),)
-
-
-def test_a_line_of_another_file_is_not_mistaken() -> None:
-    branch = branch_in(statement, "if value")
-    other = Branch(file="elsewhere.py", line=branch.line)
-    assert arms_of(lambda: statement(1), [other]) == (frozenset(),)
+def test_a_branch_that_was_not_reached_has_no_way() -> None:
+    assert arms_of(lambda: None, [branch_of(statement)]) == ("",)
 
 
 def test_the_trace_function_before_is_put_back_even_after_an_error() -> None:
     before = sys.gettrace()
     with pytest.raises(ZeroDivisionError):
-        arms_of(lambda: 1 // 0, [branch_in(statement, "if value")])
+        arms_of(lambda: 1 // 0, [branch_of(statement)])
     assert sys.gettrace() is before
+
+
+def test_only_lines_that_ran_are_reached() -> None:
+    _, first = inspect.getsourcelines(statement)
+    places = {(__file__, first + line) for line in (1, 2, 3)}
+    found = lines_reached(lambda: statement(1), places)
+    assert found == {(__file__, first + 1), (__file__, first + 2)}

@@ -94,7 +94,7 @@ def test_one_weight_of_two_thousand_off_by_a_thousandth_fails(times: float) -> N
     place = (0, int(np.abs(FIRST[0]).argmax()))
     verdict = judged(altered(place, times))
     assert verdict.state is State.FAILED
-    assert "times as far from float64 as eager is (limit 4)" in verdict.reason
+    assert "times as far from float64 as eager is (limit 5)" in verdict.reason
     assert verdict.headroom is not None
     assert verdict.headroom < 0
 
@@ -137,7 +137,7 @@ def test_one_element_of_many_that_is_off_fails_though_l2_does_not_see_it() -> No
 
 def test_a_channel_that_is_off_on_every_feed_fails_and_is_named() -> None:
     scale = np.ones(8)
-    scale[5] = 1 + 1.5e-6
+    scale[5] = 1 + 1.9e-6
 
     def off(x: Array) -> Array:
         return np.asarray(reordered(x) * scale).astype(F)
@@ -186,7 +186,7 @@ def test_without_float64_the_table_judges() -> None:
 def test_a_tolerance_that_was_asked_for_puts_the_floor_aside() -> None:
     place = (0, int(np.abs(FIRST[0]).argmax()))
     assert judged(altered(place, 1.01), min_sqnr=30, rtol=1.0).passed
-    assert judged(altered(place, 1.01), min_sqnr=30, rtol=1.0, floor_factor=4).state is State.FAILED
+    assert judged(altered(place, 1.01), min_sqnr=30, rtol=1.0, floor_factor=5).state is State.FAILED
 
 
 def test_an_output_that_eager_computes_without_error_allows_an_ulp() -> None:

@@ -1,0 +1,396 @@
+"""Accuracy on labelled digits: eager once, right and wrong artifacts beside it, the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelc.calibration.label_options import LabelledOptions
+from modelc.core.contract import Feed, Outputs, Runner, Target
+from modelc.core.errors import RunnerError, UsageError
+from modelc.core.events import Event, Noted, Started, silence
+from modelc.core.findings import Accuracy
+from modelc.core.manifest import Manifest
+from modelc.core.verdict import State
+from modelc.pipeline.accuracy import LabelledFeeds, labelled_for, measure_accuracy
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.measuring import Measuring, parse_drop
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.rejudge import rejudge_folder
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+from modelc.pipeline.stage import Stage
+from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+
+HELD_OUT = Path(__file__).parents[2] / "sample_models" / "digits_heldout.npz"
+Fakes = Callable[..., Target]
+ANYTHING = Judging(atol=1e9, min_sqnr=-1e9)  # so that only the gate can refuse
+
+
+def measuring(source: object = HELD_OUT, **parts: Any) -> Measuring:
+    label = parts.pop("label", None)
+    return Measuring(data=LabelledOptions(source=str(source), label=label), **parts)
+
+
+@pytest.fixture(scope="module")
+def subject(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    stage = Stage(tell=silence, logs=tmp_path_factory.mktemp("logs"))
+    return open_subject(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
+
+
+@pytest.fixture(scope="module")
+def opened(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """`opened(measuring(...))` -> LabelledFeeds; `opened.told` is what was noted."""
+    told: list[Event] = []
+    stage = Stage(tell=told.append, logs=tmp_path_factory.mktemp("logs"))
+    with ExitStack() as held:
+
+        def make(asked: Measuring) -> LabelledFeeds:
+            told.clear()
+            found = labelled_for(asked, subject, stage, held)
+            assert found is not None
+            return found
+
+        make.told = told  # type: ignore[attr-defined]  # for tests of notes
+        yield make
+
+
+class Changed:
+    """Eager with its outputs changed: a runner that is wrong as it is told."""
+
+    inputs: tuple[str, ...] = ("x",)
+
+    def __init__(self, subject: Subject, change: Callable[[Feed, Any], Any]) -> None:
+        self._eager = subject.eager
+        self._change = change
+        self.sizes: set[int] = set()
+
+    def run(self, feed: Feed) -> Outputs:
+        self.sizes.add(len(feed["x"]))
+        return {"output": self._change(feed, self._eager.run(feed)["output"])}
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hold nothing."""
+
+
+def permuted(_: Feed, logits: Any) -> Any:
+    """Class 0 answers as 1, 1 as 2, and so on: values, shapes and SQNR look ordinary."""
+    return np.roll(logits, 1, axis=1)
+
+
+def no_eights(_: Feed, logits: Any) -> Any:
+    """Never an 8."""
+    return np.where(np.arange(10) == 8, -1e3, logits).astype(np.float32)
+
+
+def test_eager_is_measured_once_and_is_what_was_trained(opened: Any, subject: Subject) -> None:
+    labelled = opened(measuring())
+    found = measure_accuracy(subject.eager, labelled)
+    assert found.eager == found.artifact == 447 / 450
+    assert (found.drop, found.disagreements, found.samples) == (0.0, 0, 450)
+    assert found.low == pytest.approx(-0.00941, abs=1e-5)
+    assert not [one for one in opened.told if isinstance(one, Noted)]
+
+
+def test_an_artifact_with_permuted_classes_is_seen(opened: Any, subject: Subject) -> None:
+    found = measure_accuracy(Changed(subject, permuted), opened(measuring()), max_drop=0.005)
+    assert found.artifact < 0.02
+    assert found.low > 0.9
+    assert not found.passed
+    assert (found.disagreements, len(found.disagreeing)) == (450, 100)
+
+
+def test_a_class_that_is_never_answered_fails_half_a_point(opened: Any, subject: Subject) -> None:
+    found = measure_accuracy(Changed(subject, no_eights), opened(measuring(max_drop=0.005)))
+    labels = np.load(HELD_OUT)["y"]
+    assert not found.passed
+    assert found.drop == pytest.approx(float((labels == 8).mean()), abs=0.01)
+    assert found.low > 0.005
+    assert {(one.label, one.eager) for one in found.answers} <= {("8", "8"), ("1", "8")}
+    assert all(one.artifact != "8" for one in found.answers)
+    named = int(found.disagreeing[0].rpartition("row ")[2])
+    assert labels[named] == int(found.answers[0].label)
+
+
+def test_a_drop_of_just_the_limit_is_within_it(opened: Any, subject: Subject) -> None:
+    places = iter(range(450))
+
+    def thrice(feed: Feed, logits: Any) -> Any:
+        rows = [next(places) for _ in range(len(feed["x"]))]
+        return np.roll(logits, 1, axis=1) if 0 in rows else logits
+
+    labelled = opened(measuring())
+    drop = measure_accuracy(Changed(subject, thrice), labelled).drop
+    places = iter(range(450))
+    assert measure_accuracy(Changed(subject, thrice), labelled, max_drop=drop).passed
+
+
+def test_nan_where_eager_has_none_is_no_accuracy(opened: Any, subject: Subject) -> None:
+    def one_nan(feed: Feed, logits: Any) -> Any:
+        return np.where(feed["x"].sum(axis=(1, 2, 3))[:, None] > 24, np.nan, logits)
+
+    with pytest.raises(RunnerError, match=r"NaN or Inf on \d+ of 450 .* the first digits_heldout"):
+        measure_accuracy(Changed(subject, one_nan), opened(measuring()))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda _, logits: logits[:1], "has no row a sample"),
+        (lambda _, logits: logits[:, :3], "cannot be scored"),
+    ],
+)
+def test_outputs_of_another_form_are_no_accuracy(
+    opened: Any, subject: Subject, change: Callable[[Feed, Any], Any], words: str
+) -> None:
+    with pytest.raises(RunnerError, match=words):
+        measure_accuracy(Changed(subject, change), opened(measuring()))
+
+
+def test_batches_have_sizes_that_the_model_allows(opened: Any, subject: Subject) -> None:
+    runner = Changed(subject, lambda _, logits: logits)
+    measure_accuracy(runner, opened(measuring()))
+    assert runner.sizes == {4, 2}
+
+
+def test_labels_in_another_order_are_warned_of(opened: Any, tmp_path: Path) -> None:
+    held = np.load(HELD_OUT)
+    np.savez(tmp_path / "a.npz", x=held["x"], y=(held["y"] + 1) % 10)
+    opened(measuring(tmp_path))
+    notes = [one for one in opened.told if isinstance(one, Noted) and one.warning]
+    assert "another order of classes" in notes[0].text
+
+
+def test_data_that_changes_meanwhile_is_refused(
+    opened: Any, subject: Subject, tmp_path: Path
+) -> None:
+    held = np.load(HELD_OUT)
+    np.savez(tmp_path / "a.npz", x=held["x"][:8], y=held["y"][:8])
+    labelled = opened(measuring(tmp_path))
+    np.savez(tmp_path / "a.npz", x=held["x"][:8], y=held["y"][:8][::-1])
+    with pytest.raises(UsageError, match="changed while it was in use"):
+        measure_accuracy(subject.eager, labelled)
+
+
+def labels_file(folder: Path, labels: Any) -> Path:
+    np.savez(folder / "a.npz", x=np.load(HELD_OUT)["x"][: len(labels)], y=np.asarray(labels))
+    return folder / "a.npz"
+
+
+@pytest.mark.parametrize(
+    ("labels", "parts", "words"),
+    [
+        ([3, 10], {}, "a.npz row 1 has the label 10; the output has 10 classes"),
+        ([3, np.nan], {}, "NaN or Inf in 1 of 2 labels"),
+        (["a", "b"], {}, "has the text 'a' for a label"),
+        ([3, 4], {"output": "logits"}, "unknown --metric-output 'logits'"),
+        ([3, 4], {"metric": "top9"}, "unknown metric 'top9'"),
+        ([3, 4], {"metric": "mse"}, "has a label of a number, and the output is 10"),
+        ([3, 4], {"metric": "tests_no_such:fn"}, "there is no module"),
+        ([3, 4], {"label": "z"}, "has no label 'z'"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_anything_is_made(
+    opened: Any, tmp_path: Path, labels: Any, parts: dict[str, Any], words: str
+) -> None:
+    path = labels_file(tmp_path, labels)
+    with pytest.raises(UsageError) as caught:
+        opened(measuring(path, **parts))
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_classes_and_outputs_must_be_as_many(opened: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / name / "a.png")
+    with pytest.raises(UsageError, match="has 2 classes, the model's output has 10"):
+        opened(measuring(tmp_path))
+
+
+def test_mse_gates_by_what_eager_loses_itself(
+    opened: Any, subject: Subject, tmp_path: Path
+) -> None:
+    held = np.load(HELD_OUT)
+    np.savez(tmp_path / "a.npz", x=held["x"], y=np.eye(10, dtype=np.float32)[held["y"]])
+    labelled = opened(measuring(tmp_path, metric="mse", max_drop=0.01))
+    same = measure_accuracy(Changed(subject, lambda _, logits: logits), labelled)
+    worse = measure_accuracy(Changed(subject, lambda _, logits: logits * 1.05), labelled)
+    assert (same.drop, same.passed, same.relative) == (0.0, True, True)
+    assert worse.artifact == pytest.approx(worse.eager * (1 + worse.drop))
+    assert worse.drop > 0.01
+    assert not worse.passed
+
+
+def made(
+    digits: Source, out: Path, answer: Callable[[Feed], Outputs], fake: Fakes, **asked: Any
+) -> Manifest:
+    """A run with one target that answers as it is told, judged by labelled data alone."""
+    order = Order(
+        source=digits,
+        wanted=(Wanted(target="fake"),),
+        out=out,
+        judging=ANYTHING,
+        measuring=measuring(**asked),
+    )
+    return run(order, targets=(fake(answer=answer),))
+
+
+def test_a_drop_beyond_the_gate_refuses_the_artifact(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    runner = Changed(subject, no_eights)
+    manifest = made(digits_source, tmp_path / "out", runner.run, fake, max_drop=0.005)
+    verdict, artifact = manifest.verdicts[0], manifest.artifacts[0]
+    assert (verdict.state, manifest.exit_code, artifact.rejected) == (State.FAILED, 1, True)
+    assert "top1 drops by 9." in verdict.reason
+    assert "more than 0.50 points (--max-drop)" in verdict.reason
+    assert (tmp_path / "out" / "rejected" / "model.fake").exists()
+    assert not (tmp_path / "out" / "model.fake").exists()
+
+
+def test_without_a_gate_a_drop_is_recorded_and_noted(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    runner = Changed(subject, no_eights)
+    manifest = made(digits_source, tmp_path / "out", runner.run, fake)
+    artifact = manifest.artifacts[0]
+    assert manifest.passed
+    assert artifact.accuracy is not None
+    assert artifact.accuracy.drop > 0.08
+    assert any("no --max-drop was given" in note for note in manifest.verdicts[0].notes)
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_too_few_samples_are_said_to_prove_little(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    asked = labels_file(tmp_path, np.load(HELD_OUT)["y"][:40])
+    answer = subject.eager.run
+    manifest = made(digits_source, tmp_path / "out", answer, fake, source=asked, max_drop=0.005)
+    assert manifest.passed
+    assert "40 labelled samples are too few" in " ".join(manifest.verdicts[0].notes)
+
+
+def test_what_raises_on_labelled_data_is_an_error_and_no_pass(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    rows = 0
+
+    def tires(feed: Feed) -> Outputs:
+        nonlocal rows
+        rows += len(feed["x"])
+        if rows > 300:
+            raise RunnerError("out of memory", hint="smaller batches")
+        return subject.eager.run(feed)
+
+    manifest = made(digits_source, tmp_path / "out", tires, fake)
+    verdict = manifest.verdicts[0]
+    assert (verdict.state, manifest.exit_code) == (State.ERROR, 6)
+    assert verdict.reason == "on labelled data: out of memory"
+    assert not (tmp_path / "out" / "model.fake").exists()
+
+
+def test_bad_data_stops_before_anything_is_converted(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    told: list[Event] = []
+    order = Order(
+        source=digits_source,
+        wanted=(Wanted(target="fake"),),
+        out=tmp_path / "out",
+        measuring=measuring(labels_file(tmp_path, [1, 99])),
+    )
+    with pytest.raises(UsageError, match="label 99"):
+        run(order, told.append, targets=(fake(answer=subject.eager.run),))
+    assert not [one for one in told if isinstance(one, Started) and "convert" in one.step]
+
+
+def accuracy_of(manifest: Manifest) -> Accuracy:
+    found = manifest.artifacts[0].accuracy
+    assert found is not None
+    return found
+
+
+def test_a_folder_is_measured_again_within_the_gate_that_it_had(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    made(digits_source, out, subject.eager.run, fake, max_drop=0.02)
+    again = (fake(answer=Changed(subject, no_eights).run),)
+    kept = validate_folder(out, judging=ANYTHING, targets=(fake(answer=subject.eager.run),))
+    assert accuracy_of(kept).max_drop == 0.02
+    failed = validate_folder(out, judging=ANYTHING, measuring=measuring(), targets=again)
+    assert (accuracy_of(failed).max_drop, failed.exit_code) == (0.02, 1)
+    assert failed.artifacts[0].name == "rejected/fake"
+    assert read_manifest(out) == replace(failed)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.5%", 0.005), ("0.005", 0.005), ("0.7 %", 0.007), ("0", 0.0), ("0%", 0.0), ("150%", 1.5)],
+)
+def test_a_drop_is_read_in_percent_or_as_a_part(text: str, value: float) -> None:
+    assert parse_drop(text) == value
+
+
+@pytest.mark.parametrize("text", ["0.5", "1", "-1%", "nan", "half", "", "%"])
+def test_a_drop_that_is_ambiguous_or_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--max-drop"):
+        parse_drop(text)
+
+
+def test_all_artifacts_of_a_run_share_what_eager_answered(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    told: list[Event] = []
+    names = ("one", "two")
+    order = Order(
+        source=digits_source,
+        wanted=tuple(Wanted(target=name) for name in names),
+        out=tmp_path / "out",
+        measuring=measuring(),
+    )
+    targets = tuple(fake(NAME=n, SUFFIX=f".{n}", answer=subject.eager.run) for n in names)
+    manifest = run(order, told.append, targets=targets)
+    assert manifest.passed
+    assert [one.step for one in told if isinstance(one, Started) and "labelled" in one.step] == [
+        "open labelled data", "eager on labelled data", "labelled data one", "labelled data two"
+    ]  # fmt: skip
+    assert manifest.order["metric"] == "top1"
+
+
+def test_a_file_that_was_changed_is_not_run_on_labelled_data(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    made(digits_source, out, subject.eager.run, fake)
+    (out / "model.fake").write_text("another")
+    opened_: list[bool] = []
+    again = fake(answer=subject.eager.run, on_open=lambda: opened_.append(True))
+    failed = validate_folder(out, measuring=measuring(), targets=(again,))
+    assert failed.exit_code == 1
+    assert opened_ == []
+    assert "not measured on labelled data, as it was not run" in failed.verdicts[0].notes
+
+
+def test_other_tolerances_do_not_forgive_a_drop(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    made(digits_source, out, Changed(subject, no_eights).run, fake, max_drop=0.005)
+    again = rejudge_folder(out, ANYTHING)
+    assert again.verdicts[0].state is State.FAILED
+    assert "top1 drops by 9." in again.verdicts[0].reason
+    assert again.artifacts[0].rejected

@@ -1,0 +1,134 @@
+"""`--search`: finds what no drawn feed shows, and accuses nobody of roundoff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.core.contract import Feed, Outputs
+from modelc.core.errors import UsageError
+from modelc.core.manifest import Manifest
+from modelc.pipeline.order import Judging, Order, Source
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
+from modelc.validators.draw import generator_for
+
+from .conftest import Fake, eagerly
+
+Fakes = Callable[..., Fake]
+PATTERN = np.where(np.arange(16) % 3, 1.0, -1.0)
+INPUT = "x:float32[batch=1..4,16]{-3..3}"
+
+
+def hidden(feed: Feed) -> Outputs:
+    """Gate, off by an error that grows a thousandfold toward one direction of the input.
+
+    A drawn row lies 0 +- 7 along it, the ends of the range +-16, the furthest that there is 48.
+    """
+    along = float((feed["x"] @ PATTERN).max())
+    return {
+        name: array * np.float32(1 + 1e-8 * np.exp(0.35 * along))
+        for name, array in eagerly(feed).items()
+    }
+
+
+@pytest.fixture
+def made(fake: Fakes, order: Callable[..., Order], gate_source: Source) -> Callable[..., Manifest]:
+    """`made(hidden, search=5.0)`: the manifest of a target that answers so."""
+
+    def make(answer: Callable[[Feed], Outputs], *, search: float | None) -> Manifest:
+        source = Source(checkpoint=gate_source.checkpoint, model=gate_source.model, inputs=(INPUT,))
+        asked = order("fake", source=source, judging=Judging(search=search))
+        return run(asked, targets=(fake(answer=answer),))
+
+    return make
+
+
+def test_a_hidden_fault_passes_without_a_search(made: Callable[..., Manifest]) -> None:
+    manifest = made(hidden, search=None)
+    assert manifest.passed, manifest.verdicts[0].reason
+
+
+@pytest.mark.slow
+def test_a_hidden_fault_is_found_by_a_search_and_refused(made: Callable[..., Manifest]) -> None:
+    manifest = made(hidden, search=60.0)
+    (verdict,) = manifest.verdicts
+    assert manifest.exit_code == 1
+    assert manifest.artifacts[0].rejected
+    assert "on feed search-" in verdict.reason
+    worst = verdict.worst
+    assert worst is not None
+    assert worst.feed.startswith("search-")
+    assert worst.searched > 0
+    assert (worst.before or 0.0) > 0 > (worst.headroom or 0.0)
+
+
+@pytest.mark.slow
+def test_the_feed_that_was_found_stays_in_the_declared_range(
+    made: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    made(hidden, search=60.0)
+    with np.load(tmp_path / "out/worst/rejected/fake.npz") as feed:
+        assert np.abs(feed["x"]).max() <= 3
+        assert feed["x"].dtype == np.float32
+
+
+def roundoff(feed: Feed) -> Outputs:
+    """Gate with another roundoff of two units each time, as another order of sums has."""
+    outputs = {}
+    for name, array in eagerly(feed).items():
+        off = generator_for(feed["x"].tobytes()).uniform(-2e-7, 2e-7, array.shape)
+        outputs[name] = (array * (1 + off)).astype(np.float32)
+    return outputs
+
+
+@pytest.mark.slow
+def test_a_good_artifact_is_searched_and_passes(made: Callable[..., Manifest]) -> None:
+    manifest = made(roundoff, search=4.0)
+    (verdict,) = manifest.verdicts
+    assert verdict.passed, verdict.reason
+    assert verdict.worst is not None
+    assert verdict.worst.searched > 20
+    assert any(note.startswith("a search tried") for note in verdict.notes)
+
+
+def test_a_refused_artifact_is_not_searched(made: Callable[..., Manifest]) -> None:
+    manifest = made(lambda feed: {n: a * 2 for n, a in eagerly(feed).items()}, search=60.0)
+    worst = manifest.verdicts[0].worst
+    assert worst is not None
+    assert worst.searched == 0
+
+
+@pytest.mark.slow
+@pytest.mark.needs("onnx")
+def test_a_real_artifact_is_searched_and_keeps_what_was_found(
+    order: Callable[..., Order], tmp_path: Path
+) -> None:
+    made = run(order("onnx", judging=Judging(search=2.0)))
+    before = made.verdicts[0].worst
+    assert made.passed
+    assert before is not None
+    again = validate_folder(tmp_path / "out")
+    assert again.passed
+    now = again.verdicts[0].worst
+    assert now is not None
+    assert (now.feed, now.headroom) == (before.feed, pytest.approx(before.headroom))
+
+
+@pytest.mark.needs("onnx")
+def test_an_int8_artifact_with_held_out_samples_says_that_it_is_not_searched(
+    int8_digits: Path,
+) -> None:
+    verdict = validate_file(int8_digits / "model.int8.onnx", judging=Judging(search=60.0))
+    assert verdict.passed
+    assert any(note.startswith("not searched: ") for note in verdict.notes)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_no_time_to_search_is_refused(seconds: float) -> None:
+    with pytest.raises(UsageError, match="--search .* is no time"):
+        Judging(search=seconds)

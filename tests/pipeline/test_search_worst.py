@@ -1,0 +1,274 @@
+"""The worst feed of every judged artifact: kept, replayable as it is printed, gone with it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.core.contract import Feed, Outputs
+from modelc.core.errors import UsageError
+from modelc.core.findings import WorstFeed
+from modelc.core.manifest import Manifest
+from modelc.core.verdict import OutputVerdict, Verdict
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.order import Judging, Order, Source
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
+
+from .conftest import Fake, eagerly
+
+Fakes = Callable[..., Fake]
+Orders = Callable[..., Order]
+
+
+def wrong(feed: Feed) -> Outputs:
+    return {name: array * np.float32(1.5) for name, array in eagerly(feed).items()}
+
+
+def worst_of(verdict: Verdict) -> WorstFeed:
+    assert verdict.worst is not None
+    return verdict.worst
+
+
+def figures(verdict: Verdict, feed: str) -> list[tuple[object, ...]]:
+    def row(o: OutputVerdict) -> tuple[object, ...]:
+        return (o.output, o.passed, o.max_abs, o.sqnr, o.times_floor, o.headroom)
+
+    return [row(o) for o in verdict.outputs if o.feed == feed]
+
+
+def files_in(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_passed_artifact_has_its_worst_feed(order: Orders, tmp_path: Path) -> None:
+    (verdict,) = run(order("torchscript")).verdicts
+    worst = worst_of(verdict)
+    assert worst.file == "worst/torchscript.npz"
+    assert worst.headroom == verdict.headroom
+    with np.load(tmp_path / "out" / worst.file) as feed:
+        assert feed.files == ["x"]
+
+
+def test_a_refused_artifact_has_the_feed_that_refuses_it(
+    order: Orders, fake: Fakes, tmp_path: Path
+) -> None:
+    (verdict,) = run(order("fake"), targets=(fake(answer=wrong),)).verdicts
+    worst = worst_of(verdict)
+    assert worst.file == "worst/rejected/fake.npz"
+    assert worst.headroom == verdict.headroom
+    assert files_in(tmp_path / "out/worst") == {"rejected/fake.npz"}
+
+
+def test_a_feed_that_the_artifact_refuses_is_the_worst(order: Orders, fake: Fakes) -> None:
+    from modelc.core.errors import RunnerError
+
+    def picky(feed: Feed) -> Outputs:
+        if len(feed["x"]) == 3:
+            raise RunnerError("no threes", hint="none")
+        return eagerly(feed)
+
+    (verdict,) = run(order("fake"), targets=(fake(answer=picky),)).verdicts
+    assert worst_of(verdict).feed in verdict.reason
+
+
+@pytest.fixture
+def from_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The current folder is the output folder's parent, as a user's may be."""
+    monkeypatch.chdir(tmp_path)
+    return Path("out")
+
+
+def typed(command: str) -> subprocess.CompletedProcess[str]:
+    """The command as a shell hands it to the program, in a process of its own."""
+    words = shlex.split(command)
+    assert words[:2] == ["modelc", "validate"]
+    return subprocess.run(
+        [sys.executable, "-m", "modelc", *words[1:]],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.needs("onnx")
+def test_the_command_replays_a_passed_artifact(order: Orders, from_folder: Path) -> None:
+    (verdict,) = run(order("onnx", out=from_folder)).verdicts
+    worst = worst_of(verdict)
+    assert worst.replay == "modelc validate out/model.onnx --replay out/worst/onnx.npz"
+    ended = typed(worst.replay)
+    assert ended.returncode == 0, ended.stderr
+    assert f"shown for {worst.feed} alone" in ended.stdout
+    assert f"{worst.headroom:+.0f} dB" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.needs("onnx")
+def test_the_replay_of_a_passed_artifact_shows_the_same_figures(
+    order: Orders, tmp_path: Path
+) -> None:
+    (verdict,) = run(order("onnx", judging=Judging(search=1.0))).verdicts
+    worst, out = worst_of(verdict), tmp_path / "out"
+    again = validate_file(out / "model.onnx", replay=out / worst.file)
+    (shown,) = again.feeds
+    assert figures(again, shown) == figures(verdict, worst.feed)
+    assert again.headroom == worst.headroom
+
+
+@pytest.fixture
+def refused(order: Orders, from_folder: Path) -> Verdict:
+    """A real ONNX that fails, at a tolerance that nothing meets."""
+    manifest = run(order("onnx", out=from_folder, judging=Judging(floor_factor=0.001)))
+    (verdict,) = manifest.verdicts
+    assert manifest.exit_code == 1
+    return verdict
+
+
+@pytest.mark.slow
+@pytest.mark.needs("onnx")
+def test_the_command_replays_a_refused_artifact(refused: Verdict) -> None:
+    worst = worst_of(refused)
+    words = "modelc validate out/rejected/model.onnx --replay out/worst/rejected/onnx.npz"
+    assert worst.replay == words
+    ended = typed(worst.replay)
+    assert ended.returncode == 1, ended.stderr
+    assert f"shown for {worst.feed} alone" in ended.stdout
+    assert f"{worst.headroom:+.0f} dB" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.needs("onnx")
+def test_the_replay_of_a_refused_artifact_shows_the_same_figures(refused: Verdict) -> None:
+    worst = worst_of(refused)
+    again = validate_file(Path("out/rejected/model.onnx"), replay=Path("out") / worst.file)
+    assert figures(again, again.feeds[0]) == figures(refused, worst.feed)
+    assert again.reason == refused.reason
+
+
+def test_a_feed_of_ones_own_can_be_judged(exported_digits: Path, tmp_path: Path) -> None:
+    image = np.full((3, 1, 8, 8), 7, np.float32)
+    np.savez(tmp_path / "own.npz", x=image)
+    verdict = validate_file(exported_digits / "model.onnx", replay=tmp_path / "own.npz")
+    assert verdict.feeds == ("replay",)
+    assert verdict.outputs[0].shape == (3, 10)
+    assert verdict.passed
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 broken"])
+def test_a_file_that_is_no_feed_is_refused(
+    exported_digits: Path, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "bad.npz").write_bytes(content)
+    with pytest.raises(UsageError, match="is not a feed"):
+        validate_file(exported_digits / "model.onnx", replay=tmp_path / "bad.npz")
+
+
+def test_a_feed_of_another_model_is_refused(exported_digits: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", y=np.zeros(3))
+    with pytest.raises(UsageError, match="lacks x"):
+        validate_file(exported_digits / "model.onnx", replay=tmp_path / "other.npz")
+
+
+# What is left when artifacts come and go.
+
+
+def test_a_proven_artifact_takes_the_refused_ones_feed_away(
+    order: Orders, fake: Fakes, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=(fake(answer=wrong),))
+    run(order("fake"), targets=(fake(),))
+    assert files_in(tmp_path / "out/worst") == {"fake.npz"}
+
+
+def test_a_refused_artifact_leaves_the_feed_of_the_proven_one(
+    order: Orders, fake: Fakes, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=(fake(),))
+    run(order("fake"), targets=(fake(answer=wrong),))
+    assert files_in(tmp_path / "out/worst") == {"fake.npz", "rejected/fake.npz"}
+
+
+def test_an_artifact_that_fails_later_takes_its_feed_along(order: Orders, tmp_path: Path) -> None:
+    run(order("torchscript"))
+    again = validate_folder(tmp_path / "out", judging=Judging(floor_factor=1e-9, seed=5))
+    assert again.exit_code in (0, 1)
+    (verdict,) = again.verdicts
+    assert files_in(tmp_path / "out/worst") == {worst_of(verdict).file.removeprefix("worst/")}
+
+
+def test_an_artifact_that_was_changed_has_no_worst_feed(order: Orders, tmp_path: Path) -> None:
+    run(order("torchscript"))
+    path = tmp_path / "out/model.torchscript.pt"
+    path.write_bytes(path.read_bytes() + b"more")
+    (verdict,) = validate_folder(tmp_path / "out").verdicts
+    assert verdict.worst is None
+    assert not (tmp_path / "out/worst").exists()
+
+
+def test_another_checkpoints_worst_feeds_go(
+    order: Orders, fake: Fakes, gate_source: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=(fake(),))
+    other = replace(gate_source, inputs=("x:float32[batch=1..6,16]",))
+    run(
+        order("other", source=other, overwrite=True),
+        targets=(fake(NAME="other", SUFFIX=".other"),),
+    )
+    assert files_in(tmp_path / "out/worst") == {"other.npz"}
+
+
+# The record of the feeds.
+
+
+def test_the_record_has_every_feed_with_its_kind(order: Orders) -> None:
+    manifest = run(order("torchscript"))
+    names = tuple(record.name for record in manifest.feeds.drawn if not record.skipped)
+    assert names == manifest.verdicts[0].feeds
+    kinds = {record.name: record.kind for record in manifest.feeds.drawn}
+    assert (kinds["min"], kinds["seed-1"], kinds["batch-3"], kinds["large"]) == (
+        "shape",
+        "seed",
+        "batch",
+        "value",
+    )
+    assert [r.name for r in manifest.feeds.drawn if r.beyond] == ["large"]
+
+
+def test_the_recorded_feeds_are_drawn_again(order: Orders, tmp_path: Path) -> None:
+    made = run(order("torchscript", judging=Judging(feeds=9, seed=3)))
+    again = validate_folder(tmp_path / "out")
+    assert again.feeds.drawn == made.feeds.drawn
+    first, second = made.verdicts[0], again.verdicts[0]
+    assert [o.peak for o in first.outputs] == [o.peak for o in second.outputs]
+
+
+def test_a_folder_without_a_record_of_its_feeds_is_validated(order: Orders, tmp_path: Path) -> None:
+    made = run(order("torchscript"))
+    older = replace(
+        made,
+        feeds=replace(made.feeds, drawn=()),
+        verdicts=tuple(replace(verdict, worst=None) for verdict in made.verdicts),
+    )
+    write_manifest(older, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/worst")
+    again = validate_folder(tmp_path / "out")
+    assert again.passed
+    assert again.feeds.drawn == made.feeds.drawn
+    assert read_manifest(tmp_path / "out") == again
+
+
+def test_a_manifest_of_now_reads_as_it_was_written(order: Orders, tmp_path: Path) -> None:
+    made: Manifest = run(order("torchscript", judging=Judging(search=0.2)))
+    assert read_manifest(tmp_path / "out") == made

@@ -1,0 +1,168 @@
+"""The page as text: whole, self-contained, escaped, and with what the manifest holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from modelc.core.manifest import Manifest
+from modelc.reports import html_page
+
+VOID = {"meta", "br", "col", "hr"}
+OURS = {"html", "head", "meta", "title", "style", "body", "header", "div", "span", "b", "button", "h1",
+        "h2", "h3", "p", "nav", "a", "main", "section", "article", "table", "thead", "tbody", "tr", "th",
+        "td", "details", "summary", "code", "pre", "small", "i", "ul", "li", "figure", "figcaption", "svg",
+        "path", "line", "rect", "circle", "text", "script"}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Reads a page; knows what is open, and keeps elements, ids, links and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.open[-1:] in (["script"], ["style"]) else self.text).append(data)
+
+    def values(self, name: str) -> list[str]:
+        """Every value of an attribute."""
+        return [given[name] or "" for _, given in self.elements if name in given]
+
+
+def test_every_page_is_balanced_and_made_of_our_elements_alone(any_manifest: Manifest) -> None:
+    page = Page(html_page.render(any_manifest))
+    assert page.open == []
+    assert {name for name, _ in page.elements} <= OURS
+    assert [name for name, _ in page.elements].count("script") == 1
+
+
+def test_no_page_asks_anything_of_a_network(any_manifest: Manifest) -> None:
+    page = Page(html_page.render(any_manifest))
+    reaching = {
+        "src",
+        "srcset",
+        "action",
+        "formaction",
+        "data",
+        "poster",
+        "background",
+        "xlink:href",
+    }
+    assert not [name for _, given in page.elements for name in given if name in reaching]
+    assert not [link for link in page.values("href") if not link.startswith("#")]
+    for text in page.scripts:
+        assert not re.search(r"https?:|//\w|@import|url\(|import\(|fetch|XMLHttp|WebSocket", text)
+    (policy,) = [v for v in page.values("content") if "default-src" in v]
+    assert policy.startswith("default-src 'none';")
+
+
+def test_no_element_of_any_page_has_a_handler(any_manifest: Manifest) -> None:
+    page = Page(html_page.render(any_manifest))
+    assert not [name for _, given in page.elements for name in given if name.startswith("on")]
+
+
+def test_ids_are_unique_and_links_lead_to_them(any_manifest: Manifest) -> None:
+    page = Page(html_page.render(any_manifest))
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {link.removeprefix("#") for link in page.values("href")} <= set(ids)
+
+
+def test_a_hostile_text_is_shown_as_text(hostile: Manifest) -> None:
+    html = html_page.render(hostile)
+    assert "<img" not in html
+    page = Page(html)
+    shown = "".join(page.text)
+    assert '</script><img src="http://evil.example/x" onerror="alert(1)">' in shown
+    assert "\\x1b[2J" in shown
+    assert "\\u202egnp.exe" in shown
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", html)
+
+
+def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> None:
+    shown = " ".join(Page(html_page.render(full)).text)
+    wanted = (
+        "At least one artifact was judged and is wrong.", "-58.5 dB", "+2.0 dB", "exact", "signal 11",
+        "SQNR 31.5 dB < 90", "no CUDA driver", "TopK with k > 3840", "--capture script",
+        "blocks.1.norm", "nets/digits.py:41", "epsilon 1e-3, not 1e-5", "debug/blocks.1.norm",
+        "x.mean() > 0", "no feed took the false arm", "accepted by --accept-branch",
+        "Converting a tensor", "the batch must be even", "top1", "img/07.png", "paired bootstrap",
+        "head.fc", "chosen", "int8 93.0%", "2.27 x", "3 samples are all zero", "not built yet",
+        "modelc validate out --feed worst/onnx.npz", "modelc build-trt out", "2.13.0+cpu",
+        "two outputs are not deterministic", "SQNR 9.1 dB < 15",
+    )  # fmt: skip
+    assert [text for text in wanted if text not in shown] == []
+
+
+def test_the_order_is_written_as_a_command(full: Manifest) -> None:
+    shown = " ".join(Page(html_page.render(full)).text)
+    command = (
+        "modelc export models/digits.safetensors --model nets.digits:build --model-arg 'depth=2 3' "
+        "--inputs models/samples.npz --to onnx:fp32 --to onnx:int8 --input 'x:float32[batch=1..8,64]' "
+        "--seed 3 -o out"
+    )
+    assert command in shown
+
+
+def test_a_section_without_content_is_left_out(made: Callable[[str], Manifest]) -> None:
+    ids = Page(html_page.render(made("refused"))).values("id")
+    assert "reasons" in ids
+    assert not {"layers", "branches", "accuracy", "tradeoffs", "calibration"} & set(ids)
+
+
+def test_nothing_judged_is_never_shown_as_a_success(made: Callable[[str], Manifest]) -> None:
+    html = html_page.render(made("empty"))
+    assert "made and judged nothing" in html
+    assert 'class="banner error"' in html
+
+
+def test_an_artifact_without_a_verdict_is_not_shown_as_proven(full: Manifest) -> None:
+    html = html_page.render(replace(full, artifacts=full.artifacts[:1], verdicts=(), failures=(),
+                                    pending=()))  # fmt: skip
+    assert "there is no verdict on it" in html
+    assert 'class="banner error"' in html
+
+
+def test_a_chain_that_is_too_long_or_a_circle_still_gives_a_tree(full: Manifest) -> None:
+    first = full.artifacts[0]
+    count = 400
+    chain = tuple(
+        replace(first, name=f"a{i}", parent=f"{i - 1:064}", files=(replace(first.files[0], sha256=f"{i:064}"),))
+        for i in range(count)
+    )  # fmt: skip
+    circle = replace(chain[0], parent=f"{count - 1:064}")
+    for artifacts in (chain, (circle, *chain[1:])):
+        html = html_page.render(
+            replace(full, artifacts=artifacts, verdicts=(), failures=(), pending=())
+        )
+        tree = html[html.index('<ul class="tree">') : html.index('id="files"')]
+        found = re.findall(r"<b>(a\d+)</b>", tree)
+        assert sorted(found) == sorted(artifact.name for artifact in artifacts)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -0.0])
+def test_odd_figures_do_not_break_a_chart(full: Manifest, value: float) -> None:
+    found = full.localisations[0]
+    odd = replace(found, curve=(("a", value), ("b", 3.0), ("c", None)))
+    html = html_page.render(replace(full, localisations=(odd,)))
+    drawn = html[html.index('class="chart"') : html.index("last layer")]
+    assert not re.search(r'"[^"]*(nan|inf)', drawn)
+    assert "M" in drawn

@@ -1,0 +1,95 @@
+"""Documents in a folder: all of them, whole, and never over a file of somebody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.manifest import Manifest
+from modelc.pipeline.manifest_file import json_schema, read_manifest, write_manifest
+from modelc.pipeline.reporting import clear_reports, compare_runs, run_at, write_reports
+from modelc.reports.formats import FORMATS, format_named, formats_of
+
+
+def test_every_document_can_be_written_and_written_again(
+    any_manifest: Manifest, tmp_path: Path
+) -> None:
+    first = write_reports(any_manifest, tmp_path / "new", FORMATS)
+    texts = [path.read_bytes() for path in first]
+    assert [path.name for path in first] == [one.file for one in FORMATS]
+    assert write_reports(any_manifest, tmp_path / "new", FORMATS) == first
+    assert [path.read_bytes() for path in first] == texts, "the same manifest, the same bytes"
+    assert len(list((tmp_path / "new").iterdir())) == len(FORMATS), "nothing else is left"
+
+
+@pytest.mark.parametrize("one", FORMATS, ids=lambda one: one.name)
+def test_a_file_of_somebody_else_is_kept(
+    made: Callable[[str], Manifest], tmp_path: Path, one: object
+) -> None:
+    from modelc.reports.formats import Format
+
+    assert isinstance(one, Format)
+    (tmp_path / one.file).write_text("my own notes")
+    for act in (
+        lambda: write_reports(made("empty"), tmp_path, [one]),
+        lambda: clear_reports(tmp_path, [one]),
+    ):
+        with pytest.raises(UsageError, match="no report of modelc"):
+            act()
+    assert (tmp_path / one.file).read_text() == "my own notes"
+
+
+def test_an_earlier_report_is_cleared(made: Callable[[str], Manifest], tmp_path: Path) -> None:
+    write_reports(made("full"), tmp_path, FORMATS)
+    clear_reports(tmp_path, FORMATS[:2])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        one.file for one in FORMATS[2:]
+    )
+    clear_reports(tmp_path / "never made", FORMATS)
+
+
+def test_a_report_that_cannot_be_written_is_a_usage_error(
+    made: Callable[[str], Manifest], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_reports(made("empty"), tmp_path / "file" / "below", FORMATS[:1])
+
+
+def test_the_json_document_is_the_manifest(any_manifest: Manifest, tmp_path: Path) -> None:
+    text = format_named("json").render(any_manifest)
+    assert msgspec.json.decode(text, type=Manifest) == any_manifest
+    jsonschema.validate(json.loads(text), json_schema())
+
+
+def test_a_manifest_read_again_gives_the_same_documents(full: Manifest, tmp_path: Path) -> None:
+    write_manifest(full, tmp_path)
+    again = read_manifest(tmp_path)
+    assert again is not None
+    assert [one.render(again) for one in FORMATS] == [one.render(full) for one in FORMATS]
+
+
+def test_names_may_be_given_with_commas_and_twice() -> None:
+    assert [one.name for one in formats_of(["html, md", "sarif,html"])] == ["html", "md", "sarif"]
+
+
+@pytest.mark.parametrize("text", ["htm", "", "html,", "HTML"])
+def test_an_unknown_name_is_told_with_the_known_ones(text: str) -> None:
+    with pytest.raises(UsageError) as told:
+        formats_of([text])
+    assert told.value.hint == "known are html, md, junit, sarif, json"
+
+
+def test_a_run_is_its_folder_or_its_manifest(full: Manifest, tmp_path: Path) -> None:
+    path = write_manifest(full, tmp_path)
+    assert run_at(path) == run_at(tmp_path) == (full, tmp_path)
+    assert not compare_runs(path, tmp_path).regressed
+    (tmp_path / "model.onnx").write_text("")
+    with pytest.raises(UsageError, match="no output folder"):
+        run_at(tmp_path / "model.onnx")
