@@ -56,7 +56,7 @@ def models(name: str) -> Model:
         factory="modelc.sample_models.encoder:bert",
         build=encoder.bert(2, 64, heads=4, vocab=100),
         inputs=("ids:int64[batch=1..4,seq=2..64]{0..99}", "mask:int64[batch=1..4,seq=2..64]{0..1}"),
-        arguments={"layers": "2", "width": "64", "heads": "4", "vocab": "100"},
+        arguments={"layers": "2", "hidden": "64", "heads": "4", "vocab": "100"},
     )
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,8 @@ import onnx
 
 from modelc.benchmarks.debug_faults import Planted, planted
 from modelc.benchmarks.zoo import checkpoint
-from modelc.converters.registry import target_named
 from modelc.converters.onnx_origins import origins_of
+from modelc.converters.registry import target_named
 from modelc.core.contract import Job
 from modelc.core.errors import ModelcError
 from modelc.core.events import silence
@@ -189,7 +189,9 @@ def table(found: list[Row]) -> str:
     for target in dict.fromkeys(row.target for row in found):
         mine = [row for row in found if row.target == target]
         good = [row for row in mine if not row.right]
-        lines.append(f"{target}: {sum(row.hit for row in good)} of {len(good)} good ones: none named")
+        lines.append(
+            f"{target}: {sum(row.hit for row in good)} of {len(good)} good ones: none named"
+        )
         faults = [row for row in mine if row.right]
         seen = [row for row in faults if row.counts]
         hits = sum(row.hit for row in seen)
@@ -202,9 +204,11 @@ def table(found: list[Row]) -> str:
             right = sum(row.hit for row in seen if row.kind == kind)
             told = sum(bool(row.cause) for row in seen if row.kind == kind)
             lines.append(f"    {kind:28} {right} of {count}, cause {told}")
-        for row in [*good, *seen]:
-            if not row.hit:
-                lines.append(f"    MISS {row.model} {row.kind} {row.node}: {row.named!r}, not {row.right}")
+        lines += [
+            f"    MISS {row.model} {row.kind} {row.node}: {row.named!r}, not {row.right}"
+            for row in [*good, *seen]
+            if not row.hit
+        ]
     return "\n".join(lines)
 
 

@@ -1,10 +1,11 @@
-"""Single-layer faults for debug.py, planted into the nodes of an ONNX model whose module is known."""
+"""Single-layer faults for debug.py, planted into nodes of an ONNX model whose module is known."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,7 +52,9 @@ class Graph:
         node.input[place] = name
         return True
 
-    def after(self, node: onnx.NodeProto, kinds: list[tuple[str, list[Array], dict[str, int]]]) -> bool:
+    def after(
+        self, node: onnx.NodeProto, kinds: list[tuple[str, list[Array], dict[str, Any]]]
+    ) -> bool:
         """Put nodes between a node and whoever reads its first output."""
         inner = previous = f"{node.output[0]}_planted"
         index = next(i for i, one in enumerate(self.model.graph.node) if one.name == node.name)
@@ -74,7 +77,7 @@ def planted(
     model: onnx.ModelProto, origins: Mapping[str, Origin], *, seed: int, each: int = 1
 ) -> Iterator[Planted]:
     """`each` faults of every kind that the model has a place for, at places drawn from the seed."""
-    draw = random.Random(seed)  # noqa: S311 - places, not secrets
+    draw = random.Random(seed)  # places, not secrets
     for kind, (operators, plant) in KINDS.items():
         names = [
             node.name
@@ -108,7 +111,7 @@ def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -
 def _element(factor: float) -> Plant:
     def plant(graph: Graph, node: onnx.NodeProto) -> bool:
         found = graph.weight(node, 1)
-        if found is None or found[1].ndim < 2 or found[1].dtype != np.float32:
+        if found is None or found[1].ndim < _MATRIX or found[1].dtype != np.float32:
             return False
         array = found[1]
         array.flat[int(np.abs(array).argmax())] *= factor
@@ -119,24 +122,20 @@ def _element(factor: float) -> Plant:
 
 def _scaled(graph: Graph, node: onnx.NodeProto) -> bool:
     found = graph.weight(node, 1)
-    if found is None or found[1].ndim < 2 or found[1].dtype != np.float32:
+    if found is None or found[1].ndim < _MATRIX or found[1].dtype != np.float32:
         return False
     return graph.put(node, 1, found[1] * np.float32(1.02))
 
 
 def _transposed(graph: Graph, node: onnx.NodeProto) -> bool:
     found = graph.weight(node, 1)
-    if found is None or found[1].ndim != 2 or found[1].shape[0] != found[1].shape[1]:
+    if found is None or found[1].ndim != _MATRIX or found[1].shape[0] != found[1].shape[1]:
         return False
     return graph.put(node, 1, found[1].T)
 
 
 def _no_bias(graph: Graph, node: onnx.NodeProto) -> bool:
-    for place in (2, 1, 0):
-        if node.op_type == "Add" and place == 2:
-            continue
-        if node.op_type != "Add" and place < 2:
-            return False
+    for place in (1, 0) if node.op_type == "Add" else (2,):
         found = graph.weight(node, place)
         if found is not None and found[1].ndim == 1 and np.any(found[1]):
             return graph.put(node, place, np.zeros_like(found[1]))
@@ -158,7 +157,7 @@ def _attribute(name: str, value: Callable[[onnx.AttributeProto | None], object])
 
 
 def _swapped(graph: Graph, node: onnx.NodeProto) -> bool:
-    if len(node.input) != 2 or any(name in graph.weights for name in node.input):
+    if len(node.input) != _MATRIX or any(name in graph.weights for name in node.input):
         return False
     node.input[0], node.input[1] = node.input[1], node.input[0]
     return True
@@ -170,8 +169,8 @@ def _half(graph: Graph, node: onnx.NodeProto) -> bool:
     )
 
 
-def _head(graph: Graph, node: onnx.NodeProto) -> bool:
-    """One of two halves of axis 1: of attention weights, that is heads."""
+def _attention(graph: Graph, node: onnx.NodeProto) -> bool:
+    """All of attention's weights a little too large."""
     axis = next((one.i for one in node.attribute if one.name == "axis"), -1)
     if axis not in (-1, 3):
         return False
@@ -185,6 +184,8 @@ def _saturating(graph: Graph, node: onnx.NodeProto) -> bool:
     )
 
 
+_FORMER = -2
+_MATRIX = 2  # dims
 _BETWEEN = "saturating quantizer"
 _LAYERS = ("MatMul", "Gemm", "Conv")
 KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
@@ -206,15 +207,17 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     ),
     "softmax axis": (
         ("Softmax",),
-        _attribute("axis", lambda one: -2 if one is None or one.i != -2 else -1),
+        _attribute("axis", lambda one: -1 if one is not None and one.i == _FORMER else _FORMER),
     ),
-    "attention scaled": (("Softmax",), _head),
+    "attention scaled": (("Softmax",), _attention),
     "swapped operands": (("Sub", "Div", "MatMul"), _swapped),
     "float16 in one layer": ((*_LAYERS, "Add", "Mul", "LayerNormalization", "Gelu"), _half),
     _BETWEEN: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
     "leaky slope": (("LeakyRelu",), _attribute("alpha", lambda _: 0.2)),
     "interpolation mode": (
         ("Resize",),
-        _attribute("mode", lambda one: "linear" if one is None or one.s == b"nearest" else "nearest"),
+        _attribute(
+            "mode", lambda one: "linear" if one is None or one.s == b"nearest" else "nearest"
+        ),
     ),
 }

@@ -84,6 +84,8 @@ def _rows(
         counts = [sum(wrong(one.passed) for one in ones)]
         counts += [sum(wrong(one.peers.get(check, False)) for one in ones) for check in _CHECKS]
         yield _line(said, [str(len(ones)), *map(str, counts)])
+    if cases:
+        yield _line("rate", ["", *(f"{count / len(cases):.1%}" for count in counts)])
 
 
 def _ratios(good: Iterable[Case]) -> Iterator[str]:
@@ -120,4 +122,4 @@ def _wrong(cases: Iterable[Case]) -> Iterator[str]:
 
 
 def _line(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<48}" + "".join(f"{cell:>12}" for cell in cells)
+    return f"{name:<46}" + "".join(f"{cell:>10}" for cell in cells)

@@ -118,27 +118,18 @@ def build_trt(
         trust_engine=trust_engine, builder=builder,
     )  # fmt: skip
     judging = o.judging_of(
-        feeds=feeds,
-        seed=seed,
-        atol=atol,
-        rtol=rtol,
-        min_sqnr=min_sqnr,
-        tolerances=tolerance,
-        search=search,
-        accept=accept_branch,
-    )
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, tolerances=tolerance,
+        search=search, accept=accept_branch,
+    )  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports = r.formats_of(report)
-    measuring = a.measuring_of(
-        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
-    )
+    measuring = a.measuring_of(data, metric, max_drop, label=label,
+                               output=metric_output, preprocess=preprocess)  # fmt: skip
     if (path / FILE).is_file():
         o.refuse_others(
-            context,
-            _WITH_FOLDER,
-            f"with the folder {path}: its steps are on record",
+            context, _WITH_FOLDER, f"with the folder {path}: its steps are on record",
             f"finish it: modelc build-trt {path}; or give a checkpoint",
-        )
+        )  # fmt: skip
         finish_off(
             path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle), judging, settings,
             cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
@@ -158,16 +149,9 @@ def build_trt(
         quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, budget=budget,
     )  # fmt: skip
     order = Order(
-        source=source,
-        wanted=(Wanted(target="tensorrt", precision=precision),),
-        out=out or Path("out"),
-        judging=judging,
-        overwrite=overwrite,
-        lowering=lowering,
-        settings=settings,
-        cache=o.cache_folder(no_cache=no_cache),
-        measuring=measuring,
-    )
-    order = build_order(path, order)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, prepare_only=prepare_only,
-              reports=reports)  # fmt: skip
+        source=source, wanted=(Wanted(target="tensorrt", precision=precision),),
+        out=out or Path("out"), judging=judging, overwrite=overwrite, lowering=lowering,
+        settings=settings, cache=o.cache_folder(no_cache=no_cache), measuring=measuring,
+    )  # fmt: skip
+    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet,
+              prepare_only=prepare_only, reports=reports)  # fmt: skip

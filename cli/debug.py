@@ -107,7 +107,7 @@ def debug(
     if json:
         show_json(as_json(result))
     else:
-        show_localisation(result)
+        show_localisation(result, [out or artifact.parent, artifact.parent, artifact.parent.parent])
     raise typer.Exit(1 if result.guilty else 0)
 
 

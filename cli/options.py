@@ -116,7 +116,10 @@ Rtol = Annotated[
 MinSqnr = Annotated[
     float | None,
     typer.Option(
-        "--min-sqnr", metavar="DB", help="Least signal-to-noise ratio.", rich_help_panel=_JUDGE
+        "--min-sqnr",
+        metavar="DB",
+        help="Least signal-to-noise ratio; with --int8 layers return to float until it holds.",
+        rich_help_panel=_JUDGE,
     ),
 ]
 Search = Annotated[

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
@@ -13,8 +16,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 _CEILING = 150.0  # dB: all of float32's digits and some
 
 
-def show_localisation(found: Localisation) -> None:
-    """Everything that was found, the verdict first."""
+def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
+    """Everything that was found, the verdict first; the reproducer is in one of the folders."""
     console = result_console()
     if found.guilty:
         _show_guilty(found)
@@ -26,8 +29,10 @@ def show_localisation(found: Localisation) -> None:
         say(console, f"[yellow]{escape(note)}[/]")
     effort = f"{found.runs} runs, {found.seconds:.1f} s, {size_text(found.memory)} of activations"
     say(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
-    if found.reproducer:
-        say(console, f"reproduce it: python {escape(found.reproducer)}/reproduce.py")
+    scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
+    there = [script for script in scripts if found.reproducer and script.is_file()]
+    if there:
+        say(console, f"reproduce it: python {escape(str(there[0]))}")
 
 
 def _show_guilty(found: Localisation) -> None:
@@ -77,8 +82,10 @@ def _show_curve(found: Localisation) -> None:
     groups = [values[i : i + size] for i in range(0, len(values), size)]
     bars = "".join(_bar(min(group)) for group in groups)
     first, last = found.curve[0][0] or "(the model)", found.curve[-1][0] or "(the model)"
+    known = [value for _, value in found.curve if value is not None]
+    lowest = f"lowest {min(known):.1f} dB" if known else "no error anywhere"
     console = result_console()
-    say(console, f"SQNR from {escape(first)} to {escape(last)}, lowest {min(values):.1f} dB:")
+    say(console, f"SQNR from {escape(first)} to {escape(last)}, {lowest}:")
     say(console, f"  {bars}")
 
 

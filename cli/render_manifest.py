@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _NOTES = 8  # shown of each artifact
+_WARNED = 3  # warnings of the tracer that are shown
+_TRACER = "TracerWarning"
 _WIDTHS = {"max abs": 118, "seconds": 105, "made by": 92, "size": 84}  # of a terminal, to be shown
 
 
@@ -49,6 +51,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     _tell_samples(console, shown)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
+    _tell_warned(console, manifest, shown)
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
         say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
@@ -95,6 +98,16 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
             else escape(f"{attempt.outcome}{why}"),
         )
     console.print(table)
+
+
+def _tell_warned(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:
+    """What the tracer said of the user's lines, but for values and sizes: these are judged."""
+    traced = any(artifact.capture == "trace" for artifact in shown)
+    told = [w for w in manifest.warned if traced and w.kind == _TRACER and not w.converts]
+    for one in told[:_WARNED]:
+        say(console, f"  [yellow]{escape(f'{one.file}:{one.line}: {one.text}')}[/]")
+    if len(told) > _WARNED:
+        say(console, f"  [dim]{len(told) - _WARNED} more warnings are in the manifest[/]")
 
 
 def _tell_calibration(console: Console, artifact: Artifact) -> None:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from ..core.findings import TradeOff
 from ..core.records import Artifact
+from ..validators.accuracy_text import drop_text
 from .tables import new_table, number_text, say
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def show_tradeoffs(console: Console, artifact: Artifact) -> None:
         right=(*named, "seconds"),
     )  # fmt: skip
     for point in _few(shown):
-        cells = _cells(point)
+        cells = _cells(point, artifact)
         table.add_row(str(len(point.kept)), *(cells[name] for name in named), *_end(point))
     console.print(table)
     _tell_rest(console, artifact, len(points) - len(_few(shown)))
@@ -72,26 +73,29 @@ def _few(points: Sequence[TradeOff]) -> list[TradeOff]:
     return [points[0], *points[start : start + _ROWS - 1]]
 
 
-def _cells(point: TradeOff) -> dict[str, str]:
+def _cells(point: TradeOff, artifact: Artifact) -> dict[str, str]:
     latency = ""
     if point.latency is not None:
         latency = f"{point.latency:.2f}"
         latency += "" if point.parent is None else f" ({point.parent:.2f})"
     return {
         "SQNR dB": number_text(point.sqnr, ".1f"),
-        "drop": number_text(point.drop, ".2%"),
+        "drop": _drop(point, artifact),
         "ms (fp32)": latency,
         "int8 work": number_text(point.share, ".0%"),
     }
 
 
+def _drop(point: TradeOff, artifact: Artifact) -> str:
+    if point.drop is None or artifact.accuracy is None:
+        return number_text(point.drop, ".4g")
+    return drop_text(artifact.accuracy, point.drop)
+
+
 def _end(point: TradeOff) -> tuple[str, str]:
-    state = (
-        "holds" if point.passed else escape(f"error: {point.error}" if point.error else "misses")
-    )
-    return f"{point.seconds:.1f}" if point.seconds else "", (
-        "[green]kept[/]" if point.chosen else state
-    )
+    state = "holds" if point.passed else "misses"
+    seconds = f"{point.seconds:.1f}" if point.seconds else ""
+    return seconds, "[green]kept[/]" if point.chosen else state
 
 
 def _tell_rest(console: Console, artifact: Artifact, hidden: int) -> None:

@@ -100,30 +100,18 @@ def validate(
     else:
         _refuse(["--checkpoint"], [checkpoint], "beside --against")
         source = o.source_of(
-            against,
-            model=model,
-            model_args=model_arg,
-            inputs=inputs,
-            samples=samples,
-            strict=not no_strict,
-            allow_pickle=allow_pickle,
-        )
+            against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+            strict=not no_strict, allow_pickle=allow_pickle,
+        )  # fmt: skip
     measuring = a.measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
     )
     if rejudge:
         o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
     judging = o.judging_of(
-        feeds=feeds,
-        seed=seed,
-        atol=atol,
-        rtol=rtol,
-        min_sqnr=min_sqnr,
-        tolerances=tolerance,
-        device=device,
-        search=search,
-        accept=accept_branch,
-    )
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, tolerances=tolerance,
+        device=device, search=search, accept=accept_branch,
+    )  # fmt: skip
     reports = r.formats_beside(path, report)
     clear_reports(path, reports)
     with Screen(quiet=quiet) as screen:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..core.contract import Branch, EagerModel, Job
 from ..core.errors import ConversionError, first_line
@@ -19,6 +19,10 @@ from ..core.signature import Dim, Signature
 
 if TYPE_CHECKING:
     import torch
+
+    Script: TypeAlias = torch.jit.ScriptModule
+else:
+    Script: TypeAlias = Any  # a record's fields are read by type at run time, without torch
 
 Made = TypeVar("Made")
 _LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
@@ -134,9 +138,9 @@ def scripted(job: Job) -> torch.jit.ScriptModule:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A trace, the user's lines at which it made Python values of tensors, all that it warned of."""
+    """A trace, the user's lines at which it made Python values of tensors, what it warned of."""
 
-    module: torch.jit.ScriptModule
+    module: Script
     frozen: tuple[Branch, ...]
     warned: tuple[Warned, ...]
 

@@ -22,14 +22,14 @@ _HALVES = (10, 16)  # onnx.TensorProto.FLOAT16 and BFLOAT16
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _MADE = "::made"  # a tensor that is computed although its readers are given another
 _FORM = "::form"
-_LOADER = '''
+_LOADER = """
 import onnxruntime
 
 
 def run(model, given, output):
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     return session.run([output], given)[0]
-'''
+"""
 _ROUNDING = "::cast::"  # nodes of `onnx_rounding.py`, which belong to whom they round for
 
 
@@ -69,9 +69,7 @@ def _own_origins(path: Path) -> Mapping[str, Origin]:
     model = onnx_ir.load(path)
     found = {node.name: _origin(node, "") for node in model.graph.all_nodes() if node.name}
     return {
-        name: Origin(
-            module=o.get("module", ""), cls=o.get("class", ""), source=o.get("source", "")
-        )
+        name: Origin(module=o.get("module", ""), cls=o.get("class", ""), source=o.get("source", ""))
         for name, o in found.items()
     }
 
@@ -81,9 +79,7 @@ class OnnxProbe:
 
     loader = _LOADER
 
-    def __init__(
-        self, model: onnx.ModelProto, folder: Path, origins: Mapping[str, Origin]
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, folder: Path, origins: Mapping[str, Origin]) -> None:
         import onnx
 
         self.runs = 0
@@ -97,7 +93,7 @@ class OnnxProbe:
         }
         self.inputs = tuple(v.name for v in graph.input if v.name not in self._constants)
         self.outputs = tuple(value.name for value in graph.output)
-        self.ends = {name: name for name in self.outputs}
+        self.ends: Mapping[str, str] = {name: name for name in self.outputs}
         self._protos = {node.name: node for node in graph.node}
         self._reads = {node.name: tuple(_reads(node)) for node in graph.node}
         self.nodes = tuple(self._described(origins))
@@ -153,9 +149,7 @@ class OnnxProbe:
         )
         shapes = self._run(probe, feed)
         return {
-            name: Form(
-                shape=tuple(int(n) for n in shapes[f"{index}{_FORM}"]), dtype=typed[name]
-            )
+            name: Form(shape=tuple(int(n) for n in shapes[f"{index}{_FORM}"]), dtype=typed[name])
             for index, name in enumerate(made)
         }
 
@@ -209,9 +203,7 @@ class OnnxProbe:
         onnx.save(part, str(folder / "model.onnx"))
         return "model.onnx"
 
-    def _cut(
-        self, given: Feed, wanted: tuple[str, ...]
-    ) -> tuple[onnx.ModelProto, dict[str, str]]:
+    def _cut(self, given: Feed, wanted: tuple[str, ...]) -> tuple[onnx.ModelProto, dict[str, str]]:
         """The model of the nodes that the wanted need, and what the wanted are called there."""
         import onnx
 
@@ -235,9 +227,7 @@ class OnnxProbe:
         part.graph.output.extend(self._value(name, renamed.get(name, name)) for name in wanted)
         return part, renamed
 
-    def _between(
-        self, given: Feed, wanted: Sequence[str]
-    ) -> tuple[list[onnx.NodeProto], set[str]]:
+    def _between(self, given: Feed, wanted: Sequence[str]) -> tuple[list[onnx.NodeProto], set[str]]:
         """The nodes in order, and the tensors that they read."""
         makers = {out: node.name for node in self.nodes for out in node.outputs}
         needed: set[str] = set()

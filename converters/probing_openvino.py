@@ -15,7 +15,7 @@ from .opened import lines_of, refused
 if TYPE_CHECKING:
     import openvino
 
-_LOADER = '''
+_LOADER = """
 import openvino
 
 
@@ -24,7 +24,7 @@ def run(model, given, output):
         str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
     )
     return compiled(given)[0].copy()
-'''
+"""
 _MADE = "::made"
 _HALVES = ("f16", "bf16")
 _LIMITS = 2  # the ends of the values that come in, before those that go out
@@ -77,9 +77,11 @@ class OpenVinoProbe:
         self._settings = dict(settings)
         model = self._read()
         self.inputs = tuple(_title(op, 0) for op in model.get_parameters())
-        self._ports = {_title(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()}
+        self._ports = {
+            _title(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()
+        }
         self.outputs = tuple(_source(result) for result in model.get_results())
-        self.ends = {
+        self.ends: Mapping[str, str] = {
             name: _source(result)
             for result in model.get_results()
             for name in result.input_value(0).get_names()

@@ -22,8 +22,11 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
+from ..core.errors import UsageError
 from ..core.precision import Precision
+from ..core.probe import Probe
 from ..core.signature import Signature
+from . import probing_torchscript
 from .capturing import call_record, guarded, origin_of, parse_record, scripted, traced, versions
 from .opened import refused
 from .torch_runner import TorchRunner, check_device
@@ -111,6 +114,22 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     return TorchRunner(
         lambda tensors: binding.call(call, tensors), inputs, outputs=None, device=device
     )
+
+
+def open_probe(path: Path, signature: Signature) -> Probe:
+    """Look into a trace of modelc's; a script keeps the model's own call, and may branch.
+
+    Raises:
+        UsageError: the archive is no such trace.
+    """
+    module, record = _load(path, "cpu")
+    if record.get("call") != "flat":
+        raise UsageError(
+            f"{path.name} is scripted: it has no one order of execution to look into",
+            hint="debug the ONNX of the same model, or export it with --capture trace",
+        )
+    runner = open_runner(path, "cpu", signature)
+    return probing_torchscript.open_probe(module, record["inputs"], record["outputs"], runner)
 
 
 def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:

@@ -140,7 +140,8 @@ class Converted:
     """What a converter made: file names in the job's folder with their roles, model first.
 
     `frozen` are the user's lines at which a tracer saw a tensor become a Python value, `warned` all
-    that it said of them. `judged_as` is the precision whose tolerance it is held to, where that is not its own.
+    that it said of them. `judged_as` is the precision whose tolerance it is held to, where that is
+    not its own.
     """
 
     files: tuple[tuple[str, str], ...]

@@ -82,6 +82,11 @@ class Warned:
     text: str
     kind: str = "TracerWarning"
 
+    @property
+    def converts(self) -> bool:
+        """Whether it is of a tensor that became a Python value: a branch, a kept value, a size."""
+        return self.text.startswith("Converting a tensor to")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorstFeed:

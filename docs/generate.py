@@ -41,7 +41,7 @@ CODES = {
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
     "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "calibrate": "0 usable, 1 not, 2 usage",
-    "debug": "0 no layer is wrong by itself, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
+    "debug": "0 no layer is wrong, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "doctor": "0 nothing broken, 4 something installed cannot work",
     "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
     "report": "0 written; 1 with --fail-on-regression where anything got worse, 2 usage",

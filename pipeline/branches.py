@@ -96,7 +96,9 @@ class Branches:
         notes = [f"{_frozen(one)}; it agrees all the same" for one in fixed if one.others]
         notes += [f"{_untested(one)}; accepted" for one in fixed if self._names_untested(one)]
         notes += [f"{place}: frozen by the capture; accepted" for place in unseen]
-        free = [one for one in self.watched.found if one not in fixed and one.record.kind != "value"]
+        free = [
+            one for one in self.watched.found if one not in fixed and one.record.kind != "value"
+        ]
         notes += [f"{one.record.told}: {one.record.untested}" for one in free if one.record.untaken]
         if free and not known:
             notes.append("how it was captured is not on record: a trace would have frozen these")
@@ -109,9 +111,7 @@ class Branches:
         return bool(found.record.untested) and self._ok(found)
 
 
-def look(
-    subject: Subject, accept: Sequence[str] = (), *, then: Manifest | None = None
-) -> Branches:
+def look(subject: Subject, accept: Sequence[str] = (), *, then: Manifest | None = None) -> Branches:
     """The model's branches on the subject's feeds; watched once, then remembered.
 
     `then` is the manifest of what is judged again. Drawn from another seed, the subject's example

@@ -44,17 +44,8 @@ def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced
         return Balanced(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
     seconds = (bench.order.lowering.budget or MINUTES) * _MINUTE
     start = time.monotonic()
-    try:
-        ranked = rank_layers(
-            step,
-            plain,
-            parent,
-            bench,
-            more=lambda: time.monotonic() < start + _FOR_RANKING * seconds,
-        )
-    except (ConversionError, RunnerError) as error:
-        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
-        bench.stage.note(text, warning=True)
+    ranked = _ranked(step, plain, parent, bench, until=start + _FOR_RANKING * seconds)
+    if ranked is None:
         return Balanced(trial=plain, tradeoffs=(first,))
     making = Making(step=step, way=plain.way, parent=parent, bench=bench)
     trials = Trials(making, ranked, start + seconds)
@@ -64,6 +55,18 @@ def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced
     return _missed(trials, found, plain, first, ranked)
 
 
+def _ranked(
+    step: Step, plain: Trial, parent: Parent, bench: Bench, *, until: float
+) -> Ranked | None:
+    """The layers, ranked in the time there is; None, and told, where they cannot be."""
+    try:
+        return rank_layers(step, plain, parent, bench, more=lambda: time.monotonic() < until)
+    except (ConversionError, RunnerError) as error:
+        text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
+        bench.stage.note(text, warning=True)
+        return None
+
+
 def _is_numeric(trial: Trial) -> bool:
     """Whether it failed by numbers, which layers in floating point can mend, and not by form."""
     if trial.verdict.state is not State.FAILED:
@@ -71,7 +74,9 @@ def _is_numeric(trial: Trial) -> bool:
     if trial.accuracy is not None and not trial.accuracy.passed:
         return True
     return any(
-        not output.passed and not output.loose and output.sqnr is not None
+        not output.passed
+        and not output.loose
+        and (output.sqnr is not None or output.nonfinite_artifact > output.nonfinite_eager)
         for output in trial.verdict.outputs
     )
 

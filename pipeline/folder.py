@@ -18,6 +18,7 @@ from ..core.records import FileRecord
 REJECTED = "rejected"
 REPLACED = "replaced"
 LOGS = "logs"
+WORST = "worst"
 LOCK = ".modelc.lock"
 _UNWRITABLE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST,
@@ -85,7 +86,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _check_form(path: Path) -> None:
     """That our folders' names are not taken by files."""
-    for name in (LOGS, REJECTED, REPLACED):
+    for name in (LOGS, REJECTED, REPLACED, WORST):
         if (path / name).exists() and not (path / name).is_dir():
             raise UsageError(
                 f"{path / name} is a file, and modelc keeps a folder of that name",

@@ -11,7 +11,7 @@ from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError
 from ..core.precision import Precision
 from ..core.verdict import State, Verdict
-from ..validators.climb import SEARCH, Climbed, Point, climb
+from ..validators.climb import SEARCH, Point, climb
 from ..validators.draw import generator_for
 from ..validators.feeds import SAMPLE, Drawer, NamedFeed
 from ..validators.judge import Reference, Reply
@@ -116,11 +116,15 @@ class _Search:
         found = climb(_starts(self.evidence, verdict), drawer, trial.headroom, more=more)
         seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
         if found.worst.feed.kind == SEARCH:
-            evidence = evidence.plus(*trial.run(found.worst.feed))
-            verdict = replace(evidence.verdict(), notes=verdict.notes, seconds=verdict.seconds)
+            longer = evidence.plus(*trial.run(found.worst.feed))
+            judged = longer.verdict()
+            # What is within the limits beside few feeds may be a little beyond beside all.
+            if judged.passed or found.worst.headroom < 0:
+                evidence = longer
+                verdict = replace(judged, notes=verdict.notes, seconds=verdict.seconds)
         return Searched(
             evidence=evidence,
-            verdict=replace(verdict, notes=(*verdict.notes, _told(found, verdict, seconds))),
+            verdict=replace(verdict, notes=(*verdict.notes, _told(found.tried, verdict, seconds))),
             tried=found.tried,
             seed=seed,
             seconds=seconds,
@@ -133,11 +137,12 @@ def _sample(references: Sequence[Reference]) -> Feed | None:
     return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
 
 
-def _told(found: Climbed, verdict: Verdict, seconds: float) -> str:
-    room, name = verdict.headroom, found.worst.feed.name
-    least = "" if room is None else f", the least headroom is {room:.1f} dB"
-    worse = f"the worst is {name}" if found.worst.feed.kind == SEARCH else "none is worse"
-    return f"a search tried {found.tried} feeds in {seconds:.1f} s: {worse}{least}"
+def _told(tried: int, verdict: Verdict, seconds: float) -> str:
+    room = verdict.headroom
+    least = "" if room is None else f"; the least headroom is {room:.1f} dB"
+    worse = next((name for name in verdict.feeds if name.startswith(f"{SEARCH}-")), "")
+    found = f"the worst is {worse}" if worse else "none is worse"
+    return f"a search tried {tried} feeds in {seconds:.1f} s: {found}{least}"
 
 
 def _starts(evidence: Evidence, verdict: Verdict) -> list[Point]:

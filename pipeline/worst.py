@@ -17,9 +17,9 @@ from ..core.records import Artifact
 from ..core.verdict import OutputVerdict, Verdict
 from ..validators.judge import Reference
 from .beyond import Evidence
+from .folder import WORST
 from .searching import Searched
 
-FOLDER = "worst"
 _DRAFT = "worst.npz"  # in an artifact's workplace, until it is known where the artifact goes
 
 
@@ -99,9 +99,9 @@ def read_feed(path: Path) -> Mapping[str, Array]:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise UsageError(
             f"{path} is not a feed: {first_line(error)}",
             hint="give the .npz that out/worst/ has of the artifact",
@@ -140,7 +140,7 @@ def worst_of(manifest: Manifest, artifact: Artifact) -> WorstFeed | None:
 
 def file_of(artifact: str) -> str:
     """Where an artifact's worst feed is, relative to the output folder."""
-    return f"{FOLDER}/{artifact}.npz"
+    return f"{WORST}/{artifact}.npz"
 
 
 def drop_worst(folder: Path, *artifacts: str) -> None:
@@ -148,6 +148,6 @@ def drop_worst(folder: Path, *artifacts: str) -> None:
     for artifact in artifacts:
         place = folder / file_of(artifact)
         place.unlink(missing_ok=True)
-        for parent in (place.parent, folder / FOLDER):
+        for parent in (place.parent, folder / WORST):
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()

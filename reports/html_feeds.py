@@ -41,13 +41,15 @@ def branches(manifest: Manifest) -> Markup | None:
         return None
     data = [branch for branch in manifest.branches if branch.data]
     covered = sum(1 for branch in data if not branch.untested)
-    told = (
-        f"{covered} of {counted(len(data), 'branch')} on tensor data seen to go more than one way"
-    )
+    told = f"{covered} of {counted(len(data), 'place')} on tensor data seen to go more than one way"
     ranked = sorted(manifest.branches, key=lambda b: (not b.data, b.accepted, not b.untested))
-    rows = [_branch(branch) for branch in ranked]
-    head = ("source", "condition", "true", "false", "")
-    return join([tag("p", told.replace("branchs", "branches")), table(*head, rows=rows)])
+    frozen = {
+        branch.place: [a.name for a in manifest.artifacts if branch.place in (a.frozen or ())]
+        for branch in ranked
+    }
+    rows = [(*_branch(branch), ", ".join(frozen[branch.place])) for branch in ranked]
+    head = ("source", "condition", "true", "false", "", "frozen in")
+    return join([tag("p", told), table(*head, rows=rows)])
 
 
 def _branch(branch: BranchRecord) -> tuple[Child, ...]:

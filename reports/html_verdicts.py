@@ -8,7 +8,7 @@ from ..core.manifest import Manifest
 from ..core.verdict import Tolerance
 from .markup import Markup, code, details, table, tag
 from .rows import Case, Outcome, Row, counts, feeds_of, overall
-from .words import counted, decibels, figure, one_line, ratio, seconds_text, short, size_text
+from .words import NONE, counted, decibels, figure, one_line, ratio, seconds_text, short, size_text
 
 SIGNS = {
     Outcome.PASSED: "✓",
@@ -176,13 +176,16 @@ def _limits(tolerance: Tolerance) -> str:
 def _measures(cases: Sequence[Case]) -> Markup:
     """A row for each output on each feed."""
     rows = [line for case in cases for line in _measured(case)]
-    return table("feed", "output", "verdict", ">headroom", ">SQNR", ">max abs", ">relative L2",
-                 ">cosine", "shape", "dtype", rows=rows)  # fmt: skip
+    head = (
+        "feed", "output", "verdict", ">headroom", ">of eager's own error", ">SQNR", ">max abs",
+        ">relative L2", ">cosine", "shape", "dtype",
+    )  # fmt: skip
+    return table(*head, rows=rows)
 
 
 def _measured(case: Case) -> list[tuple[str, ...]]:
     if not case.outputs:
-        return [(code(case.feed), "", f"{SIGNS[case.outcome]} {case.reason}", *("",) * 7)]
+        return [(code(case.feed), "", f"{SIGNS[case.outcome]} {case.reason}", *("",) * 8)]
     passed, failed = SIGNS[Outcome.PASSED], SIGNS[Outcome.FAILED]
     return [
         (
@@ -190,6 +193,7 @@ def _measured(case: Case) -> list[tuple[str, ...]]:
             code(output.output),
             f"{passed} pass" if output.passed else f"{failed} {output.reason}",
             decibels(output.headroom),
+            NONE if output.times_floor is None else f"{output.times_floor:.3g} x",
             "exact" if output.exact else ratio(output.sqnr),
             figure(output.max_abs),
             figure(output.relative_l2),

@@ -168,7 +168,7 @@ def _feeds(manifest: Manifest) -> list[str]:
 
 def _commands(manifest: Manifest) -> Iterator[str]:
     for command in commands_of(manifest):
-        yield f"- {prose(command.purpose)}: {code(command.text, limit=2000)}"
+        yield f"- {prose(command.purpose)}: {code(command.text, limit=2000, cell=False)}"
 
 
 def _environment(manifest: Manifest) -> list[str]:

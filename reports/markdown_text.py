@@ -30,13 +30,14 @@ def prose(text: str, limit: int = 700) -> str:
     return _LIVE.sub(lambda found: f"{found.group()}\u200b", escaped)
 
 
-def code(text: str, limit: int = 160) -> str:
-    """Foreign text as a code span, fit for a table cell."""
+def code(text: str, limit: int = 160, *, cell: bool = True) -> str:
+    """Foreign text as a code span; in a table's cell a bar must be escaped even there."""
     line = one_line(text, limit) or NONE
+    line = line.replace("|", "\\|") if cell else line
     longest = max((len(run) for run in _TICKS.findall(line)), default=0)
     fence = "`" * (longest + 1)
     space = " " if longest else ""
-    return f"{fence}{space}{line.replace('|', chr(92) + '|')}{space}{fence}"
+    return f"{fence}{space}{line}{space}{fence}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from urllib.parse import quote
 
-from ..core.capture import Capture
 from ..core.findings import BranchRecord, Localisation
 from ..core.manifest import Manifest
 from .rows import REJECTED, Outcome, Row, rows_of
@@ -58,7 +57,15 @@ GUILTY = Rule(
     "with --keep-fp, or open the reproducer that modelc debug wrote.",
     level="error",
 )
-RULES = (UNTAKEN, WARNED, GUILTY)
+FROZEN = Rule(
+    key="MC004",
+    name="FrozenBranch",
+    summary="A refused artifact keeps one way of this place, whatever its input says",
+    help="The capture took down only the way that its example went, and feeds that go the other "
+    "way get wrong answers. Capture with --capture script, or export it with torch.cond.",
+    level="error",
+)
+RULES = (UNTAKEN, WARNED, GUILTY, FROZEN)
 
 
 def render(manifest: Manifest) -> str:
@@ -75,7 +82,7 @@ def render(manifest: Manifest) -> str:
         },
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(rows, manifest)],
-        "results": [*_branches(manifest), *_warned(manifest), *_guilty(manifest)],
+        "results": [*_branches(manifest), *_warned(manifest), *_guilty(manifest), *_frozen(rows)],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
@@ -107,16 +114,20 @@ def _invocation(rows: tuple[Row, ...], manifest: Manifest) -> dict[str, object]:
 
 
 def _branches(manifest: Manifest) -> Iterator[dict[str, object]]:
-    """Branches on tensor data with an untaken arm: an error where a trace froze them."""
-    traced = any(artifact.capture == Capture.TRACE for artifact in manifest.artifacts)
+    """Places that no feed showed to go another way: errors where an artifact froze them.
+
+    An artifact of which that is not known counts as one that did.
+    """
+    frozen = [artifact.frozen for artifact in manifest.artifacts]
     for branch in manifest.branches:
         if not (branch.data and branch.untested):
             continue
+        kept = any(places is None or branch.place in places for places in frozen)
         found = _result(
             UNTAKEN,
             f"{branch.untested} of: {branch.condition}{_where(branch)}",
             (branch.file, branch.line, branch.condition),
-            level="error" if traced and not branch.accepted else UNTAKEN.level,
+            level="error" if kept and not branch.accepted else UNTAKEN.level,
         )
         if branch.accepted:
             given = "accepted with --accept-branch"
@@ -149,6 +160,19 @@ def _guilty(manifest: Manifest) -> Iterator[dict[str, object]]:
             (layer.file, layer.line, f"{name} {layer.module}"),
             level="warning" if proven and not refused else GUILTY.level,
         )
+
+
+def _frozen(rows: tuple[Row, ...]) -> Iterator[dict[str, object]]:
+    """Places that a refused artifact froze."""
+    for row in rows:
+        if row.artifact is None or row.outcome is Outcome.PASSED:
+            continue
+        for place in row.artifact.frozen or ():
+            file, _, line = place.rpartition(":")
+            at = int(line) if line.isdecimal() else 0
+            name = row.name.removeprefix(REJECTED)
+            text = f"{row.name} keeps one way of it: {row.reason}"
+            yield _result(FROZEN, text, (file if at else place, at, f"{name} {file}"))
 
 
 def _blame(found: Localisation, kind: str) -> str:

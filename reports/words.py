@@ -61,8 +61,8 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Milliseconds with three figures or two decimals."""
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.2f} ms"  # noqa: PLR2004 - three figures
+    """Milliseconds with three figures."""
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"  # noqa: PLR2004 - three figures
 
 
 def seconds_text(value: float) -> str:

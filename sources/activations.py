@@ -13,11 +13,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..core.arrays import to_array
+from ..core.contract import Array
 
 if TYPE_CHECKING:
     import torch
 
-    from ..core.contract import Array, Feed
+    from ..core.contract import Feed
     from .eager import Eager
 
 _HERE = str(Path(__file__))
@@ -33,8 +34,8 @@ class Value:
 
     `order` is its place in the run and the same in every run of the same feed. `operation` is the
     function of torch, empty for a module's output. `call` numbers the module's calls from 0,
-    `leaf` the tensors of one result. `file` and `line` are in the user's code. `same` is the order of an
-    earlier module output that is this very tensor, handed on.
+    `leaf` the tensors of one result. `file` and `line` are in the user's code. `same` is the order
+    of an earlier module output that is this very tensor, handed on.
     """
 
     order: int
@@ -68,7 +69,7 @@ class Operation:
 
 @dataclass(kw_only=True)
 class Tape:
-    """What one run of eager left: its values, and the arrays and operations that were asked for."""
+    """What one run of eager left: its values, and the arrays and operations asked for."""
 
     values: list[Value] = field(default_factory=list)
     arrays: dict[int, Array] = field(default_factory=dict)
@@ -228,7 +229,7 @@ def _watcher(recorder: _Recorder) -> Any:
         def __torch_function__(
             self,
             func: Any,
-            types: object,  # noqa: ARG002 - torch's own
+            types: object,
             args: tuple[Any, ...] = (),
             kwargs: dict[str, Any] | None = None,
         ) -> object:
@@ -241,7 +242,9 @@ def _watcher(recorder: _Recorder) -> Any:
                 with recorder.aside():
                     kept = (_copied(args), _copied(given))
             result = func(*args, **given)
-            recorder.saw(name, Operation(name=name, function=func, args=kept[0], kwargs=kept[1]), result)
+            recorder.saw(
+                name, Operation(name=name, function=func, args=kept[0], kwargs=kept[1]), result
+            )
             return result
 
     return Watcher()

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-from .syntax import Span, Test, within
+from .spans import Span, within
+from .syntax import Test
 
 _Trace: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type that sys.settrace wants
 Place: TypeAlias = tuple[str, int]  # file and line
@@ -88,16 +89,21 @@ class _Watch:
             if event == "exception":
                 testing.clear()
             elif event == "opcode":
-                for index, parts in watched.items():
-                    part = parts[frame.f_lasti // _WORD]
-                    if part == _TESTING:
-                        testing.add(index)
-                    elif part != _NOWHERE and index in testing:
-                        testing.discard(index)
-                        self.ways[index].append("T" if part == _TAKEN else "F")
+                self._step(
+                    {i: parts[frame.f_lasti // _WORD] for i, parts in watched.items()}, testing
+                )
             return follow
 
         return follow
+
+    def _step(self, parts: Mapping[int, int], testing: set[int]) -> None:
+        """Take in one instruction, as the part that it is of each test."""
+        for index, part in parts.items():
+            if part == _TESTING:
+                testing.add(index)
+            elif part != _NOWHERE and index in testing:
+                testing.discard(index)
+                self.ways[index].append("T" if part == _TAKEN else "F")
 
     def _watched(self, code: CodeType) -> Mapping[int, bytes]:
         """For each test that stands in `code`, what each of its instructions is a part of."""

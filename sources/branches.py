@@ -1,4 +1,4 @@
-"""Which branches of the user's forward code depend on tensor data, and which feeds take which arm."""
+"""Which branches of the user's forward depend on tensor data, and which feeds take which arm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ..core.contract import Feed
 from ..core.errors import first_line
 from ..core.findings import BranchRecord
 from .arms import Place, arms_of
-from .syntax import Held, Meaning, Test, meanings, within
+from .spans import within
+from .syntax import Held, Meaning, Test, meanings
 from .taint import Conversion, Seen
 
 EXAMPLE = "example"  # what the feed that is captured is called
@@ -81,7 +82,7 @@ class _Sources:
 
     def _read(self, conversion: Conversion) -> tuple[Meaning, ...]:
         """Sizes are kept by captures, so only branches on them count; of torch's own, likewise."""
-        found = meanings(conversion.sites)
+        found = meanings(conversion.sites, array=conversion.array)
         site = conversion.sites[0]
         if conversion.within:
             self.within.add((site.file, site.line))
@@ -117,10 +118,8 @@ def watch_branches(
     sources = _Sources()
     try:
         runs = _collect(named, watch, sources)
-        ways = {}
-        if sources.tests:
-            ways = {name: arms_of(lambda feed=feed: run(feed), sources.tests) for name, feed in named}  # type: ignore[misc]  # the default binds the loop's feed
-    except Exception as error:  # an instrumented run may fail where the plain one did not
+        ways = {name: _ways(run, feed, sources.tests) for name, feed in named if sources.tests}
+    except Exception as error:  # noqa: BLE001 - an instrumented run may fail where a plain one did not
         return Watched(incomplete=first_line(error))
     order = [*(name for name, _ in feeds), *([] if example is None else [EXAMPLE])]
     found = [
@@ -139,6 +138,10 @@ def watch_branches(
         within=frozenset(sources.within),
         runs=runs + len(ways),
     )
+
+
+def _ways(run: Run, feed: Feed, tests: Sequence[Test]) -> tuple[str, ...]:
+    return arms_of(lambda: run(feed), tests)
 
 
 def _collect(named: Sequence[tuple[str, Feed]], watch: Watch, sources: _Sources) -> int:

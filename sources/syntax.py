@@ -6,26 +6,12 @@ import ast
 import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
-from .taint import Site
+from .naming import called, computes, dotted, keeps_plain, mentions, targets_of
+from .places import Site
+from .spans import Chain, Span, chain_to, span_of, text_of, tree_of
 
-Span: TypeAlias = tuple[int, int, int, int]  # line, column, last line, column after the last
-_Chain: TypeAlias = list[ast.AST]  # from the file down to the innermost node
-
-_CONDITION = 100  # characters of a condition that are told
-# Calls through which a number stays a number.
-_PLAIN_CALLS = frozenset(
-    (
-        "int", "float", "bool", "abs", "round", "min", "max", "sum", "len", "range", "any", "all",
-        "sorted", "list", "tuple", "set", "enumerate", "zip", "divmod", "pow", "reversed",
-    )
-)  # fmt: skip
-_PLAIN_NODES = (
-    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.IfExp, ast.NamedExpr,
-    ast.Starred,
-)  # fmt: skip
 _TOLD = frozenset(
     ("print", "warn", "warning", "warning_once", "info", "debug", "error", "exception", "log")
 )
@@ -72,29 +58,43 @@ class Idle:
 Meaning: TypeAlias = Test | Held | Idle
 
 
-def meanings(sites: Sequence[Site]) -> tuple[Meaning, ...]:
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    """Where a value was made: the place, the frames above it, whether it is an array."""
+
+    site: Site
+    outer: Sequence[Site]
+    array: bool
+
+
+def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ...]:
     """What a Python value made at the innermost of `sites` decides.
 
     It is followed to the names that it is assigned to within one function, and, where it is
     returned, to where that function was called.
+
+    Args:
+        sites: the user's frames, the innermost first.
+        array: whether it is an array or a list, which have attributes, unlike numbers.
     """
     if not sites:
         return ()
-    site, outer = sites[0], sites[1:]
-    tree = _tree(site.file)
-    chain = [] if tree is None or site.span[1] < 0 else _chain(tree, site.span)
+    site = sites[0]
+    tree = tree_of(site.file)
+    chain = [] if tree is None or site.span[1] < 0 else chain_to(tree, site.span)
     if len(chain) < 2:  # noqa: PLR2004 - the file itself is the first
         text = linecache.getline(site.file, site.line).strip()
         return (Held(file=site.file, line=site.line, text=text),)
-    return tuple(dict.fromkeys(_climb(chain, site, outer)))
+    origin = _Origin(site=site, outer=sites[1:], array=array)
+    return tuple(dict.fromkeys(_climb(chain, origin)))
 
 
-def _climb(chain: _Chain, site: Site, outer: Sequence[Site]) -> Iterator[Meaning]:
+def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     """From the value outwards, to what takes it.
 
     Where a bare name is asked for its truth, the instruction stands for the whole statement.
     """
-    whole = chain[-1]
+    whole, site = chain[-1], origin.site
     if isinstance(whole, (*_COMPREHENSIONS, ast.If, ast.While, ast.IfExp, ast.Assert)):
         yield from _whole(whole, site, chain[:-1])
         return
@@ -107,15 +107,15 @@ def _climb(chain: _Chain, site: Site, outer: Sequence[Site]) -> Iterator[Meaning
         if isinstance(parent, ast.stmt) or (
             isinstance(parent, ast.Lambda) and child is parent.body
         ):
-            yield from _stated(chain[:at], site, outer, plain=plain)
+            yield from _stated(chain[:at], origin, child if plain else None)
             return
         if isinstance(parent, ast.NamedExpr):
-            yield from _named(_dotted(parent.target), chain[:at], site, outer)
-        plain = plain and _keeps_plain(parent, child)
+            yield from _named(dotted(parent.target), chain[:at], origin)
+        plain = plain and keeps_plain(parent, child)
     yield _held(site, chain[-1])
 
 
-def _whole(node: ast.AST, site: Site, above: _Chain) -> Iterator[Meaning]:
+def _whole(node: ast.AST, site: Site, above: Chain) -> Iterator[Meaning]:
     """What is asked where an instruction stands for a whole branch, comprehension or check."""
     if isinstance(node, ast.Assert):
         yield Idle(file=site.file, line=site.line)
@@ -136,43 +136,55 @@ def _tested(parent: ast.AST, child: ast.AST) -> bool:
     return isinstance(parent, (ast.For, ast.AsyncFor)) and child is parent.iter
 
 
-def _stated(
-    chain: _Chain, site: Site, outer: Sequence[Site], *, plain: bool
-) -> Iterator[Meaning]:
-    """What the statement at the end of the chain does with a value."""
-    statement = chain[-1]
+def _stated(chain: Chain, origin: _Origin, value: ast.AST | None) -> Iterator[Meaning]:
+    """What the statement at the end of the chain does with a value, if that stayed plain."""
+    statement, site = chain[-1], origin.site
     if isinstance(statement, (ast.Assert, ast.Raise)) or (
-        isinstance(statement, ast.Expr) and _called(statement.value) in _TOLD | _CHECKS
+        isinstance(statement, ast.Expr) and called(statement.value) in _TOLD | _CHECKS
     ):
         yield Idle(file=site.file, line=site.line)
         return
     found: list[Meaning] = []
-    if isinstance(statement, (ast.Return, ast.Lambda)):
-        found = list(meanings(outer)) if plain else []
-    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and plain:
-        found = list(_named(_targets(statement), chain, site, outer))
+    if value is None:
+        pass
+    elif isinstance(statement, (ast.Return, ast.Lambda)):
+        found = [] if computes(value) else list(_answered(origin))
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        found = list(_named(targets_of(statement), chain, origin))
     yield from found or [_held(site, statement)]
 
 
-def _named(
-    names: frozenset[str], chain: _Chain, site: Site, outer: Sequence[Site]
-) -> Iterator[Meaning]:
+def _answered(origin: _Origin) -> Iterator[Meaning]:
+    """The branches that a returned value decides where the function was called."""
+    found = meanings(origin.outer, array=origin.array)
+    return (meaning for meaning in found if not isinstance(meaning, Held))
+
+
+def _named(names: frozenset[str], chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     """The branches of the same function that names decide, or names computed from them."""
     at = max((i for i, node in enumerate(chain) if isinstance(node, _FUNCTIONS)), default=0)
     nodes = list(ast.walk(chain[at]))
+    names = _spread(names, nodes, array=origin.array)
+    for node in nodes:
+        for condition in _conditions(node):
+            if mentions(condition, names, origin.array, plain=False):
+                yield from _branch(node, condition, origin.site.file, _path(chain[at], node))
+        value = node.value if isinstance(node, ast.Return) else None
+        if value and not computes(value) and mentions(value, names, origin.array, plain=True):
+            yield from _answered(origin)
+
+
+def _spread(names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool) -> frozenset[str]:
+    """The names, and all that are computed from them in turn."""
+    kinds = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
+    assigned = [(node, node.value) for node in nodes if isinstance(node, kinds)]
     before: frozenset[str] = frozenset()
     while names != before:
         before = names
-        for node in nodes:
-            value = getattr(node, "value", None)
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
-                names |= _targets(node) if value and _mentions(value, names, plain=True) else set()
-    for node in nodes:
-        for condition in _conditions(node):
-            if _mentions(condition, names, plain=False):
-                yield from _branch(node, condition, site.file, _path(chain[at], node))
-        if isinstance(node, ast.Return) and node.value and _mentions(node.value, names, plain=True):
-            yield from meanings(outer)
+        for node, value in assigned:
+            if value is not None and mentions(value, names, array, plain=True):
+                names |= targets_of(node)
+    return names
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
@@ -183,10 +195,10 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
     return [node.iter] if isinstance(node, (ast.For, ast.AsyncFor)) else []
 
 
-def _path(root: ast.AST, wanted: ast.AST) -> _Chain:
+def _path(root: ast.AST, wanted: ast.AST) -> Chain:
     """The nodes from `root` to `wanted`, which is left out."""
     parents = {child: node for node in ast.walk(root) for child in ast.iter_child_nodes(node)}
-    path: _Chain = []
+    path: Chain = []
     node = parents.get(wanted)
     while node is not None:
         path.insert(0, node)
@@ -208,9 +220,9 @@ def _branch(
             return
     elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
         kind, line = "while" if isinstance(node, ast.While) else "for", node.lineno
-    text = _text(file, condition)
+    text = text_of(file, condition)
     if isinstance(node, (ast.For, ast.AsyncFor)):
-        text = f"{_text(file, node.target)} in {text}"
+        text = f"{text_of(file, node.target)} in {text}"
     yield Test(
         file=file,
         kind=kind,
@@ -264,123 +276,14 @@ def _only_tells(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | Non
 
 def _tells(statement: ast.stmt, outside: set[str]) -> bool:
     if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant) or _called(statement.value) in _TOLD
+        return isinstance(statement.value, ast.Constant) or called(statement.value) in _TOLD
     if isinstance(statement, ast.If):
         return all(_tells(part, outside) for part in (*statement.body, *statement.orelse))
     if isinstance(statement, (ast.Assign, ast.AugAssign)):
-        return not _targets(statement) & outside and "self" not in ast.dump(statement)
+        return not targets_of(statement) & outside and "self" not in ast.dump(statement)
     return isinstance(statement, (ast.Raise, ast.Assert, ast.Pass))
-
-
-def _mentions(expression: ast.expr, names: frozenset[str], *, plain: bool) -> bool:
-    """Whether an expression depends on one of the names as on a number.
-
-    `name.attribute` and `name is None` do not: numbers have neither. Where `plain`, the
-    expression has to give a number itself.
-    """
-    if isinstance(expression, (ast.Name, ast.Attribute)) and _dotted(expression) & names:
-        return True
-    if isinstance(expression, ast.Compare) and any(
-        isinstance(op, (ast.Is, ast.IsNot)) for op in expression.ops
-    ):
-        return False
-    if isinstance(expression, ast.Call) and _called(expression) == "isinstance":
-        return False
-    for child in ast.iter_child_nodes(expression):
-        if isinstance(child, ast.keyword):
-            child = child.value  # noqa: PLW2901 - the argument stands for it
-        if isinstance(expression, ast.Attribute) and _dotted(child) & names:
-            continue
-        if plain and not _keeps_plain(expression, child):
-            continue
-        if isinstance(child, ast.expr) and _mentions(child, names, plain=plain):
-            return True
-    return False
-
-
-def _keeps_plain(parent: ast.AST, child: ast.AST) -> bool:
-    """Whether a number stays a number in its parent expression."""
-    if isinstance(parent, ast.Call):
-        maths = isinstance(parent.func, ast.Attribute) and _dotted(parent.func.value) == {"math"}
-        return maths or _called(parent) in _PLAIN_CALLS
-    if isinstance(parent, ast.Subscript):
-        return child is parent.value
-    return isinstance(parent, _PLAIN_NODES)
-
-
-def _called(node: ast.AST) -> str:
-    """The last name of what is called."""
-    if not isinstance(node, ast.Call):
-        return ""
-    return getattr(node.func, "attr", getattr(node.func, "id", ""))
-
-
-def _targets(node: ast.AST) -> frozenset[str]:
-    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-    return frozenset(name for target in targets for name in _dotted(target))
-
-
-def _dotted(node: ast.AST | None) -> frozenset[str]:
-    """The names that a target sets, `self.kept` among them."""
-    if isinstance(node, ast.Name):
-        return frozenset((node.id,))
-    if isinstance(node, ast.Attribute):
-        return frozenset(f"{base}.{node.attr}" for base in _dotted(node.value))
-    if isinstance(node, (ast.Tuple, ast.List)):
-        return frozenset(name for part in node.elts for name in _dotted(part))
-    return _dotted(node.value) if isinstance(node, (ast.Subscript, ast.Starred)) else frozenset()
 
 
 def _held(site: Site, node: ast.AST) -> Held:
     line = getattr(node, "lineno", site.line)
-    return Held(file=site.file, line=line, text=_text(site.file, node))
-
-
-def _text(file: str, node: ast.AST) -> str:
-    """The node's source on one line."""
-    first, column, last, end = span_of(node)
-    lines = [line.encode() for line in linecache.getlines(file)[first - 1 : last]]
-    if not lines:
-        return ""
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][column:]
-    text = " ".join(b" ".join(lines).decode(errors="replace").split())
-    return text if len(text) <= _CONDITION else f"{text[: _CONDITION - 1]}…"
-
-
-def span_of(node: ast.AST) -> Span:
-    """Where a node stands; columns are in bytes. A function begins with its decorators."""
-    spans = [node, *getattr(node, "decorator_list", ())]
-    first = min((getattr(n, "lineno", 0), getattr(n, "col_offset", 0)) for n in spans)
-    last = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
-    return (*first, *last)
-
-
-@lru_cache(maxsize=256)
-def _tree(file: str) -> ast.Module | None:
-    """The file as it is on disk (or as an interpreter keeps it); None where it cannot be read."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _chain(tree: ast.AST, span: Span) -> _Chain:
-    """The nodes that hold the span, the outermost first."""
-    chain: _Chain = [tree]
-    while True:
-        inner = [child for child in ast.iter_child_nodes(chain[-1]) if _holds(child, span)]
-        if not inner:
-            return chain
-        chain.append(inner[0])
-
-
-def _holds(node: ast.AST, span: Span) -> bool:
-    if not hasattr(node, "lineno"):  # a comprehension's `for`, an argument list
-        return any(_holds(child, span) for child in ast.iter_child_nodes(node))
-    return within(span, span_of(node))
-
-
-def within(inner: Span, outer: Span) -> bool:
-    """Whether a span lies in another."""
-    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
+    return Held(file=site.file, line=line, text=text_of(site.file, node))

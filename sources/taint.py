@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
+from .places import Site, where
 
+if TYPE_CHECKING:
     import torch
 
-_OURS = str(Path(__file__).parent.parent)
-_ROOMS = tuple(f"{_OURS}/{room}/" for room in ("sources", "core", "pipeline", "converters"))
-_STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
-_PACKAGES = ("site-packages", "dist-packages")  # within the standard library's own folder
-# Frames of torch that only pass a call of the user's on.
-_PASSING = ("_tensor.py", "overrides.py", "_python_dispatch.py", "_ops.py", "_jit_internal.py")
 # What tells of a tensor's form, never of its data. What is not named here counts as data.
 _SIZES = frozenset(("size", "numel", "nelement", "__len__", "shape"))
 _FORM = frozenset(
@@ -45,22 +35,10 @@ _OF_FORM = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """One place of the user's code; the span is (line, column, last line, last column)."""
-
-    file: str
-    function: str
-    span: tuple[int, int, int, int]
-
-    @property
-    def line(self) -> int:
-        """Where it starts, counted from one."""
-        return self.span[0]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Conversion:
     """Tensor data that became a Python value, or sizes that depend on data where `size`.
+
+    `array` says that an array or a list was made, no number.
 
     `sites` are the user's frames, the innermost first. `within` says that it was torch's own
     Python code that asked, `module` is the path of the module that did.
@@ -68,6 +46,7 @@ class Conversion:
 
     sites: tuple[Site, ...]
     size: bool = False
+    array: bool = False
     within: bool = False
     module: str = ""
 
@@ -88,10 +67,10 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
 
     book = _Book(module, inputs)
 
-    class Calls(TorchFunctionMode):  # type: ignore[misc]  # torch's own class is not typed
+    class Calls(TorchFunctionMode):
         """Sees calls as the user wrote them: those that give Python values."""
 
-        def __torch_function__(  # noqa: PLR0913 - torch's protocol
+        def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             given = kwargs or {}
@@ -99,10 +78,10 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
             book.called(func, (*args, *given.values()), answer)
             return answer
 
-    class Operators(TorchDispatchMode):
+    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         """Follows data from operator to operator, those within torch included."""
 
-        def __torch_dispatch__(  # noqa: PLR0913 - torch's protocol
+        def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             given = kwargs or {}
@@ -110,7 +89,8 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
             book.computed(func, args, given, answer)
             return answer
 
-    with torch.no_grad(), Operators(), Calls():
+    operators: TorchDispatchMode = Operators()  # type: ignore[no-untyped-call]  # torch's own
+    with torch.no_grad(), operators, Calls():
         yield book.seen
 
 
@@ -121,10 +101,10 @@ def capture_watch() -> Iterator[Seen]:
 
     seen: Seen = {}
 
-    class Calls(TorchFunctionMode):  # type: ignore[misc]  # torch's own class is not typed
+    class Calls(TorchFunctionMode):
         """Sees each call that leaves the tensors, whatever the tensors depend on."""
 
-        def __torch_function__(  # noqa: PLR0913 - torch's protocol
+        def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             answer = func(*args, **(kwargs or {}))
@@ -137,23 +117,19 @@ def capture_watch() -> Iterator[Seen]:
         yield seen
 
 
-@dataclass
 class _Book:
     """Which storages hold data of the inputs, which have sizes that depend on it."""
 
-    module: torch.nn.Module
-    inputs: Iterable[torch.Tensor]
-    seen: Seen = field(default_factory=dict)
-    leaked: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> None:
+        self.seen: Seen = {}
+        self.leaked = False
         self.data: dict[int, bool] = {}  # by storage: whether it holds data of the inputs
         self.shaped: set[int] = set()
         self.held: list[object] = []  # weak references, so that no address is used again
-        self.paths = {id(part): name for name, part in self.module.named_modules()}
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
+        self.paths = {id(part): name for name, part in module.named_modules()}
+        for tensor in (*module.parameters(), *module.buffers()):
             self._mark(tensor, data=False)
-        for tensor in self.inputs:
+        for tensor in inputs:
             self._mark(tensor, data=True)
 
     def called(self, func: Any, args: Sequence[object], answer: object) -> None:
@@ -173,7 +149,7 @@ class _Book:
     ) -> None:
         """Pass data on from what an operator took to what it gave and wrote."""
         given = list(_tensors_of((*args, *kwargs.values())))
-        data = any([self._is_data(tensor) for tensor in given]) or (not given and self.leaked)
+        data = any(self._is_data(tensor) for tensor in given) or (not given and self.leaked)
         name = func._schema.name.partition("::")[2]
         if data and name in _SCALARS:
             self._note(answer)
@@ -263,9 +239,10 @@ def _is_plain(answer: object, name: str) -> bool:
 
 
 def _note(seen: Seen, answer: object, paths: dict[int, str], *, size: bool = False) -> None:
-    sites, within, module = _where(paths)
+    sites, within, module = where(paths, __file__)
     if sites:
-        conversion = Conversion(sites=sites, size=size, within=within, module=module)
+        array = not isinstance(answer, (bool, int, float, complex))
+        conversion = Conversion(sites=sites, size=size, array=array, within=within, module=module)
         seen.setdefault(conversion, []).append(_text(answer))
 
 
@@ -274,57 +251,3 @@ def _text(answer: object) -> str:
     if hasattr(answer, "tobytes"):
         return f"{hash((answer.tobytes(), getattr(answer, 'shape', ())))}"
     return repr(answer)
-
-
-def _where(paths: dict[int, str]) -> tuple[tuple[Site, ...], bool, str]:
-    """The user's frames that led here, whether torch's code asked, and the innermost module."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    sites: list[Site] = []
-    within, module = False, ""
-    while frame is not None and not _is_above(frame.f_code.co_filename):
-        name = frame.f_code.co_filename
-        if is_users(name):
-            sites.append(_site(frame))
-            module = module or paths.get(id(frame.f_locals.get("self")), "")
-        elif not sites:  # what lies between two of our own frames is the passing on of a call
-            within = name != __file__ and (within or not name.endswith(_PASSING))
-        frame = frame.f_back
-    return tuple(sites), within, module
-
-
-def _is_above(file: str) -> bool:
-    """Whether the frame is of whoever runs eager: the user's code is below it."""
-    return file != __file__ and file.startswith(_ROOMS)
-
-
-def is_users(file: str) -> bool:
-    """Whether a file is the model's code: not torch, NumPy, the standard library or ours."""
-    import numpy as np
-    import torch
-
-    if file.startswith(("<", *_ROOMS)):
-        return False
-    roots = tuple(f"{Path(str(library.__file__)).parent}/" for library in (torch, np))
-    if file.startswith(roots):
-        return False
-    inner = file.removeprefix(_STDLIB)
-    return inner == file or inner.startswith(_PACKAGES)
-
-
-def _site(frame: FrameType) -> Site:
-    return Site(
-        file=frame.f_code.co_filename,
-        function=frame.f_code.co_name,
-        span=_span(frame.f_code, frame.f_lasti, frame.f_lineno),
-    )
-
-
-def _span(code: CodeType, offset: int, line: int) -> tuple[int, int, int, int]:
-    """Where the instruction stands in the source; the bare line where that is not known."""
-    found = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
-    first, last, column, end = found
-    if first is None or last is None or column is None or end is None:
-        return line, -1, line, -1
-    return first, column, last, end

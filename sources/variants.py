@@ -15,6 +15,7 @@ Ways: TypeAlias = Iterator[tuple[str, Callable[[], Any]]]
 _EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0)
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "trilinear", "linear", "area")
 _PADS = ("constant", "reflect", "replicate", "circular")
+_BIAS, _TRAINING = 2, 5  # places among the arguments of linear and conv, of batch_norm
 _SWAPPED = frozenset({"sub", "div", "truediv", "matmul", "pow", "bmm", "rsub"})
 
 
@@ -89,7 +90,9 @@ def _called(operation: Operation, args: tuple[Any, ...]) -> Callable[[], Any]:
 def _batch_norm(operation: Operation) -> Ways:
     yield from _epsilon(7)(operation)
     args = operation.args
-    if operation.kwargs.get("training") is False or (len(args) > 5 and args[5] is False):
+    if operation.kwargs.get("training") is False or (
+        len(args) > _TRAINING and args[_TRAINING] is False
+    ):
         yield (
             "normalizes by the batch, as in training mode: eval() was not called",
             lambda: _training(operation),
@@ -100,14 +103,16 @@ def _training(operation: Operation) -> Any:
     from torch.nn import functional
 
     named = dict(zip(("weight", "bias"), operation.args[3:5], strict=False))
-    weights = {k: operation.kwargs.get(k, named.get(k)) for k in ("weight", "bias")}
-    return functional.batch_norm(operation.args[0], None, None, training=True, **weights)
+    weight, bias = (operation.kwargs.get(key, named.get(key)) for key in ("weight", "bias"))
+    return functional.batch_norm(
+        operation.args[0], None, None, weight=weight, bias=bias, training=True
+    )
 
 
 def _linear(operation: Operation) -> Ways:
     args, kwargs = operation.args, operation.kwargs
     x, weight = args[0], args[1]
-    bias = args[2] if len(args) > 2 else kwargs.get("bias")
+    bias = args[_BIAS] if len(args) > _BIAS else kwargs.get("bias")
     if weight.shape[0] == weight.shape[-1]:
         yield "the weight is transposed", lambda: operation.function(x, weight.T, bias)
     if bias is not None:
@@ -118,10 +123,11 @@ def _conv(operation: Operation) -> Ways:
     args = operation.args
     weight = args[1]
     if weight.shape[0] == weight.shape[1]:
-        yield "the weight is transposed", _called(
-            operation, (args[0], weight.transpose(0, 1), *args[2:])
+        yield (
+            "the weight is transposed",
+            _called(operation, (args[0], weight.transpose(0, 1), *args[2:])),
         )
-    if len(args) > 2 and args[2] is not None:
+    if len(args) > _BIAS and args[_BIAS] is not None:
         yield "the bias is left out", _called(operation, (*args[:2], None, *args[3:]))
 
 
@@ -130,7 +136,9 @@ def _interpolate(operation: Operation) -> Ways:
     for mode in _MODES:
         for align in (None, True, False):
             if (mode, align) != (kwargs.get("mode", "nearest"), kwargs.get("align_corners")):
-                told = f"interpolates {mode}" + ("" if align is None else f", align_corners={align}")
+                told = f"interpolates {mode}" + (
+                    "" if align is None else f", align_corners={align}"
+                )
                 mine = f"{kwargs.get('mode', 'nearest')}, {kwargs.get('align_corners')}"
                 yield f"{told}; eager {mine}", _again(operation, mode=mode, align_corners=align)
 
@@ -173,8 +181,9 @@ def _axes(operation: Operation) -> Ways:
     if isinstance(dim, int) and operation.name in _ALONG:
         for axis in range(rank):
             if axis != dim % max(rank, 1):
-                yield f"works along axis {axis} instead of {dim % rank}", _again(
-                    operation, dim=axis
+                yield (
+                    f"works along axis {axis} instead of {dim % rank}",
+                    _again(operation, dim=axis),
                 )
     elif operation.name in _ALONG and len(operation.args) > 1 and type(operation.args[1]) is int:
         first, mine, *rest = operation.args

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from .draw import Values, generator_for
+from ..core.signature import Dim, Signature
 from .feeds import NEGATED, OPT, Drawer, NamedFeed
+from .hard_values import BEYOND, CHANGES, Hard
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from ..core.contract import Array, Feed
+    from ..core.contract import Feed
 
 REPEATED = "repeated"
 BATCHES = (1, 2, 3, 7)
-# How much larger the values of `large` are, and how much smaller those of `small`: what data has
-# that was not normalised (images in 0..255 for 0..1, audio in 16 bits), and what is lost in an
-# epsilon of 1e-6. Squares of `large` stay far below FP32's largest number, and above FP16's.
-MAGNITUDE = 1000.0
 _COMBINED = 3  # dynamic dims of which all corners are drawn: 8 less `min` and `max`
 _FEW_ROWS = 2  # rows of a feed that is about values alone: what they do shows on few
 _LARGE_ROW = 1 << 16  # elements: of rows as large as an image of 150 x 150, one has to do
-
-_Change: TypeAlias = "Callable[[_Hard, InputSpec, Array], Array | None]"
 
 
 def hard_feeds(
@@ -122,28 +114,14 @@ def _repeated(drawer: Drawer) -> Iterator[NamedFeed]:
     yield NamedFeed(name=REPEATED, arrays=arrays, sizes=base.sizes, kind="batch")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Hard:
-    """One kind of hard values of one input while it is drawn."""
-
-    name: str
-    values: Values
-    key: tuple[object, ...]
-
-    @property
-    def generator(self) -> np.random.Generator:
-        """The same on every machine and in every order."""
-        return generator_for(*self.key)
-
-
 def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
     """`opt` with few rows, its values made hard in every input that can hold such values."""
     base = _base(drawer)
     seen = [base, replace(drawer.negated(base), name=NEGATED)]
-    for name, change in _CHANGES.items():
+    for name, change in CHANGES.items():
         arrays = dict(base.arrays)
         for spec in drawer.signature.inputs:
-            hard = _Hard(
+            hard = Hard(
                 name=name,
                 values=drawer.values[spec.name],
                 key=(drawer.seed, name, spec.name),
@@ -152,7 +130,7 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
             if changed is not None:
                 arrays[spec.name] = changed
         if not any(_same(arrays, feed.arrays) for feed in seen):
-            beyond = name in _BEYOND
+            beyond = name in BEYOND
             seen.append(
                 NamedFeed(name=name, arrays=arrays, sizes=base.sizes, kind="value", beyond=beyond)
             )
@@ -180,125 +158,3 @@ def _same(one: Feed, other: Feed) -> bool:
     import numpy as np
 
     return all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def _is_mask(hard: _Hard, array: Array) -> bool:
-    return hard.values.binary and array.ndim > 0
-
-
-def _filled(hard: _Hard, array: Array, value: float) -> Array | None:
-    """The array full of `value`; None where the input does not hold it."""
-    import numpy as np
-
-    low, high = hard.values.low, hard.values.high
-    outside = low is not None and high is not None and not low <= value <= high
-    return None if outside else np.full_like(array, value)
-
-
-def _zeros(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    return _filled(hard, array, 0.0) if spec.dtype in FLOATS else None
-
-
-def _constant(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    """1 where nothing is known of the values; `lowest` and `highest` are constants otherwise."""
-    known = hard.values.low is not None
-    return None if known or spec.dtype not in FLOATS else _filled(hard, array, 1.0)
-
-
-def _scaled(hard: _Hard, spec: InputSpec, array: Array, factor: float) -> Array | None:
-    import numpy as np
-
-    if spec.dtype not in FLOATS:
-        return None
-    reach = float(np.finfo(spec.dtype).max)
-    scaled = np.clip(array.astype(np.float64) * factor, -reach, reach)
-    low, high = hard.values.low, hard.values.high
-    if spec.values is not None or factor < 1:  # a declared range is kept; a small value is usual
-        low, high = -reach if low is None else low, reach if high is None else high
-        if scaled.size and not low <= scaled.min() <= scaled.max() <= high:
-            return None
-    return np.asarray(scaled).astype(array.dtype)
-
-
-def _small(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    return _scaled(hard, spec, array, 1 / MAGNITUDE)
-
-
-def _large(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    return None if spec.values is not None else _scaled(hard, spec, array, MAGNITUDE)
-
-
-def _end(hard: _Hard, array: Array, end: float | None) -> Array | None:
-    if end is None or _is_mask(hard, array):
-        return None
-    return _filled(hard, array, end)
-
-
-def _lowest(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    del spec
-    return _end(hard, array, hard.values.low)
-
-
-def _highest(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    del spec
-    return _end(hard, array, hard.values.high)
-
-
-def _signs(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    """Every other sign or so flipped, where `negated` flips them all."""
-    import numpy as np
-
-    if spec.dtype not in FLOATS:
-        return None
-    flipped = hard.generator.integers(0, 1, array.shape, endpoint=True).astype(bool)
-    return np.where(flipped, hard.values.mirror(array), array).astype(array.dtype)
-
-
-def _one_hot(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    """In each row one element at its highest, all others 0 or at their lowest."""
-    import numpy as np
-
-    if _is_mask(hard, array) or array.ndim == 0:
-        return None
-    low, high = hard.values.low, hard.values.high
-    off = 0.0 if low is None or high is None or low <= 0 <= high else low
-    if spec.dtype not in FLOATS:
-        off = low or 0.0
-    rows = np.full_like(array, off).reshape(array.shape[0] if array.ndim > 1 else 1, -1)
-    places = hard.generator.integers(0, rows.shape[1], rows.shape[0])
-    rows[np.arange(rows.shape[0]), places] = 1.0 if high is None else high
-    return rows.reshape(array.shape)
-
-
-def _mask(hard: _Hard, spec: InputSpec, array: Array) -> Array | None:
-    """Masks as models get them seldom: padded on the left, with holes, of one position."""
-    import numpy as np
-
-    del spec
-    if not _is_mask(hard, array):
-        return None
-    length = array.shape[-1]
-    position = np.arange(length)
-    kept = {
-        "mask-left": position >= length // 2,
-        "mask-holes": position % 2 == 0,
-        "mask-one": position == length // 2,
-    }[hard.name]
-    return np.broadcast_to(kept, array.shape).astype(array.dtype)
-
-
-_CHANGES: dict[str, _Change] = {
-    "zeros": _zeros,
-    "constant": _constant,
-    "small": _small,
-    "large": _large,
-    "lowest": _lowest,
-    "highest": _highest,
-    "signs": _signs,
-    "one-hot": _one_hot,
-    "mask-left": _mask,
-    "mask-holes": _mask,
-    "mask-one": _mask,
-}
-# Not what samples show, or, where a mask is 0 in front, what many attentions leave undefined.
-_BEYOND = ("large", "mask-left", "mask-one")

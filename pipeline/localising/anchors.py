@@ -49,7 +49,13 @@ def anchors_of(
                 known = found.get(tensor)
                 if known is None or _depth(known) <= _depth(anchor):
                     found[tensor] = anchor
-    return tuple(sorted(found.values(), key=lambda one: one.place))
+    return _each_once(sorted(found.values(), key=lambda one: one.place))
+
+
+def _each_once(anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
+    """One tensor for each value, the last: what comes before it is not yet that value."""
+    last = {anchor.value.order: anchor for anchor in anchors}
+    return tuple(anchor for anchor in anchors if last[anchor.value.order] is anchor)
 
 
 def _depth(anchor: Anchor) -> int:

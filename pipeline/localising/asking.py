@@ -92,9 +92,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
             device=judging.device or "cpu",
             loose=loose,
         )
-        result = locate(
-            suspect, subject, stage, feed=looking.feed, memory=looking.memory, out=out
-        )
+        result = locate(suspect, subject, stage, feed=looking.feed, memory=looking.memory, out=out)
     if record is not None:
         result = _kept(result, record, path, out)
     return result
@@ -122,7 +120,9 @@ def _record_of(path: Path) -> _Record | None:
         if folder != path.parent and path.parent.name != REJECTED:
             continue
         manifest = read_manifest(folder)
-        for artifact in () if manifest is None else manifest.artifacts:
+        if manifest is None:
+            continue
+        for artifact in manifest.artifacts:
             if (folder / artifact.files[0].name).resolve() == path.resolve():
                 return _Record(folder=folder, manifest=manifest, artifact=artifact)
     return None
@@ -175,9 +175,7 @@ def _subject(  # noqa: PLR0913, PLR0917 - what is asked, what is recorded, where
     return subject, refer(held_out, subject, stage) if held_out else ()
 
 
-def _kept(
-    result: Localisation, record: _Record, path: Path, out: Path | None
-) -> Localisation:
+def _kept(result: Localisation, record: _Record, path: Path, out: Path | None) -> Localisation:
     """The result, written into the manifest: one for each artifact.
 
     A file that was changed after it was recorded is not the artifact any more: nothing is written.

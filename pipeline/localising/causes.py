@@ -15,7 +15,8 @@ from .weights import differing
 
 _HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
 _GAIN = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
-_SATURATED = 0.001
+_SATURATED = 0.001  # of the elements
+_SCALED = 1e-4
 
 
 def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
@@ -165,7 +166,7 @@ def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
     if power and culprit.local is not None:
         ratio = float(np.sum(made * expected)) / power
         near = sqnr(expected * ratio, made)
-        if abs(ratio - 1) > 1e-4 and (near is None or near > culprit.local + _GAIN):
+        if abs(ratio - 1) > _SCALED and (near is None or near > culprit.local + _GAIN):
             return f"the result is {ratio:.4g} times eager's"
     return next(_slices(made, expected), "")
 

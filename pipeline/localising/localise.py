@@ -43,7 +43,7 @@ class Suspect:
     loose: frozenset[str] = frozenset()
 
 
-def locate(
+def locate(  # noqa: PLR0913 - what to look into, and how, all optional
     suspect: Suspect,
     subject: Subject,
     stage: Stage,
@@ -117,7 +117,7 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
     """The record: the guilty first, then the others by their own error."""
     ranked = sorted(bench.anchors, key=lambda a: _rank(found.local.get(a.tensor)))
     layers = [_layer(bench, found, anchor) for anchor in ranked]
-    notes = [found.changed] if found.changed else []
+    notes = _changed(bench, found)
     guilty = ""
     if culprit is not None:
         guilty = culprit.module
@@ -145,6 +145,18 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
         memory=bench.memory,
         notes=tuple(notes),
     )
+
+
+def _changed(bench: Bench, found: Sweep) -> list[str]:
+    """What reading inner tensors did to the artifact's own outputs, if that is more than roundoff.
+
+    A runtime fuses less when a tensor inside is read.
+    """
+    if found.changed is None or found.changed >= bench.scale.quiet:
+        return []
+    return [
+        f"reading inner tensors changed the artifact's own outputs (SQNR {found.changed:.1f} dB)"
+    ]
 
 
 def _rank(value: float | None) -> float:

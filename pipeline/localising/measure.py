@@ -17,22 +17,24 @@ class Scale:
 
     A layer whose own error leaves less than `plain` is looked at. It is wrong when it is also
     `margin` below what remains when its inputs are moved by `step`, a part of themselves: some
-    layers magnify whatever comes in. `odd` is how far below its neighbours a layer may lie.
+    layers magnify whatever comes in. `odd` is how far below its neighbours a layer may lie. Above
+    `quiet` nothing is heard of an error in what comes before.
     """
 
     plain: float
     step: float
     margin: float
     odd: float
+    quiet: float
 
 
 # From the good conversions of benchmarks/debug.py: the worst honest layer of each precision, and
 # some decibels of room. Steps are those of the mantissas: 2^-22 for float32's sums of many terms.
 SCALES = {
-    Precision.FP32: Scale(plain=120.0, step=2.0**-22, margin=12.0, odd=25.0),
-    Precision.FP16: Scale(plain=45.0, step=2.0**-11, margin=12.0, odd=25.0),
-    Precision.BF16: Scale(plain=28.0, step=2.0**-8, margin=12.0, odd=20.0),
-    Precision.INT8: Scale(plain=15.0, step=2.0**-7, margin=6.0, odd=15.0),
+    Precision.FP32: Scale(plain=120.0, step=2.0**-22, margin=12.0, odd=25.0, quiet=120.0),
+    Precision.FP16: Scale(plain=45.0, step=2.0**-11, margin=12.0, odd=25.0, quiet=65.0),
+    Precision.BF16: Scale(plain=28.0, step=2.0**-8, margin=12.0, odd=20.0, quiet=48.0),
+    Precision.INT8: Scale(plain=15.0, step=2.0**-7, margin=6.0, odd=15.0, quiet=40.0),
 }
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ...core.probe import Probe
 from .refine import Culprit
@@ -34,7 +35,8 @@ def main() -> None:
     gap = np.abs(made - expected)
     signal, noise = float(np.sum(expected**2)), float(np.sum(gap**2))
     ratio = "exact" if noise == 0 else f"{{10 * np.log10(max(signal, 1e-300) / noise):.1f}} dB"
-    print(f"{{OUTPUT}}: SQNR {{ratio}}, largest error {{gap.max():.6g}} of {{np.abs(expected).max():.6g}}")
+    peak = np.abs(expected).max()
+    print(f"{{OUTPUT}}: SQNR {{ratio}}, largest error {{gap.max():.6g}} of {{peak:.6g}}")
 
 
 if __name__ == "__main__":
@@ -60,7 +62,8 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
     place.mkdir(parents=True)
     model = probe.extract(culprit.given, [culprit.tensor], place)
     keys = {f"input_{i}": name for i, name in enumerate(culprit.given)}
-    np.savez(place / "inputs.npz", **{key: culprit.given[name] for key, name in keys.items()})
+    inputs: dict[str, Any] = {key: culprit.given[name] for key, name in keys.items()}
+    np.savez(place / "inputs.npz", **inputs)
     np.savez(place / "expected.npz", expected=culprit.expected)
     text = _SCRIPT.format(
         artifact=artifact,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from ...core.contract import Array
+from ...core.contract import Array, Outputs
 from .anchors import Anchor
 from .bench import Bench
-from .measure import WORST, below, sqnr
+from .measure import WORST, below, lower, sqnr
 
-_ROUNDS = 6
+_WORSE = 3.0  # dB
 _SUSPECTS = 24  # looked at closely, in order of execution, in one round
 
 
@@ -22,27 +23,33 @@ class Sweep:
     local: dict[str, float | None] = field(default_factory=dict)
     accumulated: dict[str, float | None] = field(default_factory=dict)
     guilty: list[Anchor] = field(default_factory=list)
-    changed: str = ""  # what tapping did to the artifact's own outputs
+    ends: Outputs = field(default_factory=dict)  # of the last run with inner tensors read
+    judged: dict[str, bool] = field(default_factory=dict)  # whether wrong, of those looked at
+    changed: float | None = None  # dB that reading inner tensors left of the artifact's outputs
 
 
 def sweep(bench: Bench) -> Sweep:
     """Measure every layer, and find those that are wrong by themselves."""
     found = Sweep()
+    plain = bench.probe.tap(bench.feed, [])
     _measure(bench, bench.anchors, found, running=True)
-    for _ in range(_ROUNDS):
+    for name in bench.probe.outputs:
+        if name in plain and name in found.ends and plain[name].dtype.kind == "f":
+            found.changed = lower(found.changed, sqnr(plain[name], found.ends[name]))
+    while True:  # ends: each turn but the last drops an anchor
         doubtful = suspects(bench, found)
         wrong, unlike = _judge(bench, doubtful, found)
         if not unlike:
             found.guilty = wrong
-            break
+            return found
         again = {one.tensor for a in unlike for one in bench.followers(a)}
         bench.drop({a.tensor for a in unlike})
         for anchor in unlike:
             found.local.pop(anchor.tensor)
             found.accumulated.pop(anchor.tensor)
         kept = [anchor for anchor in bench.anchors if anchor.tensor in again]
+        found.judged = {k: v for k, v in found.judged.items() if k not in again}
         _measure(bench, kept, found, running=False)
-    return found
 
 
 def _measure(bench: Bench, anchors: Iterable[Anchor], found: Sweep, *, running: bool) -> None:
@@ -52,6 +59,7 @@ def _measure(bench: Bench, anchors: Iterable[Anchor], found: Sweep, *, running: 
         given = bench.given_to(block, also=block)
         made = bench.probe.part(given, names)
         run = bench.probe.tap(bench.feed, names) if running else {}
+        found.ends.update((n, run[n]) for n in bench.probe.outputs if n in run)
         bench.count(given.values(), made.values(), run.values())
         for name in names:
             found.local[name] = sqnr(given[name], made[name])
@@ -73,11 +81,15 @@ def _judge(bench: Bench, doubtful: list[Anchor], found: Sweep) -> tuple[list[Anc
     wrong: list[Anchor] = []
     unlike: list[Anchor] = []
     for anchor in doubtful:
+        if anchor.tensor in found.judged:
+            wrong += [anchor] if found.judged[anchor.tensor] else []
+            continue
         given = bench.given_to([anchor], also=[anchor])
         made = bench.probe.part(given, [anchor.tensor])[anchor.tensor]
         if not beyond(bench, anchor, given, made, found.local[anchor.tensor]):
-            continue
-        if _matters(bench, anchor, made):
+            found.judged[anchor.tensor] = False
+        elif _matters(bench, anchor, made, found):
+            found.judged[anchor.tensor] = True
             wrong.append(anchor)
         else:
             unlike.append(anchor)
@@ -97,10 +109,10 @@ def beyond(
     return floor is None or local < floor - bench.scale.margin
 
 
-def _matters(bench: Bench, anchor: Anchor, made: Array) -> bool:
-    """Whether what comes after goes wrong when it is given what the artifact made here.
+def _matters(bench: Bench, anchor: Anchor, made: Array, found: Sweep) -> bool:
+    """Whether what comes after gets worse when it is given what the artifact made here.
 
-    If all of it is right, the artifact means another tensor here than eager does.
+    If it gets no worse, the artifact means another tensor here than eager does.
     """
     if anchor.tensor in bench.probe.outputs:
         return True
@@ -108,8 +120,9 @@ def _matters(bench: Bench, anchor: Anchor, made: Array) -> bool:
         given = bench.given_to([follower], also=[follower])
         eager = given[follower.tensor]
         given[anchor.tensor] = bench.fitted(anchor.tensor, made)
-        result = bench.probe.part(given, [follower.tensor])[follower.tensor]
-        local = sqnr(eager, result)
-        if below(local, bench.scale.plain) and beyond(bench, follower, given, result, local):
+        released = sqnr(eager, bench.probe.part(given, [follower.tensor])[follower.tensor])
+        known = found.local.get(follower.tensor)
+        usual = math.inf if known is None else known - _WORSE
+        if below(released, min(usual, bench.scale.quiet)):
             return True
     return False

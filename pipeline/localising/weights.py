@@ -9,7 +9,7 @@ from ...core.contract import Array
 from ...core.probe import Probe
 from .refine import Culprit
 
-_ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+_MATRIX = 2  # dims
 _EXACT = 2.0**-20  # folding of one constant into another rounds twice or thrice
 _ALIKE = 0.5  # of the elements agree, or the correlation is as high: it is that weight
 
@@ -43,7 +43,7 @@ def _pairs(culprit: Culprit, probe: Probe, state: Mapping[str, Array]) -> Iterat
     constants = [name for node in culprit.nodes for name in node.constants]
     arrays = {name: probe.constant(name) for name in dict.fromkeys(constants)}
     for name, array in arrays.items():
-        if array.dtype.kind != "f" or array.size < 2:
+        if array.dtype.kind != "f" or array.size == 1:
             continue
         title = name.split("::")[0]
         named = [key for key in near if title == key or title.endswith(f".{key}")]
@@ -76,9 +76,7 @@ def _near(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
     return {**mine, **_folded(mine, siblings)}
 
 
-def _folded(
-    mine: Mapping[str, Array], siblings: Mapping[str, Array]
-) -> dict[str, Array]:
+def _folded(mine: Mapping[str, Array], siblings: Mapping[str, Array]) -> dict[str, Array]:
     """The weights of a convolution after a batch norm, whose scale the exporter multiplies in."""
     import numpy as np
 
@@ -101,7 +99,7 @@ def _fits(array: Array, key: str, weight: Array) -> Sequence[tuple[str, Array, b
     fits = []
     if weight.shape == array.shape:
         fits.append((key, weight, True))
-    if weight.ndim == 2 and weight.T.shape == array.shape:
+    if weight.ndim == _MATRIX and weight.T.shape == array.shape:
         fits.append((key, weight.T, False))
     elif weight.size == array.size and weight.shape != array.shape:
         fits.append((key, weight.reshape(array.shape), False))

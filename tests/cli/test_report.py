@@ -34,8 +34,8 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def records() -> ModuleType:
-    """`tests/reports/conftest.py`, which makes manifests; tests are not a package."""
-    path = Path(__file__).parents[1] / "reports" / "conftest.py"
+    """`tests/reports/records.py`, which makes manifests; tests are not a package."""
+    path = Path(__file__).parents[1] / "reports" / "records.py"
     spec = util.spec_from_file_location("report_records", path)
     assert spec is not None
     assert spec.loader is not None

@@ -85,10 +85,10 @@ def test_an_output_may_have_the_name_of_an_input(tmp_path: Path) -> None:
     assert found.signature.outputs == ("y", "h_out")
 
 
-def test_a_branch_on_item_makes_a_trace_doubtful(tmp_path: Path) -> None:
+def test_a_branch_on_item_that_no_feed_took_fails_a_trace(tmp_path: Path) -> None:
     found = run(order_of("Item", tmp_path, ("torchscript",)))
     (artifact,) = found.artifacts
-    assert artifact.attempts[0].outcome == "doubtful"
+    assert artifact.attempts[0].outcome == "failed"
     assert artifact.capture == "script"
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OUTLIERS = 1000.0  # times the other channels
 PIXELS = 200.0  # the size of box coordinates, beside scores in 0..1
@@ -29,6 +36,14 @@ class Outliers(nn.Module):
         return out
 
 
+class Classifier(Outliers):
+    """The first, its head's four channels at one place as the scores of four classes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = super().forward(x)[:, :, 8, 8]
+        return scores
+
+
 class Detector(nn.Module):
     """As YOLOX: boxes in pixels and scores in 0..1, joined in one tensor and cut apart again."""
 
@@ -49,7 +64,26 @@ class Detector(nn.Module):
 
 def outliers() -> nn.Module:
     """The first, its weights planted."""
-    model = _drawn(Outliers())
+    return _planted(Outliers())
+
+
+def classifier() -> nn.Module:
+    """The same with classes."""
+    return _planted(Classifier())
+
+
+def labelled() -> Iterator[tuple[NDArray[np.float32], int]]:
+    """A hundred images of noise, labelled by the classifier itself: eager is always right."""
+    model = classifier()
+    draw = np.random.default_rng(1)
+    for _ in range(100):
+        image = draw.standard_normal((3, 16, 16)).astype(np.float32)
+        with torch.no_grad():
+            yield image, int(model(torch.tensor(image[None])).argmax())
+
+
+def _planted(drawn: Outliers) -> nn.Module:
+    model = _drawn(drawn)
     assert isinstance(model, Outliers)
     before, behind = model.blocks[4], model.blocks[5]
     assert isinstance(before, nn.Conv2d)

@@ -19,6 +19,7 @@ from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.accuracy import LabelledFeeds, labelled_for, measure_accuracy
+from modelc.pipeline.finishing import finish
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.measuring import Measuring, parse_drop
 from modelc.pipeline.order import Judging, Order, Source, Wanted
@@ -27,6 +28,9 @@ from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+
+from .conftest import eagerly
+from .test_pending import table
 
 HELD_OUT = Path(__file__).parents[2] / "sample_models" / "digits_heldout.npz"
 Fakes = Callable[..., Target]
@@ -394,3 +398,39 @@ def test_other_tolerances_do_not_forgive_a_drop(
     assert again.verdicts[0].state is State.FAILED
     assert "top1 drops by 9." in again.verdicts[0].reason
     assert again.artifacts[0].rejected
+
+
+def test_an_engine_is_measured_where_it_is_finished(
+    gate_source: Source, fake: Fakes, tmp_path: Path
+) -> None:
+    told: list[Event] = []
+    x = np.abs(np.random.default_rng(0).normal(size=(12, 16))).astype(np.float32)
+    np.savez(tmp_path / "gate.npz", x=x, y=eagerly({"x": x})["output"].argmax(axis=1))
+    asked = measuring(tmp_path / "gate.npz", max_drop=0.0)
+    order = Order(
+        source=gate_source,
+        wanted=(Wanted(target="engine"),),
+        out=tmp_path / "out",
+        measuring=asked,
+    )
+    prepared = run(order, told.append, targets=table(fake, ready=False))
+    assert prepared.exit_code == 4
+    assert Noted(text="engine is only prepared: not measured on labelled data") in told
+    done = finish(tmp_path / "out", measuring=asked, targets=table(fake, ready=True))
+    found = {artifact.name: artifact.accuracy for artifact in done.artifacts}
+    assert found["engine"] == found["fake"]
+    assert found["engine"] is not None
+    assert (found["engine"].eager, found["engine"].samples) == (1.0, 12)
+
+
+def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
+    source = replace(digits_source, inputs=("x:float32[4,1,8,8]",), samples=None)
+    stage = Stage(tell=silence, logs=tmp_path / "logs")
+    fixed = open_subject(source, read_checkpoint(source, stage), Judging(), stage)
+    runner = Changed(fixed, lambda _, logits: logits)
+    with ExitStack() as held:
+        labelled = labelled_for(measuring(), fixed, stage, held)
+        assert labelled is not None
+        found = measure_accuracy(runner, labelled)
+    assert runner.sizes == {4}
+    assert (found.samples, found.eager, found.artifact) == (450, 447 / 450, 447 / 450)

@@ -70,7 +70,7 @@ def test_a_second_run_in_the_same_folder_waits_for_nobody_and_says_so(tmp_path: 
     assert not (tmp_path / LOCK).exists()
 
 
-@pytest.mark.parametrize("name", ["logs", "rejected", "replaced"])
+@pytest.mark.parametrize("name", ["logs", "rejected", "replaced", "worst"])
 def test_a_file_named_as_one_of_our_folders_is_a_usage_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(UsageError, match=f"{name} is a file"), opened(tmp_path):

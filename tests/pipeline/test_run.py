@@ -55,7 +55,7 @@ def test_the_folder_holds_what_the_manifest_names_and_the_logs(
     manifest: Manifest, exported_digits: Path
 ) -> None:
     files = {file.name for artifact in manifest.artifacts for file in artifact.files}
-    assert {path.name for path in exported_digits.iterdir()} == {*files, FILE, "logs"}
+    assert {path.name for path in exported_digits.iterdir()} == {*files, FILE, "logs", "worst"}
 
 
 def test_the_checkpoint_is_recorded_with_digest_and_factory(

@@ -51,9 +51,11 @@ def test_what_was_kept_is_right_on_both_arms(order: Orders) -> None:
     from modelc.core.grammar import parse_input
     from modelc.core.signature import resolve
     from modelc.validators.feeds import draw_feeds
+    from modelc.validators.hard import hard_feeds
 
     found = run(order("torchscript"))
-    feeds = draw_feeds(resolve([parse_input(text) for text in gate.SIGNATURE], {}))
+    signature = resolve([parse_input(text) for text in gate.SIGNATURE], {})
+    feeds = (*draw_feeds(signature), *hard_feeds(signature))
     arms = {bool(feed.arrays["x"].mean() > 0) for feed in feeds}
     assert arms == {True, False}
     assert found.verdicts[0].feeds == tuple(feed.name for feed in feeds)
@@ -63,7 +65,7 @@ def test_what_was_kept_is_right_on_both_arms(order: Orders) -> None:
 def test_nothing_of_the_failed_attempt_is_left(auto: Manifest, tmp_path: Path) -> None:
     assert auto.passed
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"logs", "manifest.json", "model.torchscript.pt"}
+    assert names == {"logs", "manifest.json", "model.torchscript.pt", "worst"}
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def line_one(*, other: bool) -> Branch:
     return Branch(file=str(gate.__file__), line=line_of_the_branch() if other else 1)
 
 
-def test_a_trace_in_doubt_gives_way_to_a_capture_that_is_sure(order: Orders, fake: Fakes) -> None:
+def test_a_trace_of_what_eager_never_runs_gives_way_to_a_script(order: Orders, fake: Fakes) -> None:
     asked: list[Capture | None] = []
     target = fake(
         CAPTURES=(Capture.TRACE, Capture.SCRIPT),
@@ -116,16 +118,23 @@ def test_a_trace_in_doubt_gives_way_to_a_capture_that_is_sure(order: Orders, fak
     )
     found = run(order("fake"), targets=(target,))
     assert asked == [Capture.TRACE, Capture.SCRIPT]
-    assert [a.outcome for a in found.artifacts[0].attempts] == ["doubtful", "doubtful"]
+    assert [a.outcome for a in found.artifacts[0].attempts] == ["failed", "passed"]
 
 
-def test_a_trace_in_doubt_is_kept_with_a_note_where_nothing_else_holds(
+def test_a_trace_of_what_eager_never_runs_is_refused_where_nothing_else_holds(
     order: Orders, fake: Fakes
 ) -> None:
     found = run(order("fake"), targets=(fake(frozen=(line_one(other=False),)),))
+    assert found.exit_code == 1
+    assert "gate.py:1: the capture froze tensor data there" in found.verdicts[0].reason
+
+
+def test_a_frozen_branch_whose_arms_feeds_took_is_harmless_where_they_agree(
+    order: Orders, fake: Fakes
+) -> None:
+    found = run(order("fake"), targets=(fake(frozen=(line_one(other=True),)),))
     assert found.passed
-    assert "gate.py:1" in found.artifacts[0].notes[0]
-    assert "no feed took another arm" in found.verdicts[0].notes[0]
+    assert any("it agrees all the same" in note for note in found.verdicts[0].notes)
 
 
 def test_a_capture_that_is_refused_is_recorded_and_the_next_is_tried(

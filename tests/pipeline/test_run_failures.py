@@ -163,7 +163,7 @@ def test_a_stop_in_the_middle_leaves_earlier_work_and_no_half_file(
         run(order("second"), targets=(fake(), second))
     assert read(tmp_path / "out") == before
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"logs", "manifest.json", "model.fake"}
+    assert names == {"logs", "manifest.json", "model.fake", "worst"}
 
 
 def test_a_stop_while_a_good_artifact_is_made_again_leaves_the_good_one(

@@ -97,7 +97,12 @@ class Browser:
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._next())
 
-    def run(self, script: str) -> Any:  # noqa: ANN401 - whatever the page answers
+    def resize(self, width: int) -> None:
+        """Show the page at this width in pixels."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
+
+    def run(self, script: str) -> Any:
         """The value of an expression in the page, once a promise is kept."""
         answer = self.ask(
             "Runtime.evaluate",
@@ -125,10 +130,9 @@ class Browser:
 
     def requests(self) -> list[str]:
         """URLs that were asked for beside the page itself."""
-        found = [e["params"]["request"]["url"] for e in self.events
+        return [e["params"]["request"]["url"] for e in self.events
                  if e.get("method") == "Network.requestWillBeSent"
                  and not e["params"]["request"]["url"].endswith("report.html")]  # fmt: skip
-        return found
 
     def close(self) -> None:
         self._session = ""
@@ -158,8 +162,7 @@ def opened(browser: Browser, tmp_path: Path) -> Callable[[str], Browser]:
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "light"}],
         )
-        browser.ask("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1,
-                    mobile=False)  # fmt: skip
+        browser.resize(1280)
         browser.open(page)
         return browser
 
@@ -227,8 +230,7 @@ def test_no_page_is_wider_than_the_screen(
     opened: Callable[[str], Browser], made: Callable[[str], Manifest], kind: str, width: int
 ) -> None:
     tab = opened(html_page.render(made(kind)))
-    tab.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
-            mobile=False)  # fmt: skip
+    tab.resize(width)
     tab.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.complaints() == []

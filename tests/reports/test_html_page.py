@@ -13,10 +13,51 @@ from modelc.core.manifest import Manifest
 from modelc.reports import html_page
 
 VOID = {"meta", "br", "col", "hr"}
-OURS = {"html", "head", "meta", "title", "style", "body", "header", "div", "span", "b", "button", "h1",
-        "h2", "h3", "p", "nav", "a", "main", "section", "article", "table", "thead", "tbody", "tr", "th",
-        "td", "details", "summary", "code", "pre", "small", "i", "ul", "li", "figure", "figcaption", "svg",
-        "path", "line", "rect", "circle", "text", "script"}  # fmt: skip
+OURS = {
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "div",
+    "span",
+    "b",
+    "button",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "nav",
+    "a",
+    "main",
+    "section",
+    "article",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "details",
+    "summary",
+    "code",
+    "pre",
+    "small",
+    "i",
+    "ul",
+    "li",
+    "figure",
+    "figcaption",
+    "svg",
+    "path",
+    "line",
+    "rect",
+    "circle",
+    "text",
+    "script",
+}
 
 
 class Page(HTMLParser):
@@ -100,15 +141,39 @@ def test_a_hostile_text_is_shown_as_text(hostile: Manifest) -> None:
 def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> None:
     shown = " ".join(Page(html_page.render(full)).text)
     wanted = (
-        "At least one artifact was judged and is wrong.", "-58.5 dB", "+2.0 dB", "exact", "signal 11",
-        "SQNR 31.5 dB < 90", "no CUDA driver", "TopK with k > 3840", "--capture script",
-        "blocks.1.norm", "nets/digits.py:41", "epsilon 1e-3, not 1e-5", "debug/blocks.1.norm",
-        "x.mean() > 0", "no feed took the false arm", "accepted by --accept-branch",
-        "Converting a tensor", "the batch must be even", "top1", "img/07.png", "paired bootstrap",
-        "head.fc", "chosen", "int8 93.0%", "2.27 x", "3 samples are all zero", "not built yet",
-        "modelc validate out --feed worst/onnx.npz", "modelc build-trt out", "2.13.0+cpu",
-        "two outputs are not deterministic", "SQNR 9.1 dB < 15",
-    )  # fmt: skip
+        "At least one artifact was judged and is wrong.",
+        "-58.5 dB",
+        "+2.0 dB",
+        "exact",
+        "signal 11",
+        "SQNR 31.5 dB < 90",
+        "no CUDA driver",
+        "TopK with k > 3840",
+        "--capture script",
+        "blocks.1.norm",
+        "nets/digits.py:41",
+        "epsilon 1e-3, not 1e-5",
+        "debug/blocks.1.norm",
+        "x.mean() > 0",
+        "no feed took the false arm",
+        "accepted by --accept-branch",
+        "Converting a tensor",
+        "the batch must be even",
+        "top1",
+        "img/07.png",
+        "paired bootstrap",
+        "head.fc",
+        "chosen",
+        "int8 93.0%",
+        "2.27 x",
+        "3 samples are all zero",
+        "not built yet",
+        "modelc validate out --feed worst/onnx.npz",
+        "modelc build-trt out",
+        "2.13.0+cpu",
+        "two outputs are not deterministic",
+        "SQNR 9.1 dB < 15",
+    )
     assert [text for text in wanted if text not in shown] == []
 
 
@@ -116,8 +181,8 @@ def test_the_order_is_written_as_a_command(full: Manifest) -> None:
     shown = " ".join(Page(html_page.render(full)).text)
     command = (
         "modelc export models/digits.safetensors --model nets.digits:build --model-arg 'depth=2 3' "
-        "--inputs models/samples.npz --to onnx:fp32 --to onnx:int8 --input 'x:float32[batch=1..8,64]' "
-        "--seed 3 -o out"
+        "--inputs models/samples.npz --to onnx:fp32 --to onnx:int8 "
+        "--input 'x:float32[batch=1..8,64]' --seed 3 -o out"
     )
     assert command in shown
 
@@ -135,8 +200,9 @@ def test_nothing_judged_is_never_shown_as_a_success(made: Callable[[str], Manife
 
 
 def test_an_artifact_without_a_verdict_is_not_shown_as_proven(full: Manifest) -> None:
-    html = html_page.render(replace(full, artifacts=full.artifacts[:1], verdicts=(), failures=(),
-                                    pending=()))  # fmt: skip
+    html = html_page.render(
+        replace(full, artifacts=full.artifacts[:1], verdicts=(), failures=(), pending=())
+    )
     assert "there is no verdict on it" in html
     assert 'class="banner error"' in html
 
@@ -145,9 +211,14 @@ def test_a_chain_that_is_too_long_or_a_circle_still_gives_a_tree(full: Manifest)
     first = full.artifacts[0]
     count = 400
     chain = tuple(
-        replace(first, name=f"a{i}", parent=f"{i - 1:064}", files=(replace(first.files[0], sha256=f"{i:064}"),))
+        replace(
+            first,
+            name=f"a{i}",
+            parent=f"{i - 1:064}",
+            files=(replace(first.files[0], sha256=f"{i:064}"),),
+        )
         for i in range(count)
-    )  # fmt: skip
+    )
     circle = replace(chain[0], parent=f"{count - 1:064}")
     for artifacts in (chain, (circle, *chain[1:])):
         html = html_page.render(

@@ -86,7 +86,8 @@ def test_reasons_are_said(full: Manifest) -> None:
     for reason in ("SQNR 31.5 dB &lt; 90", "signal 11", "no CUDA driver", "the batch must be even"):
         assert reason in text
     suites = {suite.name: suite for suite in read(full)}
-    properties = {one.name: one.value for one in suites["onnx"].properties()}
+    every = suites["onnx"].properties()  # type: ignore[no-untyped-call]
+    properties = {one.name: one.value for one in every}
     assert properties["version.torch"] == "2.13.0"
     assert properties["modelc"] == "0.1.0"
 

@@ -25,8 +25,15 @@ def test_every_document_is_under_the_limit_and_balanced(any_manifest: Manifest) 
 
 def test_verdicts_and_reasons_stand_before_what_is_folded(full: Manifest) -> None:
     text = markdown.render(full)
-    order = ("❌ refused", "| `rejected/openvino` | ❌ **FAIL** | -58.5 dB |", "**Why**", "no CUDA driver",
-             "no feed took the false arm", "First wrong layer", "<details>")  # fmt: skip
+    order = (
+        "❌ refused",
+        "| `rejected/openvino` | ❌ **FAIL** | -58.5 dB |",
+        "**Why**",
+        "no CUDA driver",
+        "no feed took the false arm",
+        "First wrong layer",
+        "<details>",
+    )
     places = [text.index(part) for part in order]
     assert places == sorted(places)
 
@@ -35,9 +42,13 @@ def test_failed_and_not_judged_are_told_apart(full: Manifest) -> None:
     rows = [line for line in markdown.render(full).splitlines() if line.startswith("| `")]
     told = {row.split("|")[1].strip(" `"): row.split("|")[2].strip() for row in rows[:6]}
     assert told == {
-        "rejected/openvino": "❌ **FAIL**", "rejected/torchscript": "🛑 **error**", "pt2": "🛑 **error**",
-        "tensorrt": "⏳ pending", "onnx": "✅ pass", "onnx-int8": "✅ pass",
-    }  # fmt: skip
+        "rejected/openvino": "❌ **FAIL**",
+        "rejected/torchscript": "🛑 **error**",
+        "pt2": "🛑 **error**",
+        "tensorrt": "⏳ pending",
+        "onnx": "✅ pass",
+        "onnx-int8": "✅ pass",
+    }
 
 
 def test_a_hostile_text_makes_no_markup(hostile: Manifest, full: Manifest) -> None:

@@ -62,10 +62,16 @@ def test_a_report_that_cannot_be_written_is_a_usage_error(
         write_reports(made("empty"), tmp_path / "file" / "below", FORMATS[:1])
 
 
-def test_the_json_document_is_the_manifest(any_manifest: Manifest, tmp_path: Path) -> None:
+def test_the_json_document_is_the_manifest(any_manifest: Manifest) -> None:
     text = format_named("json").render(any_manifest)
     assert msgspec.json.decode(text, type=Manifest) == any_manifest
-    jsonschema.validate(json.loads(text), json_schema())
+
+
+@pytest.mark.parametrize("kind", ["empty", "full", "hostile"])
+def test_the_json_document_is_valid_by_its_schema(
+    made: Callable[[str], Manifest], kind: str
+) -> None:
+    jsonschema.validate(json.loads(format_named("json").render(made(kind))), json_schema())
 
 
 def test_a_manifest_read_again_gives_the_same_documents(full: Manifest, tmp_path: Path) -> None:

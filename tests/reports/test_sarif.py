@@ -57,15 +57,25 @@ def test_findings_stand_on_the_users_lines(full: Manifest) -> None:
         ("MC001", "warning", "nets/digits.py", 31),
         ("MC002", "warning", "nets/digits.py", 24),
         ("MC003", "error", "nets/digits.py", 41),
+        ("MC004", "error", "nets/digits.py", 24),
     ]
 
 
-def test_an_untaken_arm_is_a_warning_where_nothing_was_traced(full: Manifest) -> None:
-    scripted = tuple(replace(one, capture="script") for one in full.artifacts)
-    levels = {
-        (rule, line): level for rule, level, _, line in places(replace(full, artifacts=scripted))
-    }
-    assert levels["MC001", 24] == "warning"
+@pytest.mark.parametrize(
+    ("frozen", "level"), [((), "warning"), (("nets/digits.py:24",), "error"), (None, "error")]
+)
+def test_an_untaken_arm_is_an_error_unless_nothing_is_known_to_freeze_it(
+    full: Manifest, frozen: tuple[str, ...] | None, level: str
+) -> None:
+    made = tuple(replace(one, frozen=frozen) for one in full.artifacts)
+    found = {(rule, line): told for rule, told, _, line in places(replace(full, artifacts=made))}
+    assert found["MC001", 24] == level
+
+
+def test_a_proven_artifact_may_freeze_a_branch(full: Manifest) -> None:
+    proven = tuple(replace(one, frozen=("nets/digits.py:31",)) for one in full.artifacts[:1])
+    found = places(replace(full, artifacts=proven, verdicts=full.verdicts[:1]))
+    assert "MC004" not in {rule for rule, *_ in found}
 
 
 def test_an_accepted_branch_is_suppressed_and_still_told(full: Manifest) -> None:
@@ -125,5 +135,5 @@ def test_a_finding_without_a_line_has_no_region(full: Manifest) -> None:
 
 def test_every_rule_has_help(full: Manifest) -> None:
     rules = run_of(full)["tool"]["driver"]["rules"]
-    assert [rule["id"] for rule in rules] == ["MC001", "MC002", "MC003"]
+    assert [rule["id"] for rule in rules] == ["MC001", "MC002", "MC003", "MC004"]
     assert all(len(rule["help"]["text"].split()) > 8 for rule in rules)

@@ -10,7 +10,8 @@ from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.hard import MAGNITUDE, hard_feeds
+from modelc.validators.hard import hard_feeds
+from modelc.validators.hard_values import MAGNITUDE
 
 
 def signature_of(*inputs: str) -> Signature:

@@ -1,0 +1,95 @@
+"""Which names an expression depends on as on numbers, and whether it gives a number itself."""
+
+from __future__ import annotations
+
+import ast
+
+# Calls through which a number stays a number.
+_PLAIN_CALLS = frozenset(
+    (
+        "int", "float", "bool", "abs", "round", "min", "max", "sum", "len", "range", "any", "all",
+        "sorted", "list", "tuple", "set", "enumerate", "zip", "divmod", "pow", "reversed",
+    )
+)  # fmt: skip
+_PLAIN_NODES = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.IfExp, ast.NamedExpr,
+    ast.Starred,
+)  # fmt: skip
+
+
+def mentions(
+    expression: ast.AST,
+    names: frozenset[str],
+    array: bool,
+    *,
+    plain: bool,
+) -> bool:
+    """Whether an expression depends on one of the names as on a number, or on an `array`.
+
+    `name.attribute` and `name is None` do not: numbers have neither. Where `plain`, the
+    expression has to give a number itself.
+    """
+    if array:
+        return any(dotted(part) & names for part in ast.walk(expression))
+    if isinstance(expression, (ast.Name, ast.Attribute)) and dotted(expression) & names:
+        return True
+    if isinstance(expression, ast.Attribute) and dotted(expression.value) & names:
+        return False
+    if _asks_kind(expression):
+        return False
+    children = [
+        child.value if isinstance(child, ast.keyword) else child
+        for child in ast.iter_child_nodes(expression)
+        if not plain or isinstance(child, ast.keyword) or keeps_plain(expression, child)
+    ]
+    return any(
+        mentions(child, names, array, plain=plain)
+        for child in children
+        if isinstance(child, ast.expr)
+    )
+
+
+def _asks_kind(expression: ast.AST) -> bool:
+    """`name is None`, `isinstance(name, ...)`: not about its value."""
+    if isinstance(expression, ast.Compare):
+        return any(isinstance(op, (ast.Is, ast.IsNot)) for op in expression.ops)
+    return called(expression) == "isinstance"
+
+
+def keeps_plain(parent: ast.AST, child: ast.AST) -> bool:
+    """Whether a number stays a number in its parent expression."""
+    if isinstance(parent, ast.Call):
+        maths = isinstance(parent.func, ast.Attribute) and dotted(parent.func.value) == {"math"}
+        return maths or called(parent) in _PLAIN_CALLS
+    if isinstance(parent, ast.Subscript):
+        return child is parent.value
+    return isinstance(parent, _PLAIN_NODES)
+
+
+def called(node: ast.AST) -> str:
+    """The last name of what is called."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def targets_of(node: ast.AST) -> frozenset[str]:
+    """The names that an assignment sets."""
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    return frozenset(name for target in targets for name in dotted(target))
+
+
+def dotted(node: ast.AST | None) -> frozenset[str]:
+    """The names that a target sets, `self.kept` among them."""
+    if isinstance(node, ast.Name):
+        return frozenset((node.id,))
+    if isinstance(node, ast.Attribute):
+        return frozenset(f"{base}.{node.attr}" for base in dotted(node.value))
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return frozenset(name for part in node.elts for name in dotted(part))
+    return dotted(node.value) if isinstance(node, (ast.Subscript, ast.Starred)) else frozenset()
+
+
+def computes(node: ast.AST) -> bool:
+    """Whether the expression may be of tensors: a number in it makes it none."""
+    return any(isinstance(part, ast.BinOp) for part in ast.walk(node))

@@ -1,0 +1,300 @@
+"""What becomes of an artifact whose capture froze a branch that no feed took otherwise."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from modelc.core.capture import Capture
+from modelc.core.errors import UsageError
+from modelc.core.findings import BranchRecord
+from modelc.core.manifest import Manifest
+from modelc.pipeline.building import build_order
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.recorded import Moved
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
+
+NETS = '''
+import math
+import torch
+from torch import nn
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(8, 4), nn.Linear(8, 4)
+    def forward(self, x):
+        if x.abs().max() > 1e8:
+            return self.high(x)
+        return self.low(x)
+
+class Sizes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+    def forward(self, x):
+        if x.shape[1] > 3 and x.shape[0] > 0:
+            x = x / math.sqrt(x.size(-1))
+        return self.fc(x)
+
+class Equal(nn.Module):
+    """torch.equal: a trace freezes it and says nothing."""
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(8, 4), nn.Linear(8, 4)
+    def forward(self, x):
+        if torch.equal(x, x + 1):
+            return self.high(x)
+        return self.low(x)
+
+class Shortcut(nn.Module):
+    """A shortcut that its author turns off while captured."""
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+    def forward(self, x):
+        captured = torch.jit.is_tracing() or torch.compiler.is_compiling()
+        if not captured and bool((x.abs() > 1e8).all()):
+            return self.fc(x) * 1.0
+        return self.fc(x)
+
+class Kept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+    def forward(self, x):
+        count = int((x > 1e8).sum())
+        return self.fc(x) * (count + 1)
+
+class Checked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+    def forward(self, x):
+        if torch.isnan(x).any():
+            raise ValueError("NaN")
+        assert bool((x.abs() < 1e30).all())
+        return self.fc(x)
+'''
+LINE = 1 + next(at for at, text in enumerate(NETS.splitlines()) if "abs().max()" in text)
+_COUNT = itertools.count()
+OrderOf = Callable[..., Order]
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OrderOf:
+    """`net("Gate", "onnx", capture=...)`: an order for that net, its file written beside."""
+    monkeypatch.chdir(tmp_path)
+    module = f"branching_{next(_COUNT)}"
+
+    def make(name: str, *targets: str, capture: Capture | None = None, accept: str = "") -> Order:
+        (tmp_path / f"{module}.py").write_text(NETS)
+        space: dict[str, type[torch.nn.Module]] = {}
+        exec(NETS, space)
+        torch.manual_seed(0)
+        torch.save(space[name]().state_dict(), tmp_path / "net.pt")
+        return Order(
+            source=Source(
+                checkpoint=tmp_path / "net.pt",
+                model=f"{module}:{name}",
+                inputs=("x:float32[batch=1..4,8]",),
+            ),
+            wanted=tuple(Wanted.parse(target) for target in targets),
+            out=tmp_path / "out",
+            capture=capture,
+            judging=Judging(accept=(accept.replace("net", module),) if accept else ()),
+        )
+
+    return make
+
+
+def the_branch(manifest: Manifest) -> BranchRecord:
+    (record,) = manifest.branches
+    return record
+
+
+def test_the_untaken_arm_of_a_trace_is_named_and_refused(net: OrderOf) -> None:
+    found = run(net("Gate", "torchscript", capture=Capture.TRACE))
+    (verdict,) = found.verdicts
+    assert found.exit_code == 1
+    assert found.artifacts[0].rejected
+    assert f".py:{LINE}: if x.abs().max() > 1e8: no feed took the true arm" in verdict.reason
+    assert "--accept-branch" in verdict.reason
+    assert verdict.faults
+
+
+def test_what_is_refused_so_is_right_on_every_feed(net: OrderOf) -> None:
+    (verdict,) = run(net("Gate", "torchscript", capture=Capture.TRACE)).verdicts
+    assert all(output.passed for output in verdict.outputs)
+
+
+@pytest.mark.needs("onnx")
+def test_a_child_of_a_refused_trace_is_not_made(net: OrderOf) -> None:
+    found = run(net("Gate", "onnx", "onnx:fp16", capture=Capture.TRACE))
+    assert [a.name for a in found.artifacts] == ["rejected/onnx"]
+    assert [failure.step for failure in found.failures] == ["onnx-fp16"]
+
+
+def test_a_script_keeps_the_branch_and_says_which_arm_no_feed_took(net: OrderOf) -> None:
+    found = run(net("Gate", "torchscript"))
+    (artifact,) = found.artifacts
+    assert found.passed
+    assert [(a.capture, a.outcome) for a in artifact.attempts] == [
+        ("trace", "failed"),
+        ("script", "passed"),
+    ]
+    assert artifact.frozen == ()
+    assert any("no feed took the true arm" in note for note in found.verdicts[0].notes)
+    assert the_branch(found).untaken == ("true",)
+
+
+def test_an_accepted_branch_passes_with_a_note_and_is_recorded(net: OrderOf) -> None:
+    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
+    found = run(order)
+    assert found.passed
+    assert any(note.endswith("the true arm; accepted") for note in found.verdicts[0].notes)
+    assert the_branch(found).accepted
+    assert found.artifacts[0].frozen == (the_branch(found).place,)
+
+
+def test_a_name_that_accepts_nothing_is_refused_with_those_there_are(net: OrderOf) -> None:
+    with pytest.raises(UsageError, match="names no branch") as caught:
+        run(net("Gate", "torchscript", accept="net.py:1"))
+    assert f".py:{LINE}" in caught.value.hint
+
+
+def test_what_is_no_place_is_no_branch() -> None:
+    with pytest.raises(UsageError, match="not FILE:LINE"):
+        Judging(accept=("gate.py",))
+
+
+def test_sizes_make_no_trace_fail(net: OrderOf) -> None:
+    found = run(net("Sizes", "torchscript", capture=Capture.TRACE))
+    assert found.passed
+    assert found.branches == ()
+    assert found.artifacts[0].frozen == ()
+    assert found.verdicts[0].notes == ()
+    assert found.warned  # the tracer warned of them
+
+
+def test_what_the_tracer_does_not_warn_of_is_found_in_a_second_trace(net: OrderOf) -> None:
+    found = run(net("Equal", "torchscript", capture=Capture.TRACE))
+    assert found.exit_code == 1
+    assert "if torch.equal(x, x + 1): no feed took the true arm" in found.verdicts[0].reason
+
+
+@pytest.mark.parametrize("target", ["torchscript", "pt2"])
+def test_a_branch_that_the_capture_goes_round_is_no_failure(net: OrderOf, target: str) -> None:
+    found = run(net("Shortcut", target))
+    (artifact,) = found.artifacts
+    assert found.passed
+    assert artifact.frozen == ()
+    assert the_branch(found).untaken == ("true",)
+
+
+def test_a_kept_value_that_is_the_same_on_every_feed_is_refused(net: OrderOf) -> None:
+    found = run(net("Kept", "torchscript", capture=Capture.TRACE))
+    assert found.exit_code == 1
+    assert "count = int((x > 1e8).sum()): no feed gave another value" in found.verdicts[0].reason
+
+
+def test_checks_of_data_are_no_branches(net: OrderOf) -> None:
+    found = run(net("Checked", "torchscript", capture=Capture.TRACE))
+    assert found.passed
+    assert found.branches == ()
+
+
+def test_the_tracers_warnings_are_findings(net: OrderOf) -> None:
+    found = run(net("Gate", "torchscript", capture=Capture.TRACE))
+    (warned,) = found.warned
+    assert (warned.line, warned.kind) == (LINE, "TracerWarning")
+    assert warned.file == the_branch(found).file
+
+
+def test_a_folder_is_validated_to_the_same_verdict(net: OrderOf, tmp_path: Path) -> None:
+    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
+    run(order)
+    again = validate_folder(tmp_path / "out")
+    assert again.passed
+    assert the_branch(again).accepted
+
+
+def forget(folder: Path) -> None:
+    """Take back what was accepted."""
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    branches = tuple(replace(one, accepted=False) for one in manifest.branches)
+    write_manifest(replace(manifest, branches=branches), folder)
+
+
+def test_without_the_acceptance_validating_refuses_it(net: OrderOf, tmp_path: Path) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    forget(tmp_path / "out")
+    assert not validate_file(tmp_path / "out" / "model.torchscript.pt").passed
+    again = validate_folder(tmp_path / "out")
+    assert again.exit_code == 1
+    assert (tmp_path / "out" / "rejected" / "model.torchscript.pt").exists()
+
+
+def test_it_may_be_accepted_when_it_is_validated(net: OrderOf, tmp_path: Path) -> None:
+    order = net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}")
+    run(order)
+    forget(tmp_path / "out")
+    again = validate_folder(tmp_path / "out", judging=Judging(accept=order.judging.accept))
+    assert again.passed
+    assert the_branch(again).accepted
+
+
+def test_validated_from_another_folder_it_is_the_same_branch(
+    net: OrderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert validate_folder(tmp_path / "out").passed
+
+
+def test_other_feeds_do_not_make_the_captured_way_another(net: OrderOf, tmp_path: Path) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    forget(tmp_path / "out")
+    assert not validate_folder(tmp_path / "out", judging=Judging(seed=7)).passed
+
+
+@pytest.mark.needs("onnx")
+def test_a_build_from_an_accepted_trace_is_accepted_and_knows_what_is_frozen(
+    net: OrderOf, tmp_path: Path
+) -> None:
+    order = net("Gate", "onnx", capture=Capture.TRACE, accept=f"net.py:{LINE}")
+    run(order)
+    parent = tmp_path / "out" / "model.onnx"
+    half = Order(
+        source=replace(order.source, checkpoint=parent),
+        wanted=(Wanted.parse("onnx:fp16"),),
+        out=tmp_path / "half",
+    )
+    found = run(build_order(parent, half))
+    assert found.passed
+    assert found.artifacts[0].frozen == (the_branch(found).place,)
+    assert validate_folder(tmp_path / "half", moved=Moved()).passed
+
+
+def test_a_frozen_branch_of_which_feeds_take_both_arms_fails_by_its_values(
+    net: OrderOf,
+) -> None:
+    order = net("Gate", "torchscript", capture=Capture.TRACE)
+    high = "x:float32[batch=1..4,8]{-2e8..2e8}"
+    low = replace(order.source, inputs=(high,))
+    found = run(replace(order, source=low))
+    (verdict,) = found.verdicts
+    assert found.exit_code == 1
+    assert the_branch(found).untaken == ()
+    assert "on its other arm: " in verdict.reason

@@ -1,0 +1,61 @@
+"""The store of what accuracy-aware INT8 has measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelc.core.findings import TradeOff
+from modelc.pipeline.tradeoffs import TradeOffStore, digest_over, key_over, store_in
+from modelc.validators.feeds import NamedFeed
+from modelc.validators.judge import Reference
+
+POINT = TradeOff(kept=("a", "b"), passed=True, sqnr=31.5, latency=1.0, parent=2.0, share=0.5)
+
+
+def test_what_is_kept_is_taken(tmp_path: Path) -> None:
+    TradeOffStore(tmp_path).keep("key", POINT)
+    assert TradeOffStore(tmp_path).take("key", TradeOff) == POINT
+    assert TradeOffStore(tmp_path).take("other", TradeOff) is None
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    store = store_in(None)
+    store.keep("key", POINT)
+    assert store.take("key", TradeOff) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"kept": 3}', b"\xff\xfe"])
+def test_what_is_damaged_is_not_there(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "key.json").write_bytes(damage)
+    assert TradeOffStore(tmp_path).take("key", TradeOff) is None
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    TradeOffStore(tmp_path / "file" / "below").keep("key", POINT)
+
+
+def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
+    store = TradeOffStore(tmp_path, most=3)
+    for number in range(6):
+        store.keep(f"key{number}", POINT)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert store.take("key5", TradeOff) == POINT
+
+
+def test_a_key_is_of_all_its_parts_in_order() -> None:
+    assert key_over(["a", "b"]) == key_over(["a", "b"])
+    assert len({key_over(["a", "b"]), key_over(["b", "a"]), key_over(["ab"]), key_over([])}) == 4
+
+
+def test_a_digest_is_of_feeds_and_answers() -> None:
+    def reference(x: float, y: float) -> Reference:
+        feed = NamedFeed(name="one", arrays={"x": np.float32([x])}, sizes={})
+        return Reference(feed=feed, outputs={"y": np.float32([y])})
+
+    same, other = digest_over([reference(1, 2)]), digest_over([reference(1, 3)])
+    assert same == digest_over([reference(1, 2)])
+    assert len({same, other, digest_over([reference(2, 2)])}) == 3
