@@ -10,13 +10,18 @@ if TYPE_CHECKING:
     from .pipeline.api import (
         CalibrationOptions,
         Judging,
+        LabelledOptions,
+        Limits,
         Lowering,
+        Measuring,
         ModelcError,
         Moved,
         Source,
         build,
         export,
         inspect,
+        localise,
+        rejudge,
         targets,
         validate,
     )
@@ -24,7 +29,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CalibrationOptions",
     "Judging",
+    "LabelledOptions",
+    "Limits",
     "Lowering",
+    "Measuring",
     "ModelcError",
     "Moved",
     "Source",
@@ -32,6 +40,8 @@ __all__ = [
     "build",
     "export",
     "inspect",
+    "localise",
+    "rejudge",
     "targets",
     "validate",
 ]

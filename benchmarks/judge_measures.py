@@ -15,7 +15,8 @@ from modelc.core.verdict import Verdict
 from modelc.validators.judge import Reference
 
 ROUNDOFF = 2.0**-24  # of one rounding to float32
-_CLEAR = 100  # roundings: above these an answer is clearly nearer to one net than to another
+_CLEAR = 100  # roundings: a fault above these is told from roundoff in any net of the zoo
+_LITTLE = 0.1  # of the fault's size: an answer that near to the good net has no fault in it
 Check = Callable[[Array, Array], bool]
 
 
@@ -171,20 +172,17 @@ def shows(
 def undone(
     exact: Sequence[Outputs], spoiled: Sequence[Outputs], answers: Sequence[Outputs]
 ) -> bool:
-    """Whether answers are nearer to the good net's than to the spoiled one's, where these part."""
+    """Whether the answers are the good net's wherever the fault is clearly above roundoff."""
+    parted = False
     for truth, wrong, answer in zip(exact, spoiled, answers, strict=True):
         for name, array in truth.items():
-            if name not in answer or distance(wrong[name], array) <= _CLEAR * ROUNDOFF * _norm(
-                array
-            ):
+            size = distance(wrong[name], array)
+            if size <= _CLEAR * ROUNDOFF * _norm(array):
                 continue
-            if distance(answer[name], wrong[name]) < distance(answer[name], array):
+            if name not in answer or distance(answer[name], array) > _LITTLE * size:
                 return False
-    return any(answers) and any(
-        distance(wrong[name], array) > _CLEAR * ROUNDOFF * _norm(array)
-        for truth, wrong in zip(exact, spoiled, strict=True)
-        for name, array in truth.items()
-    )
+            parted = True
+    return parted
 
 
 def _floats(bed: Bed, answers: Sequence[Outputs]) -> Iterator[tuple[str, Array, Array, Array, str]]:

@@ -80,12 +80,17 @@ def _rows(
     for one in cases:
         groups.setdefault(name(one), []).append(one)
     yield _line("", ["cases", *_HEAD])
-    for said, ones in [*sorted(groups.items()), ("all", list(cases))]:
-        counts = [sum(wrong(one.passed) for one in ones)]
-        counts += [sum(wrong(one.peers.get(check, False)) for one in ones) for check in _CHECKS]
-        yield _line(said, [str(len(ones)), *map(str, counts)])
+    for said, ones in sorted(groups.items()):
+        yield _line(said, [str(len(ones)), *map(str, _counts(ones, wrong))])
+    total = _counts(cases, wrong)
+    yield _line("all", [str(len(cases)), *map(str, total)])
     if cases:
-        yield _line("rate", ["", *(f"{count / len(cases):.1%}" for count in counts)])
+        yield _line("rate", ["", *(f"{count / len(cases):.1%}" for count in total)])
+
+
+def _counts(cases: Sequence[Case], wrong: Callable[[bool], bool]) -> list[int]:
+    counts = [sum(wrong(one.passed) for one in cases)]
+    return counts + [sum(wrong(one.peers.get(check, False)) for one in cases) for check in _CHECKS]
 
 
 def _ratios(good: Iterable[Case]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The Python API: the same five jobs as the commands, typed. Errors are `ModelcError`s."""
+"""The Python API: the same jobs as the commands, typed. Errors are `ModelcError`s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core.findings import Localisation
 from ..core.manifest import Manifest
 from ..core.names import unknown
 from ..core.precision import Precision
-from ..core.verdict import Verdict
+from ..core.verdict import Limits, Verdict
 from .building import build_order
 from .localising.asking import Looking, localise_file
 from .localising.localise import MEMORY
@@ -35,6 +35,7 @@ __all__ = [
     "CalibrationOptions",
     "Judging",
     "LabelledOptions",
+    "Limits",
     "Lowering",
     "Measuring",
     "ModelcError",
@@ -44,6 +45,7 @@ __all__ = [
     "export",
     "inspect",
     "localise",
+    "rejudge",
     "targets",
     "validate",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.capture import Capture
 from ..core.contract import Branch
-from ..core.errors import ConversionError, UsageError
+from ..core.errors import UsageError
 from ..core.findings import BranchRecord
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
@@ -87,6 +87,15 @@ class Branches:
             return verdict
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         return verdict.refused(f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self)})")
+
+    def traced(self, verdict: Verdict) -> Verdict:
+        """The verdict on a trace, with where torch's own code took data into Python meanwhile."""
+        places = sorted(f"{shortest(file)}:{line}" for file, line in self.watched.within)
+        if not places or not verdict.passed:
+            return verdict
+        told = ", ".join(places[:_LISTED])
+        note = f"torch's own code, called at {told}, decides by tensor data: only feeds judge that"
+        return replace(verdict, notes=(*verdict.notes, note))
 
     def _ok(self, found: Found) -> bool:
         return self.accepts(found.record)
@@ -216,7 +225,7 @@ def _converted(again: Callable[[Path], object]) -> frozenset[tuple[str, int]] | 
         try:
             with capture_watch() as seen:
                 again(Path(folder))
-        except ConversionError:
+        except Exception:  # noqa: BLE001 - whatever being watched makes it raise, it showed nothing
             return None
     return converted_at(seen)
 

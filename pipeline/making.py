@@ -64,9 +64,7 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
         artifact, attempts=tuple(attempts), tradeoffs=tradeoffs, seconds=clock.seconds
     )
     warned = tuple(
-        replace(one, file=shortest(one.file))
-        for trial in trials
-        for one in trial.converted.warned
+        replace(one, file=shortest(one.file)) for trial in trials for one in trial.converted.warned
     )
     return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
 

@@ -74,9 +74,9 @@ def prove(
         references = with_float64(references, subject, stage)
     device = judging.device_for(candidate.target)
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+        replies: list[Reply] = []
         with candidate.open(device, subject.signature) as runner:
             taken = runner.inputs
-            replies: list[Reply] = []
             for done, reference in enumerate(references, start=1):
                 replies.append(reply_of(runner, reference))
                 stage.advance(title, done, len(references))
@@ -103,10 +103,9 @@ def prove(
             loose=loose,
         )
         verdict = evidence.verdict()
-        notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes_on(verdict, held_out))
-        verdict = replace(verdict, notes=notes)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
-    verdict = replace(verdict, seconds=clock.seconds)
+    notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes_on(verdict, held_out))
+    verdict = replace(verdict, notes=notes, seconds=clock.seconds)
     found = searched(
         evidence,
         verdict,

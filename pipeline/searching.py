@@ -10,10 +10,11 @@ from functools import cached_property
 from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError
 from ..core.precision import Precision
-from ..core.verdict import State, Verdict
+from ..core.verdict import Verdict
 from ..validators.climb import SEARCH, Point, climb
 from ..validators.draw import generator_for
 from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.headroom import headroom_on
 from ..validators.judge import Reference, Reply
 from .beyond import Evidence, beyond_of, reply_of
 from .feeding import not_finite
@@ -146,14 +147,14 @@ def _told(tried: int, verdict: Verdict, seconds: float) -> str:
 
 
 def _starts(evidence: Evidence, verdict: Verdict) -> list[Point]:
-    """The feeds that count, with the headroom that they have; what is exact has all of it."""
-    rooms: dict[str, float] = {}
-    for one in verdict.outputs:
-        if not one.loose:
-            room = math.inf if one.headroom is None else one.headroom
-            rooms[one.feed] = min(room, rooms.get(one.feed, math.inf))
-    feeds = [reference.feed for reference in evidence.references if not reference.feed.beyond]
-    return [Point(feed=f, headroom=max(rooms[f.name], 0.0)) for f in feeds if f.name in rooms]
+    """The feeds that count, with the headroom that they have."""
+    counted = {one.feed for one in verdict.outputs if not one.loose}
+    feeds = [one.feed for one in evidence.references if one.feed.name in counted]
+    return [
+        Point(feed=feed, headroom=max(headroom_on(verdict, feed.name), 0.0))
+        for feed in feeds
+        if not feed.beyond
+    ]
 
 
 def _nan_by_design(evidence: Evidence) -> frozenset[str]:
@@ -190,10 +191,10 @@ class _Trial:
             return None
         if not_finite(reference.outputs) - self.nan:
             return None
-        few = _room(self._context.plus(reference, reply).verdict(), feed.name)
+        few = headroom_on(self._context.plus(reference, reply).verdict(), feed.name)
         if few >= 0:
             return few
-        room = _room(self.search.evidence.plus(reference, reply).verdict(), feed.name)
+        room = headroom_on(self.search.evidence.plus(reference, reply).verdict(), feed.name)
         if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference)):
             return None
         return room
@@ -215,19 +216,7 @@ class _Trial:
         except CheckpointError:
             return False
         moved = self.search.evidence.plus(reference, Reply(outputs=_apart(outputs))).verdict()
-        return _room(moved, feed.name) >= _STEADY
-
-
-def _room(verdict: Verdict, feed: str) -> float:
-    """The least headroom on the feed: infinite where all is exact, below 0 where it fails.
-
-    What fails by no figure (a shape, a NaN, a refusal) is infinitely far beyond.
-    """
-    mine = [one for one in verdict.outputs if one.feed == feed]
-    least = min((one.headroom for one in mine if one.headroom is not None), default=math.inf)
-    if all(one.passed for one in mine) and verdict.state is State.PASSED:
-        return max(least, 0.0)
-    return least if least < 0 else -math.inf
+        return headroom_on(moved, feed.name) >= _STEADY
 
 
 def _rounded(feed: Feed, unit: float) -> Feed:

@@ -102,6 +102,8 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
     branches = look(bench.subject, bench.order.judging.accept)
     frozen = _frozen(step, way, parent, product.converted, bench)
     verdict = branches.judged(verdict, frozen)
+    if way.capture is Capture.TRACE:
+        verdict = branches.traced(verdict)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
     latency = _latency(step, product.path, parent, bench)
     return Trial(

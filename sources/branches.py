@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,10 +94,15 @@ class _Sources:
         """The branches, in the order in which they were met."""
         return [meaning for meaning in self.places if isinstance(meaning, Test)]
 
-    @property
-    def held(self) -> list[Held]:
-        """The statements that keep a value and decide no branch."""
-        return [meaning for meaning in self.places if isinstance(meaning, Held)]
+    def held(self, reached: Collection[Meaning]) -> list[Held]:
+        """The statements that keep a value which decides no branch that was reached."""
+        decided = {
+            meaning
+            for found in self.read.values()
+            if any(meaning in reached for meaning in found)
+            for meaning in found
+        }
+        return [m for m in self.places if isinstance(m, Held) and m not in decided]
 
 
 def watch_branches(
@@ -122,9 +127,14 @@ def watch_branches(
     except Exception as error:  # noqa: BLE001 - an instrumented run may fail where a plain one did not
         return Watched(incomplete=first_line(error))
     order = [*(name for name, _ in feeds), *([] if example is None else [EXAMPLE])]
+    reached = {
+        test: index
+        for index, test in enumerate(sources.tests)
+        if any(way[index] for way in ways.values())
+    }
     found = [
-        *(_branch(test, index, ways, order, sources) for index, test in enumerate(sources.tests)),
-        *(_value(held, order, sources) for held in sources.held),
+        *(_branch(test, index, ways, order, sources) for test, index in reached.items()),
+        *(_value(held, order, sources) for held in sources.held(reached)),
     ]
     idle = {
         place

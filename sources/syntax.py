@@ -40,7 +40,7 @@ class Test:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A statement that keeps a Python value made of tensor data, which decides no branch."""
+    """A statement that keeps a Python value made of tensor data; branches may follow from it."""
 
     file: str
     line: int
@@ -151,7 +151,9 @@ def _stated(chain: Chain, origin: _Origin, value: ast.AST | None) -> Iterator[Me
         found = [] if computes(value) else list(_answered(origin))
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         found = list(_named(targets_of(statement), chain, origin))
-    yield from found or [_held(site, statement)]
+    yield from found
+    if not any(isinstance(meaning, Idle) for meaning in found):
+        yield _held(site, statement)
 
 
 def _answered(origin: _Origin) -> Iterator[Meaning]:

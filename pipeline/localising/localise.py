@@ -121,11 +121,9 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
     guilty = ""
     if culprit is not None:
         guilty = culprit.module
-        mine = found.guilty[0].tensor
+        mine = found.guilty[0].tensor  # its part held the guilty operation
         kept = [
-            layer
-            for layer, anchor in zip(layers, ranked, strict=True)
-            if anchor.tensor != mine or layer.module != guilty
+            layer for layer, anchor in zip(layers, ranked, strict=True) if anchor.tensor != mine
         ]
         layers = [_guilty(bench, found, culprit, cause), *kept]
         notes += [

@@ -86,7 +86,7 @@ def test_a_size_is_over_eagers_own_distance() -> None:
         ("cos", 0.3, False),
     ],
 )
-def test_a_peers_check_has_its_limit(check: str, off: float, accepted: bool) -> None:  # noqa: FBT001 - a table's column
+def test_a_peers_check_has_its_limit(check: str, off: float, accepted: bool) -> None:
     eager = np.ones(8)
     found = eager + off * np.array([1, -1] * 4)
     assert PEERS[check](found, eager) is accepted

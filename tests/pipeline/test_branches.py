@@ -191,7 +191,7 @@ def test_what_the_tracer_does_not_warn_of_is_found_in_a_second_trace(net: OrderO
     assert "if torch.equal(x, x + 1): no feed took the true arm" in found.verdicts[0].reason
 
 
-@pytest.mark.parametrize("target", ["torchscript", "pt2"])
+@pytest.mark.parametrize("target", ["torchscript", "pt2", "onnx"])
 def test_a_branch_that_the_capture_goes_round_is_no_failure(net: OrderOf, target: str) -> None:
     found = run(net("Shortcut", target))
     (artifact,) = found.artifacts

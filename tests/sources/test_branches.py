@@ -384,6 +384,21 @@ def test_a_value_that_is_kept_is_tested_by_other_values() -> None:
     assert not records(scaled, UP, DOWN)[0].untested
 
 
+def behind_a_setting(net: Any, x: Tensor) -> Tensor:
+    high = x.max().item() > 100
+    if net.limit > 100:
+        if high:
+            x = x + 1
+        return x
+    return net.helper(x, high) if hasattr(net, "helper") else x
+
+
+def test_a_branch_that_no_feed_comes_by_is_not_told_but_the_value_is() -> None:
+    (record,) = records(behind_a_setting, UP)
+    assert (record.kind, record.line) == ("value", line_in(behind_a_setting, "high ="))
+    assert record.untested == "no feed gave another value"
+
+
 def nested(_: Any, x: Tensor) -> Tensor:
     if x.mean() > 0:
         return x

@@ -1,0 +1,58 @@
+"""`modelc debug`: what it takes, what it shows, how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from modelc.cli.debug import _bytes
+from modelc.core.errors import UsageError
+
+
+def test_a_good_conversion_ends_with_0_and_a_curve(
+    door: Callable[..., CompletedProcess[str]], digits_copy: Path
+) -> None:
+    ran = door("debug", digits_copy / "model.onnx", "--quiet")
+    assert ran.returncode == 0, ran.stderr
+    assert "no layer of onnx is wrong by itself" in ran.stdout
+    assert "SQNR from" in ran.stdout
+
+
+def test_json_is_the_record_alone(
+    door: Callable[..., CompletedProcess[str]], digits_copy: Path
+) -> None:
+    ran = door("debug", digits_copy / "model.onnx", "--json", "--quiet")
+    found = json.loads(ran.stdout)
+    assert found["guilty"] == ""
+    assert found["runs"] > 0
+
+
+def test_a_format_that_cannot_be_looked_into_is_usage(
+    door: Callable[..., CompletedProcess[str]], digits_copy: Path
+) -> None:
+    ran = door("debug", digits_copy / "model.pt2")
+    assert ran.returncode == 2
+    assert "cannot be looked into" in ran.stderr
+
+
+def test_options_of_the_eager_side_need_it(
+    door: Callable[..., CompletedProcess[str]], digits_copy: Path
+) -> None:
+    ran = door("debug", digits_copy / "model.onnx", "--model", "a:b")
+    assert ran.returncode == 2
+    assert "--model has no effect without --against" in ran.stderr
+
+
+@pytest.mark.parametrize(("text", "size"), [("2G", 2 << 30), ("512M", 512 << 20), ("1.5k", 1536)])
+def test_a_size_is_read_in_powers_of_1024(text: str, size: int) -> None:
+    assert _bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "0", "2GG", "much"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no size"):
+        _bytes(text)
