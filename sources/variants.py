@@ -26,7 +26,7 @@ def variants(operation: Operation) -> Iterator[tuple[str, Array]]:
     """
     import torch
 
-    for told, call in _ways(operation):
+    for told, call in _expressed(operation):
         try:
             with torch.no_grad():
                 result = call()
@@ -34,6 +34,14 @@ def variants(operation: Operation) -> Iterator[tuple[str, Array]]:
             continue  # not every way fits every shape
         if isinstance(result, torch.Tensor):
             yield told, to_array(result)
+
+
+def _expressed(operation: Operation) -> Ways:
+    """The ways that fit how the operation was called: one by keywords alone may have none."""
+    try:
+        yield from _ways(operation)
+    except (IndexError, TypeError):
+        return
 
 
 def _ways(operation: Operation) -> Ways:
