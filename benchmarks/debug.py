@@ -41,7 +41,7 @@ from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
 MODELS = (
     "sample-digits", "sample-nested", "sample-lstm", "sample-encoder", "convolutions", "upsampling",
     "bert", "distilbert", "roberta", "gpt2", "t5", "vit", "swin", "convnext", "albert", "electra",
-    "mobilebert", "deberta", "clip", "resnet",
+    "clip", "resnet",
 )  # fmt: skip
 VISIBLE = 100.0  # dB
 

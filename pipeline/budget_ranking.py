@@ -66,16 +66,21 @@ def noises(
         count: how many layers there are.
         measure: runs a block.
         allowed: noise over signal that the budget allows.
-        more: whether there is time; without, blocks stay whole.
+        more: whether there is time; without, a block stays whole, and those not yet measured count
+            as quiet, so that they are returned last.
     """
     everything = tuple(range(count))
-    if count <= _SINGLY:
-        return tuple(measure((layer,)) for layer in everything)
-    least = _NEGLIGIBLE * min(allowed, worst_of(measure(everything))) / _BLOCKS
-    size = -(-count // _BLOCKS)
+    size, least = 1, 0.0
+    if count > _SINGLY:
+        least = _NEGLIGIBLE * min(allowed, worst_of(measure(everything))) / _BLOCKS
+        size = -(-count // _BLOCKS)
     found: dict[int, Noise] = {}
     for start in range(0, count, size):
-        found |= _taken_apart(everything[start : start + size], measure, least, more)
+        block = everything[start : start + size]
+        if found and not more():
+            found |= dict.fromkeys(block, (0.0,) * len(found[0]))
+        else:
+            found |= _taken_apart(block, measure, least, more)
     return tuple(found[layer] for layer in everything)
 
 

@@ -53,8 +53,8 @@ def test_a_key_is_of_all_its_parts_in_order() -> None:
 
 def test_a_digest_is_of_feeds_and_answers() -> None:
     def reference(x: float, y: float) -> Reference:
-        feed = NamedFeed(name="one", arrays={"x": np.float32([x])}, sizes={})
-        return Reference(feed=feed, outputs={"y": np.float32([y])})
+        feed = NamedFeed(name="one", arrays={"x": np.array([x])}, sizes={})
+        return Reference(feed=feed, outputs={"y": np.array([y])})
 
     same, other = digest_over([reference(1, 2)]), digest_over([reference(1, 3)])
     assert same == digest_over([reference(1, 2)])
