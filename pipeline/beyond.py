@@ -50,7 +50,7 @@ class Evidence:
         return list(zip(self.references, self.replies, strict=True))
 
     def verdict(self) -> Verdict:
-        """Judge: on all feeds in FP32, on those that are not beyond in less.
+        """Judge: on all feeds in FP32 (but on masks that are undefined), on less in less.
 
         What lies beyond may well overflow in 16 bits, and 8-bit scales do not reach there. It is
         run all the same, and what is wrong there is said.
@@ -89,9 +89,11 @@ class Evidence:
 
 def beyond_of(references: Sequence[Reference], precision: Precision) -> frozenset[str]:
     """The feeds of which an artifact of that precision has only its form judged, as beyond."""
-    if precision is Precision.FP32:
-        return frozenset()
-    return frozenset(one.feed.name for one in references if one.feed.beyond)
+    return frozenset(
+        one.feed.name
+        for one in references
+        if one.feed.kind == "mask" or (one.feed.beyond and precision is not Precision.FP32)
+    )
 
 
 def reply_of(runner: Runner, reference: Reference) -> Reply:
@@ -118,7 +120,10 @@ def _notes(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator
     """One line for what each feed did, the worst output of each."""
     least = verdict.tolerance.min_sqnr
     for reference, reply in far:
-        where = f"on {describe(reference.feed)}, whose values lie beyond what is declared"
+        undefined = "where masked rows are undefined in many attentions"
+        beyond = "whose values lie beyond what is declared"
+        why = undefined if reference.feed.kind == "mask" else beyond
+        where = f"on {describe(reference.feed)}, {why}"
         mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
         lost = [one for one in mine if one.nonfinite_artifact > one.nonfinite_eager]
         wrong = [one for one in mine if not one.passed]

@@ -42,7 +42,8 @@ def calibration_for(
     Raises:
         UsageError: there are no samples, or a calibration with them would be wrong.
     """
-    feeds = {reference.feed.name: reference.feed.arrays for reference in subject.references}
+    usual = (one.feed for one in subject.references if not one.feed.beyond)
+    feeds = {feed.name: feed.arrays for feed in usual}
     lent = Lent(
         load=_load,
         draw=_drawing(subject.signature, options.seed, feeds.get(SAMPLE)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from ..core.signature import Signature
 from ..core.verdict import Verdict
 from ..validators.judge import Reference, Reply, judge
 from .beyond import Evidence, beyond_of, reply_of
-from .float64 import float64_notes, with_float64
+from .float64 import doubted, float64_notes, with_float64, with_more_noise
 from .held_out import loose_feeds, notes_on
 from .order import Judging
 from .searching import searched
@@ -73,13 +73,11 @@ def prove(
     if tolerance.floor_factor is not None:
         references = with_float64(references, subject, stage)
     device = judging.device_for(candidate.target)
+    loose = loose_feeds(subject, held_out) | beyond_of(references, candidate.precision)
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
-        replies: list[Reply] = []
         with candidate.open(device, subject.signature) as runner:
             taken = runner.inputs
-            for done, reference in enumerate(references, start=1):
-                replies.append(reply_of(runner, reference))
-                stage.advance(title, done, len(references))
+            replies = _replies(runner, references, lambda done, n: stage.advance(title, done, n))
 
         def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
             return judge(
@@ -94,7 +92,6 @@ def prove(
                 by_channel=candidate.precision is not Precision.INT8,
             )
 
-        loose = loose_feeds(subject, held_out) | beyond_of(references, candidate.precision)
         evidence = Evidence(
             references=references,
             replies=tuple(with_undecided(references, replies, candidate.precision, subject)),
@@ -102,10 +99,11 @@ def prove(
             judge_on=judge_on,
             loose=loose,
         )
-        verdict = evidence.verdict()
+        evidence, verdict = _judged(evidence, subject)
+        notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes_on(verdict, held_out))
+        verdict = replace(verdict, notes=notes)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
-    notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes_on(verdict, held_out))
-    verdict = replace(verdict, notes=notes, seconds=clock.seconds)
+    verdict = replace(verdict, seconds=clock.seconds)
     found = searched(
         evidence,
         verdict,
@@ -117,3 +115,25 @@ def prove(
     if candidate.aside is None:
         return found.verdict
     return with_search(keep_worst(found.verdict, found.evidence, candidate.aside), found)
+
+
+def _replies(
+    runner: Runner, references: Sequence[Reference], advance: Callable[[int, int], None]
+) -> list[Reply]:
+    """What the artifact says on every feed."""
+    replies: list[Reply] = []
+    for done, reference in enumerate(references, start=1):
+        replies.append(reply_of(runner, reference))
+        advance(done, len(references))
+    return replies
+
+
+def _judged(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
+    """The verdict; where eager's luck may have refused it, that of a second look."""
+    verdict = evidence.verdict()
+    feeds = doubted(verdict)
+    if not feeds:
+        return evidence, verdict
+    references = with_more_noise(evidence.references, feeds, subject)
+    evidence = replace(evidence, references=references)
+    return evidence, evidence.verdict()

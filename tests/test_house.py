@@ -160,7 +160,10 @@ def test_every_tolerance_is_in_the_docs_with_its_numbers() -> None:
         cells = [cell.strip().removesuffix(" dB") for cell in row.split("|")]
         told = tuple(map(float, cells[2:5]))
         assert told == (tolerance.atol, tolerance.rtol, tolerance.min_sqnr)
-        assert len(cells[5].split()) > 5, "a reason"
+        assert cells[5] == ("-" if tolerance.min_cosine is None else f"{tolerance.min_cosine:g}")
+        share = tolerance.min_agreement
+        assert cells[6] == ("-" if share is None else f"{100 * share:g} %")
+        assert len(cells[7].split()) > 5, "a reason"
 
 
 @pytest.mark.parametrize("room", ["cli", "core", "pipeline", "validators", "calibration"])

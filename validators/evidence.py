@@ -11,11 +11,16 @@ from .feeds import NamedFeed
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any."""
+    """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any.
+
+    `again` are what eager gives with its weights and inputs off by one rounding: more draws of its
+    noise, asked for where one says too little.
+    """
 
     feed: NamedFeed
     outputs: Outputs
     exact: Outputs | None = None
+    again: tuple[Outputs, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,4 +44,5 @@ class Pair:
     eager: Outputs
     artifact: Outputs
     exact: Outputs | None = None
+    again: tuple[Outputs, ...] = ()
     undecided: Mapping[str, Array] = field(default_factory=dict)

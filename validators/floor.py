@@ -71,7 +71,8 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
 
     A ratio is |a - r| over what is allowed for one: the largest of eager's own |e - r| on the feed,
     its usual share of the signal (the median over feeds), one unit in the last place, and, for few
-    elements, the average of the output. The ratio of a feed is the largest of three: L2 over all
+    elements, the average of the output. Where a pair has more draws of eager's noise (`again`), its
+    own is their root mean square. The ratio of a feed is the largest of three: L2 over all
     elements, the largest element, and L2 in each row of the first axis.
     """
     known = [pair for pair in pairs if _measurable(name, pair)]
@@ -252,7 +253,8 @@ def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
     and in float64 are left out of the groups too, having no noise of their own to be held to;
     `all` is theirs with these.
     """
-    arrays = (pair.exact or {})[name], pair.eager[name], pair.artifact[name]
+    draws = [pair.eager[name], *(outputs[name] for outputs in pair.again)]
+    arrays = ((pair.exact or {})[name], pair.artifact[name], *draws)
     limit = fill_limit(pair.eager[name])
     if axis is None:
         return _grouped_along(tuple(array.reshape(-1, 1) for array in arrays), -1, limit)
@@ -260,22 +262,23 @@ def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
 
 
 def _grouped_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
-    """`_grouped` of r, e and a."""
+    """`_grouped` of r, a and the draws of e, the first of which is eager's own answer."""
     import numpy as np
 
     groups = arrays[0].shape[axis]
     found = np.zeros((7, groups))
-    for truth, eager, artifact in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
-        rows = [array.astype(np.float64).reshape(-1, groups) for array in (truth, eager, artifact)]
-        kept = np.isfinite(rows[0]) & np.isfinite(rows[1]) & np.isfinite(rows[2])
-        kept &= np.abs(rows[1]) <= limit
-        r, e, a = (np.where(kept, row, 0.0) for row in rows)
-        own, theirs = np.abs(e - r), np.abs(a - r)
-        alive = (r != 0) | (e != 0)
+    for pieces in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
+        rows = [piece.astype(np.float64).reshape(-1, groups) for piece in pieces]
+        kept = np.logical_and.reduce([np.isfinite(row) for row in rows])
+        kept &= np.abs(rows[2]) <= limit
+        r, a, e, *more = (np.where(kept, row, 0.0) for row in rows)
+        own = np.sqrt(np.mean([(draw - r) ** 2 for draw in (e, *more)], axis=0))
+        theirs = np.abs(a - r)
+        alive = (r != 0) | (own != 0)
         found[0] += alive.sum(axis=0)
         for index, values in enumerate((r, own, theirs * alive), start=1):
             found[index] += np.einsum("rc,rc->c", values, values)
-        found[6] += np.einsum("rc,rc->c", theirs, theirs)
         np.maximum(found[4], own.max(axis=0, initial=0), out=found[4])
         np.maximum(found[5], theirs.max(axis=0, initial=0), out=found[5])
+        found[6] += np.einsum("rc,rc->c", theirs, theirs)
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import Dim, Signature
 from .feeds import NEGATED, OPT, Drawer, NamedFeed
-from .hard_values import BEYOND, CHANGES, Hard
+from .hard_values import BEYOND, CHANGES, UNDEFINED, Hard
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
@@ -28,9 +28,10 @@ def hard_feeds(
     """Draw the feeds on which conversions go wrong that hold on usual ones.
 
     Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or
-    `lowest:<dim>` and `highest:<dim>` where there are more than three; `odd`; `batch-1`, `-2`, `-3`
-    and `-7`. Rows: `repeated`. Values, with one or two rows: `zeros`, `constant`, `small`,
-    `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`, `mask-holes`, `mask-one`. What
+    `lowest:<dim>` and `highest:<dim>` where there are more than three; `odd`; `nearly-max`;
+    `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows: `zeros`,
+    `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
+    `mask-holes`, `mask-one`. What
     would say nothing new (a size that is drawn already, values as another feed has) is left out.
 
     Raises:
@@ -53,7 +54,7 @@ def _sized(drawer: Drawer) -> Iterator[NamedFeed]:
     if not dims:
         return
     seen = [feed.sizes for feed in drawer.corners().values()]
-    for name, sizes, kind in (*_corners(dims), *_odd(drawer), *_batches(drawer)):
+    for name, sizes, kind in (*_corners(dims), *_odd(drawer), *_nearly(drawer), *_batches(drawer)):
         if sizes not in seen:
             seen.append(sizes)
             yield drawer.feed(name, sizes, kind)
@@ -85,6 +86,16 @@ def _odd(drawer: Drawer) -> _Sized:
         fit = [size for size in odd if dim.low <= size <= dim.high and size not in sizes.values()]
         sizes[name] = dim.opt if dim == batch or not fit else fit[0]
     yield "odd", sizes, "shape"
+
+
+def _nearly(drawer: Drawer) -> _Sized:
+    """Every dim but the batch one below its highest: off by one where a length is compared."""
+    batch = batch_of(drawer.signature)
+    dims = drawer.signature.dynamic_dims
+    if any(dim != batch for dim in dims.values()):
+        low = {name: dim.low for name, dim in dims.items()}
+        high = {n: dim.high - 1 for n, dim in dims.items() if dim != batch and dim.high > dim.low}
+        yield "nearly-max", {**low, **high}, "shape"
 
 
 def _batches(drawer: Drawer) -> _Sized:
@@ -130,9 +141,11 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
             if changed is not None:
                 arrays[spec.name] = changed
         if not any(_same(arrays, feed.arrays) for feed in seen):
-            beyond = name in BEYOND
+            kind = "mask" if name in UNDEFINED else "value"
             seen.append(
-                NamedFeed(name=name, arrays=arrays, sizes=base.sizes, kind="value", beyond=beyond)
+                NamedFeed(
+                    name=name, arrays=arrays, sizes=base.sizes, kind=kind, beyond=name in BEYOND
+                )
             )
             yield seen[-1]
 

@@ -99,6 +99,7 @@ def _pairs(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Pa
             eager=reference.outputs,
             artifact=reply.outputs,
             exact=reference.exact,
+            again=reference.again,
             undecided=reply.undecided,
         )
         for reference, reply in zip(references, replies, strict=True)

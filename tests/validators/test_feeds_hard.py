@@ -37,7 +37,7 @@ def test_an_image_model_with_one_dynamic_batch_gets_ten_more() -> None:
 
 def test_every_feed_has_its_kind() -> None:
     kinds = {feed.kind for feed in drawn(*TEXT).values()}
-    assert kinds == {"shape", "batch", "value"}
+    assert kinds == {"shape", "batch", "value", "mask"}
 
 
 def test_the_same_seed_draws_the_same_feeds() -> None:

@@ -198,3 +198,36 @@ def test_an_output_that_eager_computes_without_error_allows_an_ulp() -> None:
         lambda x: x * F(2) * F(1 + 2**-19), lambda x: x * F(2), lambda x: x.astype(D) * 2
     )
     assert wrong.state is State.FAILED
+
+
+def test_more_draws_of_eagers_noise_take_its_luck_out() -> None:
+    """One element of many errs, and eager's own draw of it came out near float64 by chance."""
+    truth = np.full((4, 100), 1.0)
+    truth[0, 0] = 1000.0
+    lucky, artifact = truth.astype(F), truth.astype(F)
+    lucky[0, 0] = F(1000.0)
+    artifact[0, 0] = F(1000.02)
+    draws = [truth.copy() for _ in range(6)]
+    for draw, error in zip(draws, (0.01, -0.02, 0.015, -0.01, 0.02, -0.015), strict=True):
+        draw[0, 0] += error
+
+    def verdict(again: list[Array]) -> Verdict:
+        feed = NamedFeed(name="opt", arrays={"x": np.zeros((4, 6), F)}, sizes={})
+        one = Reference(
+            feed=feed,
+            outputs={"y": lucky},
+            exact={"y": truth},
+            again=tuple({"y": draw.astype(F)} for draw in again),
+        )
+        return judge(
+            artifact="model.bin",
+            references=[one],
+            replies=[Reply(outputs={"y": artifact})],
+            tolerance=TOLERANCES[Precision.FP32],
+            device="cpu",
+            artifact_inputs=["x"],
+            signature=SIGNATURE,
+        )
+
+    assert verdict([]).state is State.FAILED
+    assert verdict(draws).passed
