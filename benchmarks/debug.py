@@ -1,6 +1,6 @@
 """How often `modelc debug` names the right module: single-layer faults, ONNX and OpenVINO.
 
-    python -m modelc.benchmarks.debug [--models bert,vit] [--each 1] [--json FILE]
+    python -m modelc.benchmarks.debug [--models bert,vit] [--each 1] [--seed 0] [--json FILE]
 
 A fault counts when it moves the artifact's outputs, on the feed that is looked at, by more than
 roundoff (SQNR below 100 dB beside the good conversion); the others can be told by nobody, and are
@@ -105,7 +105,7 @@ def open_bed(name: str, folder: Path) -> Bed:
     return Bed(name=name, folder=out, subject=subject, stage=stage)
 
 
-def rows(bed: Bed, *, each: int, targets: tuple[str, ...]) -> Iterator[Row]:
+def rows(bed: Bed, *, each: int, seed: int, targets: tuple[str, ...]) -> Iterator[Row]:
     """The good conversions, then every fault in every format."""
     clean = bed.folder / "model.onnx"
     if not clean.exists():  # refused: its verdict says why
@@ -115,7 +115,9 @@ def rows(bed: Bed, *, each: int, targets: tuple[str, ...]) -> Iterator[Row]:
         path = clean if target == "onnx" else bed.folder / "model.xml"
         if path.exists():
             yield _looked(bed, target, path, None)
-    for number, fault in enumerate(planted(model, origins, seed=len(bed.name), each=each)):
+    for number, fault in enumerate(
+        planted(model, origins, seed=1000 * seed + len(bed.name), each=each)
+    ):
         place = bed.folder / f"fault-{number}"
         place.mkdir()
         onnx.save(fault.model, place / "model.onnx")
@@ -218,6 +220,7 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--targets", default="onnx,openvino")
     parser.add_argument("--each", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="draws the places of the faults")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     found: list[Row] = []
@@ -225,7 +228,8 @@ def main() -> int:
         for name in asked.models.split(","):
             try:
                 bed = open_bed(name, Path(folder))
-                found += rows(bed, each=asked.each, targets=tuple(asked.targets.split(",")))
+                targets = tuple(asked.targets.split(","))
+                found += rows(bed, each=asked.each, seed=asked.seed, targets=targets)
             except (ModelcError, KeyError) as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 continue

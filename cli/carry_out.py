@@ -16,7 +16,7 @@ from ..pipeline.measuring import Measuring
 from ..pipeline.order import Judging, Order
 from ..pipeline.plan import make_plan
 from ..pipeline.recorded import Moved
-from ..pipeline.reporting import clear_reports
+from ..pipeline.reporting import fresh_reports
 from ..pipeline.run import run
 from ..reports.formats import Format
 from .render import plan_rows, show_plan
@@ -48,8 +48,7 @@ def carry_out(
         else:
             show_plan(rows)
         return
-    clear_reports(order.out, reports)
-    with Screen(quiet=quiet) as screen:
+    with fresh_reports(order.out, reports), Screen(quiet=quiet) as screen:
         manifest = run(order, screen)
     _show(manifest, str(order.out), json=json)
     report_on(manifest, order.out, reports, json=json)
@@ -81,8 +80,7 @@ def finish_off(
     Raises:
         typer.Exit: with the manifest's exit code.
     """
-    clear_reports(folder, reports)
-    with Screen(quiet=quiet) as screen:
+    with fresh_reports(folder, reports), Screen(quiet=quiet) as screen:
         manifest = finish(
             folder,
             screen,

@@ -2,55 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.markup import escape
 
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
-from ..core.verdict import Verdict
+from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
+from ..reports.words import counted
 from .tables import STATES, new_table, number_text, result_console, say, size_text
+
+_WIDTHS = {"argmax": 110, "cosine": 100}  # of a terminal, for a column to be shown
 
 
 def show_verdict(verdict: Verdict) -> None:
-    """The verdict on one file, a row an output."""
+    """The verdict on one file, a row an output: on the feed on which it is worst."""
     console = result_console()
-    table = new_table(
-        "output", "worst feed", "max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom",
-        "verdict", right=("max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom"),
-    )  # fmt: skip
-    for name in dict.fromkeys(output.output for output in verdict.outputs):
-        rows = [output for output in verdict.outputs if output.output == name and not output.loose]
-        worst = min(
-            rows,
-            key=lambda o: (
-                o.passed,
-                o.headroom if o.headroom is not None else float("inf"),
-                o.sqnr if o.sqnr is not None else float("inf"),
-                -(o.max_abs or 0),
-            ),
-        )
-        table.add_row(
-            escape(name),
-            escape(worst.feed),
-            number_text(worst.max_abs),
-            "exact" if worst.exact else number_text(worst.sqnr, ".1f"),
-            number_text(worst.cosine, ".6f"),
-            number_text(worst.argmax_agreement, ".2%"),
-            number_text(worst.times_floor, ".2f"),
-            "" if worst.headroom is None else f"{worst.headroom:+.0f} dB",
-            "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]",
-        )
+    rows = [_output_row(verdict, name) for name in dict.fromkeys(o.output for o in verdict.outputs)]
+    right = ("max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom")
+    columns = ["output", "worst feed", *right, "verdict"]
+    columns = [c for c in columns if console.width >= _WIDTHS.get(c, 0)]
+    table = new_table(*columns, right=right)
+    for row in rows:
+        table.add_row(*(row[column] for column in columns))
     console.print(table)
     state = STATES[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
     within = tolerance_text(verdict)
-    feeds = f"{len(verdict.feeds)} feeds"
+    feeds = counted(len(verdict.feeds), "feed")
     say(console, f"{escape(verdict.artifact)} {state} on {feeds} within {within}{reason}")
     for note in verdict.notes:
         say(console, f"  [yellow]{escape(note)}[/]")
+
+
+def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
+    """One output on its worst feed; where no feed counts, the figures of one, and that."""
+    found = [output for output in verdict.outputs if output.output == name]
+    rows = [output for output in found if not output.loose]
+    worst = min(rows or found, key=_nearness)
+    mark = "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]"
+    return {
+        "output": escape(name),
+        "worst feed": escape(worst.feed),
+        "max abs": number_text(worst.max_abs),
+        "SQNR dB": "exact" if worst.exact else number_text(worst.sqnr, ".1f"),
+        "cosine": number_text(worst.cosine, ".6f"),
+        "argmax": number_text(worst.argmax_agreement, ".2%"),
+        "x eager": number_text(worst.times_floor, ".2f"),
+        "headroom": "" if worst.headroom is None else f"{worst.headroom:+.0f} dB",
+        "verdict": mark if rows else "[dim]does not count[/]",
+    }
+
+
+def _nearness(output: OutputVerdict) -> tuple[bool, float, float, float]:
+    """Sorts what is wrong first, then by headroom, SQNR and the largest error."""
+    room = math.inf if output.headroom is None else output.headroom
+    sqnr = math.inf if output.sqnr is None else output.sqnr
+    return output.passed, room, sqnr, -(output.max_abs or 0.0)
 
 
 def tolerance_text(verdict: Verdict) -> str:

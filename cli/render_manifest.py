@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ from rich.markup import escape
 from ..calibration.options import RANDOM
 from ..core.manifest import Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
-from ..core.verdict import Verdict
+from ..core.verdict import State, Verdict
+from ..reports.words import counted
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
 from .tables import STATES, new_table, number_text, result_console, say, size_text
@@ -51,6 +53,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     _tell_samples(console, shown)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
+    _tell_notes(console, manifest, shown)
     _tell_warned(console, manifest, shown)
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
@@ -59,10 +62,18 @@ def show_manifest(manifest: Manifest, out: str) -> None:
         _tell_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):
         say(console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]")
-    passed = sum(1 for a in shown if (v := manifest.verdict_of(a.name)) and v.passed)
-    refused = len(shown) - passed + len(manifest.failures)
-    left = f", {len(manifest.pending)} pending" if manifest.pending else ""
-    say(console, f"{passed} proven, {refused} refused{left} · {escape(out)}/manifest.json")
+    say(console, f"{_count(manifest, shown)} · {escape(out)}/manifest.json")
+
+
+def _count(manifest: Manifest, shown: Sequence[Artifact]) -> str:
+    """How many of the last run ended in which way; what could not be judged is not refused."""
+    verdicts = [manifest.verdict_of(artifact.name) for artifact in shown]
+    states = Counter(State.ERROR if v is None else v.state for v in verdicts)
+    parts = [f"{states[State.PASSED]} proven", f"{states[State.FAILED]} refused"]
+    errors = states[State.ERROR] + len(manifest.failures)
+    parts += [f"{errors} not judged"] if errors else []
+    parts += [f"{len(manifest.pending)} pending"] if manifest.pending else []
+    return ", ".join(parts)
 
 
 def _columns(shown: Sequence[Artifact]) -> list[str]:
@@ -167,19 +178,32 @@ def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
 
 
 def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
-    """Why it did not pass, and the notes of what did."""
+    """Why it did not pass, where it is, and what it was calibrated with."""
     if verdict is None:
         return
     if not verdict.passed:
         say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
-    notes = dict.fromkeys((*verdict.notes, *(() if artifact.rejected else artifact.notes)))
-    for note in list(notes)[:_NOTES]:
-        say(console, f"  [yellow]{escape(artifact.name)}: {escape(note)}[/]")
-    if len(notes) > _NOTES:
-        say(console, f"  [dim]{len(notes) - _NOTES} more notes are in the manifest[/]")
     _tell_calibration(console, artifact)
     if artifact.rejected:
         say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
+
+
+def _tell_notes(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:
+    """The notes, each once with all artifacts that it is of."""
+    owners: dict[str, list[str]] = {}
+    hidden = 0
+    for artifact in shown:
+        verdict = manifest.verdict_of(artifact.name)
+        if verdict is None:
+            continue
+        notes = dict.fromkeys((*verdict.notes, *(() if artifact.rejected else artifact.notes)))
+        hidden += max(0, len(notes) - _NOTES)
+        for note in list(notes)[:_NOTES]:
+            owners.setdefault(note, []).append(artifact.name)
+    for note, names in owners.items():
+        say(console, f"  [yellow]{escape(', '.join(names))}: {escape(note)}[/]")
+    if hidden:
+        say(console, f"  [dim]{counted(hidden, 'more note')} in the manifest[/]")
 
 
 def latency_text(latency: Latency | None) -> str:

@@ -13,6 +13,10 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from ..core.events import Advanced, Event, Finished, Noted, Started
+from .tables import say
+
+_USUAL, _NARROW = 40, 36  # columns of a step's name: `convert openvino-int8 (onnxruntime)` has 35
+_WIDE = 90  # columns of the terminal
 
 
 @contextmanager
@@ -71,7 +75,7 @@ class Screen:
                     )
             case Noted():
                 style = "yellow" if event.warning else "dim"
-                self._console.print(f"  [{style}]{escape(event.text)}[/]")
+                say(self._console, f"  [{style}]{escape(event.text)}[/]")
             case Finished():
                 self._finish(event)
             case _:
@@ -83,6 +87,5 @@ class Screen:
             self._progress.remove_task(task)
         mark = "[green]✓[/]" if event.passed else "[red]✗[/]"
         detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
-        self._console.print(
-            f"{mark} {escape(event.step):<40} [dim]{event.seconds:6.1f} s[/]{detail}"
-        )
+        step = f"{event.step:<{_NARROW if self._console.width < _WIDE else _USUAL}}"
+        say(self._console, f"{mark} {escape(step)} [dim]{event.seconds:6.1f} s[/]{detail}")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..core.verdict import State
 
@@ -17,6 +18,8 @@ STATES = {
     State.ERROR: "[red]error[/]",
 }
 _KILO = 1000
+_HANGING = 2  # columns
+_LEAST = 20  # columns of prose, on however narrow a terminal
 _WIDE = 200  # what is piped is not cut to 80 columns
 
 
@@ -34,8 +37,19 @@ def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def say(console: Console, text: str) -> None:
-    """One line of prose: what is piped stays one line."""
-    console.print(text, soft_wrap=not console.is_terminal)
+    """One line of prose with its markup; what is piped stays one line.
+
+    On a terminal that is too narrow the further lines are indented below the first.
+    """
+    if not console.is_terminal:
+        console.print(text, soft_wrap=True)
+        return
+    depth = len(text) - len(text.lstrip(" "))
+    below = depth + _HANGING
+    prose = Text.from_markup(text.strip(" "))
+    for number, line in enumerate(prose.wrap(console, max(console.width - below, _LEAST))):
+        line.rstrip()
+        console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)
 
 
 def size_text(size: int) -> str:

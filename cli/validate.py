@@ -90,7 +90,7 @@ def validate(
     """Check digests and judge artifacts against eager again."""
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.api import validate as judge_again
-    from ..pipeline.reporting import clear_reports
+    from ..pipeline.reporting import fresh_reports
     from .screen import Screen
 
     eager = {"--model": model, "--model-arg": model_arg, "--input": inputs}
@@ -113,8 +113,7 @@ def validate(
         device=device, search=search, accept=accept_branch,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
-    clear_reports(path, reports)
-    with Screen(quiet=quiet) as screen:
+    with fresh_reports(path, reports), Screen(quiet=quiet) as screen:
         result = (
             rejudge_it(path, judging=judging, tell=screen)
             if rejudge

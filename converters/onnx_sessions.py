@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from .onnx_weights import Held
+
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU: Providers = (("CPUExecutionProvider", {}),)
 _ERRORS = 3  # the least severe that is logged
@@ -20,9 +22,15 @@ _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_session(
-    model: Path | onnx.ModelProto, folder: Path, providers: Providers = CPU
+    model: Path | onnx.ModelProto,
+    folder: Path,
+    providers: Providers = CPU,
+    *,
+    held: Held | None = None,
 ) -> onnxruntime.InferenceSession:
     """A session of a file, or of a graph in memory whose weights may lie in `folder`.
+
+    `held` are weights that were taken out of the graph; they must outlive the session.
 
     Raises:
         Exception: whatever ONNX Runtime raises; the caller says what it means.
@@ -36,6 +44,8 @@ def open_session(
     else:
         source = model.SerializeToString()
         options.add_session_config_entry(_DATA_FOLDER, str(folder))
+        if held is not None:
+            held.give(options, model.graph.initializer)
     return onnxruntime.InferenceSession(
         source, options, providers=[(name, dict(settings)) for name, settings in providers]
     )

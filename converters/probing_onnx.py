@@ -13,10 +13,13 @@ from .onnx_links import name_nodes, values_of
 from .onnx_origins import UNKNOWN, Origin, all_nodes, origins_of
 from .onnx_rounding import has_half, has_half_io, rounded
 from .onnx_sessions import open_session, run_session
+from .onnx_weights import apart
 from .opened import lines_of, refused
 
 if TYPE_CHECKING:
     import onnx
+
+    from .onnx_weights import Held
 
 _HALVES = (10, 16)  # onnx.TensorProto.FLOAT16 and BFLOAT16
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
@@ -55,9 +58,11 @@ def open_probe(path: Path) -> OnnxProbe:
             f"nothing says which modules the nodes of {path.name} come from",
             hint="keep the .debug.json that modelc export writes beside the model",
         )
-    if has_half(model):
-        model = rounded(model, float_io=has_half_io(model))
-    return OnnxProbe(model, path.parent, origins)
+    slim, held = apart(model)
+    del model  # its weights are held apart now: there may be gigabytes of them
+    if has_half(slim):
+        slim = rounded(slim, float_io=has_half_io(slim))
+    return OnnxProbe(slim, path.parent, origins, held=held)
 
 
 def _own_origins(path: Path) -> Mapping[str, Origin]:
@@ -79,10 +84,13 @@ class OnnxProbe:
 
     loader = _LOADER
 
-    def __init__(self, model: onnx.ModelProto, folder: Path, origins: Mapping[str, Origin]) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, folder: Path, origins: Mapping[str, Origin], *, held: Held
+    ) -> None:
         import onnx
 
         self.runs = 0
+        self._held = held
         del model.graph.value_info[:]  # of a rounded copy they are the half ones
         self._model = onnx.shape_inference.infer_shapes(model)
         self._folder = folder
@@ -171,6 +179,8 @@ class OnnxProbe:
 
     def constant(self, name: str) -> Array:
         """An initializer, or the value of a Constant node."""
+        if name in self._held.arrays:
+            return self._held.arrays[name]
         if name in self._constants:
             return values_of(self._constants[name], self._folder)
         return self.part({}, [name])[name]
@@ -199,6 +209,7 @@ class OnnxProbe:
         from onnx.external_data_helper import load_external_data_for_model
 
         part, _ = self._cut({n: a for n, a in given.items() if n not in wanted}, tuple(wanted))
+        self._held.put_back(part.graph)
         load_external_data_for_model(part, str(self._folder))
         onnx.save(part, str(folder / "model.onnx"))
         return "model.onnx"
@@ -267,7 +278,7 @@ class OnnxProbe:
     def _run(self, model: onnx.ModelProto, feed: Feed) -> Outputs:
         self.runs += 1
         try:
-            session = open_session(model, self._folder)
+            session = open_session(model, self._folder, held=self._held)
             names = {value.name for value in session.get_inputs()}
             return run_session(session, {n: a for n, a in feed.items() if n in names})
         except RunnerError:

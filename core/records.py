@@ -110,7 +110,7 @@ class Artifact:
     checkpoint or another artifact's first file. `tolerance` is what it was exported within.
     `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
     `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
-    froze tensor data; None where that is not known.
+    froze tensor data; None where that is not known, as in records of an older modelc.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Artifact:
     latency: Latency | None = None
     accuracy: Accuracy | None = None
     tradeoffs: tuple[TradeOff, ...] = ()
-    frozen: tuple[str, ...] | None = ()
+    frozen: tuple[str, ...] | None = None
 
     @property
     def digest(self) -> str:

@@ -199,9 +199,15 @@ class Verdict:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest absolute error over feeds that count and outputs; None where none is."""
-        found = (o.max_abs for o in self.outputs if o.max_abs is not None and not o.loose)
-        return max(found, default=None)
+        """The absolute error that came nearest to its limit; None where none was measured.
+
+        The largest of all would be that of the feed with the largest values.
+        """
+        found = [o for o in self.outputs if o.max_abs is not None and not o.loose]
+        held = [o for o in found if o.headroom is not None]
+        if held:
+            return min(held, key=lambda o: o.headroom or 0.0).max_abs
+        return max((o.max_abs or 0.0 for o in found), default=None)
 
     @property
     def sqnr(self) -> float | None:

@@ -201,7 +201,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         precision: what to judge a single file as; None is the recorded one, or fp32.
         judging: what is not given in it is as recorded, or the default.
         settings: options that only one format has, as text.
-        measuring: what to measure on labelled data; of a folder alone.
+        measuring: what to measure on labelled data; of a single file told in its verdict's notes.
         replay: a feed as .npz to judge a single file on among the others.
         tell: listens to progress.
 
@@ -210,11 +210,6 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
     """
     place = Path(path)
     if not place.is_dir():
-        if measuring is not None:
-            raise UsageError(
-                f"--data measures an output folder, and {place} is one file",
-                hint=f"give the folder with its manifest: modelc validate {place.parent} --data …",
-            )
         known = None if precision is None else _precision(precision)
         return validate_file(
             place,
@@ -225,6 +220,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
             moved=moved,
             settings=settings,
             replay=None if replay is None else Path(replay),
+            measuring=measuring,
         )
     if replay is not None:
         raise UsageError(

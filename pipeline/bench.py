@@ -44,13 +44,15 @@ class Bench:
 class Parent:
     """What a step starts from: the eager model (no path) or another artifact's file.
 
-    `frozen` are the places where its capture froze tensor data, None where nobody knows.
+    `frozen` are the places where its capture froze tensor data, None where nobody knows; `traced`
+    says that it was a trace all the same, which may have frozen any.
     """
 
     name: str
     digest: str
     path: Path | None = None
     frozen: tuple[str, ...] | None = ()
+    traced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

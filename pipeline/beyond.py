@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Runner
 from ..core.errors import RunnerError
@@ -14,6 +14,10 @@ from ..validators.feeds import describe
 from ..validators.hard import REPEATED
 from ..validators.judge import Reference, Reply
 from ..validators.rows import rows_apart
+from .float64 import doubted, with_more_noise
+
+if TYPE_CHECKING:
+    from .subject import Subject
 
 JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
 
@@ -66,7 +70,7 @@ class Evidence:
             verdict,
             feeds=(*verdict.feeds, *beyond.feeds),
             outputs=(*verdict.outputs, *map(_uncounted, beyond.outputs)),
-            notes=(*verdict.notes, *_notes(far, beyond)),
+            notes=(*verdict.notes, *_notes(far, beyond, self.precision)),
         )
 
     def _with_rows(self, verdict: Verdict) -> Verdict:
@@ -85,6 +89,17 @@ class Evidence:
             reason="; ".join(filter(None, [verdict.reason, *faults])),
             faults=(*verdict.faults, *faults),
         )
+
+
+def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
+    """The verdict; where eager's luck may have refused it, that with more draws of its noise."""
+    verdict = evidence.verdict()
+    feeds = doubted(verdict)
+    if not feeds:
+        return evidence, verdict
+    references = with_more_noise(evidence.references, feeds, subject)
+    evidence = replace(evidence, references=references)
+    return evidence, evidence.verdict()
 
 
 def beyond_of(references: Sequence[Reference], precision: Precision) -> frozenset[str]:
@@ -116,8 +131,14 @@ def _uncounted(output: OutputVerdict) -> OutputVerdict:
     return replace(output, passed=True, reason=reason, loose=True, form="", form_kind="")
 
 
-def _notes(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator[str]:
-    """One line for what each feed did, the worst output of each."""
+def _notes(
+    far: Sequence[tuple[Reference, Reply]], verdict: Verdict, precision: Precision
+) -> Iterator[str]:
+    """One line for what each feed did, the worst output of each.
+
+    That 8-bit scales do not reach beyond what they were calibrated for is no news.
+    """
+    self_evident = precision is Precision.INT8
     least = verdict.tolerance.min_sqnr
     for reference, reply in far:
         undefined = "where masked rows are undefined in many attentions"
@@ -134,6 +155,6 @@ def _notes(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator
             yield f"overflows {where}: output {lost[0].output!r} has NaN or Inf"
         elif wrong:
             yield f"wrong {where}: output {wrong[0].output!r}: {wrong[0].reason}"
-        elif noisy:
+        elif noisy and not self_evident:
             worst = min(noisy, key=lambda one: one.sqnr or 0.0)
             yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LISTED = 8  # branches that a message names
 _SHOWN = 3  # untested branches that a reason names
+_TOLD = 3  # feeds that take another arm, by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,9 @@ class Branches:
             for one in self.then
         )
 
-    def judged(self, verdict: Verdict, frozen: Sequence[str] | None) -> Verdict:
+    def judged(
+        self, verdict: Verdict, frozen: Sequence[str] | None, *, traced: bool = False
+    ) -> Verdict:
         """The verdict with what the feeds say of the branches that the capture froze.
 
         A frozen branch that no feed took otherwise fails the artifact, unless it is accepted.
@@ -66,10 +69,12 @@ class Branches:
         Args:
             verdict: on the values.
             frozen: places that the artifact's capture froze; None where that is not known.
+            traced: whether it was a trace all the same: then it may have frozen any.
         """
         places = dict.fromkeys(frozen or ())
         found = self.watched.found
-        fixed = [one for one in found if any(self._means(p, one.record) for p in places)]
+        unknown = traced and frozen is None
+        fixed = [one for one in found if unknown or any(self._means(p, one.record) for p in places)]
         unseen = [p for p in places if not any(self._means(p, one.record) for one in fixed)]
         faults = [_untested(one) for one in fixed if one.record.untested and not self._ok(one)]
         faults += [
@@ -243,7 +248,9 @@ def _untested(found: Found) -> str:
 def _frozen(found: Found) -> str:
     what = "value" if found.record.kind == "value" else "branch"
     on = "with another value" if what == "value" else "on its other arm"
-    return f"the trace froze the {what} at {found.record.place}; {on}: {', '.join(found.others)}"
+    more = f" and {len(found.others) - _TOLD} more" if len(found.others) > _TOLD else ""
+    feeds = f"{', '.join(found.others[:_TOLD])}{more}"
+    return f"the trace froze the {what} at {found.record.place}; {on}: {feeds}"
 
 
 def _mend(fixed: Sequence[Found], branches: Branches) -> str:

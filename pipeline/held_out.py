@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,13 +102,18 @@ def loose_feeds(subject: Subject, held_out: Sequence[Reference]) -> frozenset[st
     return frozenset(r.feed.name for r in subject.references if r.feed.name != SAMPLE)
 
 
-def notes_on(verdict: Verdict, held_out: Sequence[Reference]) -> tuple[str, ...]:
-    """What a reader should know of how an INT8 artifact was judged."""
+def notes_on(
+    verdict: Verdict, held_out: Sequence[Reference], beyond: Collection[str] = ()
+) -> tuple[str, ...]:
+    """What a reader should know of how an INT8 artifact was judged.
+
+    Feeds whose values lie beyond what is declared are unlike any samples, and say nothing of these.
+    """
     samples = _samples(held_out)
     notes = []
     if 0 < len(samples) < LEAST_FEEDS:
         notes.append(f"judged on no more than {len(samples)} held-out samples")
-    drawn = [o for o in verdict.outputs if o.loose and o.sqnr is not None]
+    drawn = [o for o in verdict.outputs if o.loose and o.sqnr is not None and o.feed not in beyond]
     worst = min(drawn, key=lambda o: o.sqnr or 0.0, default=None)
     if worst is not None and (worst.sqnr or 0.0) < verdict.tolerance.min_sqnr:
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,6 +13,7 @@ from ..core.manifest import SCHEMA_VERSION, Manifest
 
 FILE = "manifest.json"
 SCHEMA_ID = "urn:modelc:manifest:1"
+_OTHER = "give an output folder, its manifest.json or a report.json"
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -20,12 +22,20 @@ def read_manifest(folder: Path) -> Manifest | None:
     Raises:
         UsageError: it is not a manifest of this schema version.
     """
+    path = folder / FILE
+    return manifest_in(path) if path.exists() else None
+
+
+def manifest_in(path: Path) -> Manifest:
+    """The manifest in a file of any name, as `report.json` is.
+
+    Raises:
+        UsageError: it cannot be read, is not a manifest of this schema version, or has paths that
+            lead out of its folder.
+    """
     import msgspec
 
-    path = folder / FILE
-    if not path.exists():
-        return None
-    hint = "move the folder away or give another -o"
+    hint = "move the folder away or give another -o" if path.name == FILE else _OTHER
     try:
         raw = path.read_bytes()
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
@@ -35,13 +45,27 @@ def read_manifest(folder: Path) -> Manifest | None:
                 hint=hint,
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
-    for file in manifest.files:
-        name = PurePosixPath(file.name)
-        if name.is_absolute() or ".." in name.parts:
-            raise UsageError(f"{path} names a file outside its folder: {file.name}", hint=hint)
+    for name in _paths(manifest):
+        place = PurePosixPath(name)
+        if place.is_absolute() or ".." in place.parts:
+            raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
     return manifest
+
+
+def _paths(manifest: Manifest) -> Iterator[str]:
+    """All that becomes a path below the folder: names of artifacts and steps do as well."""
+    yield from (file.name for file in manifest.files)
+    yield from (artifact.name for artifact in manifest.artifacts)
+    yield from (pending.step for pending in manifest.pending)
+    for verdict in manifest.verdicts:
+        yield verdict.artifact
+        if verdict.worst is not None:
+            yield verdict.worst.file
+    yield from (found.reproducer for found in manifest.localisations)
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:

@@ -73,7 +73,8 @@ def prove(
     if tolerance.floor_factor is not None:
         references = with_float64(references, subject, stage)
     device = judging.device_for(candidate.target)
-    loose = loose_feeds(subject, held_out) | beyond_of(references, candidate.precision)
+    beyond = beyond_of(references, candidate.precision)
+    loose = loose_feeds(subject, held_out) | beyond
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
         with candidate.open(device, subject.signature) as runner:
             taken = runner.inputs
@@ -100,7 +101,11 @@ def prove(
             loose=loose,
         )
         evidence, verdict = _judged(evidence, subject)
-        notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes_on(verdict, held_out))
+        notes = (
+            *float64_notes(subject, tolerance),
+            *verdict.notes,
+            *notes_on(verdict, held_out, beyond),
+        )
         verdict = replace(verdict, notes=notes)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..core.capture import Capture
 from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.manifest import Manifest
@@ -53,6 +54,19 @@ def rejected_record(path: Path) -> tuple[Manifest, Artifact] | None:
     if not named or changed_file(named[0], folder):
         return None
     return manifest, named[0]
+
+
+def unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
+    """Whether it is a trace, or made from one, and nothing says what that froze."""
+    seen: set[str] = set()
+    one: Artifact | None = artifact
+    while one is not None and one.frozen is None and one.name not in seen:
+        if one.capture == Capture.TRACE:
+            return True
+        seen.add(one.name)
+        made_from = one.parent
+        one = next((a for a in manifest.artifacts if a.digest == made_from), None)
+    return False
 
 
 def changed_file(artifact: Artifact, folder: Path) -> str:

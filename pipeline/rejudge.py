@@ -8,6 +8,7 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
+from ..core.names import unknown
 from ..core.records import Artifact
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.decide import decide
@@ -33,10 +34,16 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Mani
     judged = [a for a in manifest.artifacts if manifest.verdict_of(a.name) is not None]
     if not judged:
         raise UsageError(f"{folder} has no verdicts", hint="run modelc validate without --rejudge")
+    for name in judging.by_output:
+        if name not in manifest.signature.outputs:
+            raise unknown("output in the tolerances", name, manifest.signature.outputs)
+    judged.sort(key=lambda one: not one.rejected)  # those first, before others take their places
     with opened(folder) as place:
         place.own(file.name for file in manifest.files)
         stage = Stage(tell=tell, logs=place.logs)
-        done = replace(manifest, steps=tuple(_plain(a.name) for a in judged), failures=())
+        names = tuple(_plain(a.name) for a in judged)
+        failures = tuple(one for one in manifest.failures if one.step not in names)
+        done = replace(manifest, steps=names, failures=failures)
         for artifact in judged:
             verdict = _again(artifact, manifest, judging, folder)
             done = _placed(done, artifact, verdict, place, stage)
@@ -59,10 +66,10 @@ def _again(artifact: Artifact, manifest: Manifest, judging: Judging, folder: Pat
             "an older modelc recorded them",
             hint="run modelc validate without --rejudge",
         )
+    verdict = decide(verdict, _tolerance(verdict, artifact, judging), told)
     changed = "" if verdict.state is State.ERROR else changed_file(artifact, folder)
-    if changed:
-        return replace(verdict, state=State.FAILED, reason=changed)
-    return decide(verdict, _tolerance(verdict, artifact, judging), told)
+    refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
+    return verdict.refused(changed) if changed and not refused else verdict
 
 
 def _tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:

@@ -33,11 +33,7 @@ def with_feed(
         if _same(arrays, reference.feed.arrays):
             return subject, reference.feed.name
     reference = reference_on(subject, NamedFeed(name=name, arrays=arrays, sizes=sizes))
-    return replace(
-        subject,
-        references=(*subject.references, reference),
-        exact=dict(subject.exact),  # of its own: another artifact's feed may have the same name
-    ), name
+    return replace(subject, references=(*subject.references, reference)), name
 
 
 def with_found(subject: Subject, worst: WorstFeed | None, folder: Path) -> Subject:
@@ -50,6 +46,13 @@ def with_found(subject: Subject, worst: WorstFeed | None, folder: Path) -> Subje
     if worst is None or not worst.feed.startswith(SEARCH) or not (folder / worst.file).is_file():
         return subject
     return with_feed(subject, (), read_feed(folder / worst.file), name=worst.feed)[0]
+
+
+def missing_found(worst: WorstFeed | None, folder: Path) -> tuple[str, ...]:
+    """A note where the feed that an earlier search found is no more: nothing is judged on it."""
+    if worst is None or not worst.feed.startswith(SEARCH) or (folder / worst.file).is_file():
+        return ()
+    return (f"{worst.feed}, which an earlier search found, is not judged on: no {worst.file}",)
 
 
 def _same(one: Feed, other: Feed) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..reports.comparison import Comparison, compare
-from ..reports.formats import Format
-from .manifest_file import FILE
+from ..reports.formats import FORMATS, Format
+from .manifest_file import FILE, manifest_in
 from .recorded import manifest_of
 
 _BEGINNING = 4096  # bytes in which a document of ours says that it is one
@@ -52,34 +53,55 @@ def check_own(path: Path, kind: Format | None) -> None:
     Raises:
         UsageError: something else is.
     """
-    if kind is None or not path.exists():
+    if kind is None or not path.exists() or _is_own(path, kind):
         return
-    if path.is_file():
-        with path.open("rb") as stream:
-            if kind.mark.encode() in stream.read(_BEGINNING):
-                return
     raise UsageError(f"{path} is there and no report of modelc", hint="move it, or give another -o")
 
 
-def clear_reports(folder: Path, formats: Iterable[Format]) -> None:
-    """Remove what an earlier run reported, so that no old success outlives a run that breaks.
+def _is_own(path: Path, kind: Format) -> bool:
+    """Whether a document of this kind that modelc wrote is there."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return kind.mark.encode() in stream.read(_BEGINNING)
+
+
+@contextmanager
+def fresh_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
+    """While a run goes on: no success that an earlier run reported outlives it.
+
+    The documents that this run writes are removed first, as it may break. The others are
+    removed once it has changed the record that they were made from.
 
     Raises:
-        UsageError: a file of somebody else has such a name.
+        UsageError: a file of somebody else has the name of a document to write.
     """
     for one in formats:
         check_own(folder / one.file, one)
         (folder / one.file).unlink(missing_ok=True)
+    before = _record(folder)
+    try:
+        yield
+    finally:
+        if _record(folder) != before:
+            for one in FORMATS:
+                if one not in formats and _is_own(folder / one.file, one):
+                    (folder / one.file).unlink()
+
+
+def _record(folder: Path) -> bytes | None:
+    path = folder / FILE
+    return path.read_bytes() if path.is_file() else None
 
 
 def run_at(path: Path) -> tuple[Manifest, Path]:
-    """The manifest in a folder or in a file of its name, and the folder.
+    """The manifest in a folder or in a file, as `report.json` is one, and the folder.
 
     Raises:
         UsageError: there is none.
     """
-    if path.is_file() and path.name != FILE:
-        raise UsageError(f"{path} is no output folder", hint=f"give the folder that holds {FILE}")
+    if path.is_file():
+        return manifest_in(path), path.parent
     folder = path.parent if path.name == FILE and not path.is_dir() else path
     return manifest_of(folder), folder
 

@@ -33,12 +33,13 @@ from .recorded import (
     check_same,
     manifest_of,
     recorded_source,
+    unknown_trace,
 )
-from .replaying import with_found
+from .replaying import missing_found, with_found
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
 from .weighing import weighed_again, with_recorded_images
-from .worst import place_worst, worst_of
+from .worst import as_searched, place_worst, worst_of
 
 
 def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
@@ -138,8 +139,11 @@ class _Again:
         candidate = replace(candidate, settings=self.settings, aside=self.aside)
         subject = with_found(self.subject, self.worst, self.folder)
         verdict = prove(candidate, subject, judging, self.stage, held_out=held_out)
+        missing = missing_found(self.worst, self.folder)
+        verdict = as_searched(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
         seen = look(self.subject, judging.accept, then=self.manifest)
-        return seen.judged(verdict, self.artifact.frozen)
+        traced = unknown_trace(self.artifact, self.manifest)
+        return seen.judged(verdict, self.artifact.frozen, traced=traced)
 
 
 def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:
@@ -194,6 +198,7 @@ def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verd
         tolerance=tolerance_for(artifact.precision),
         feeds=(),
         outputs=(),
+        faults=(reason,) if state is State.FAILED else (),
     )
 
 

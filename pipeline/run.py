@@ -28,7 +28,7 @@ from .pace import unhurried_gc
 from .plan import Step, make_plan
 from .preparing import prepare
 from .record import begin_record, known_record, no_longer_named, recorded
-from .recorded import record_beside
+from .recorded import record_beside, unknown_trace
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
 
@@ -152,14 +152,21 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
         name = path.name if known is None else known.name
         beside = record_beside(path)
         frozen = None if beside is None else beside[1].frozen
-        return Parent(name=name, digest=sha256_of(path), path=path, frozen=frozen)
+        traced = beside is not None and unknown_trace(beside[1], beside[0])
+        return Parent(name=name, digest=sha256_of(path), path=path, frozen=frozen, traced=traced)
     parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
     broken = {failure.step for failure in manifest.failures}
     refused = any(a.name == f"{REJECTED}/{step.parent}" for a in manifest.artifacts)
     if parent is None or refused or step.parent in broken:
         return None
     path = bench.folder.path / parent.files[0].name
-    return Parent(name=parent.name, digest=parent.digest, path=path, frozen=parent.frozen)
+    return Parent(
+        name=parent.name,
+        digest=parent.digest,
+        path=path,
+        frozen=parent.frozen,
+        traced=unknown_trace(parent, manifest),
+    )
 
 
 def _is_file(artifact: Artifact, path: Path, bench: Bench) -> bool:

@@ -16,7 +16,7 @@ from ..validators.draw import generator_for
 from ..validators.feeds import SAMPLE, Drawer, NamedFeed
 from ..validators.headroom import headroom_on
 from ..validators.judge import Reference, Reply
-from .beyond import Evidence, beyond_of, reply_of
+from .beyond import Evidence, beyond_of, reply_of, second_look
 from .feeding import not_finite
 from .order import Judging
 from .stage import Clock, Stage
@@ -118,7 +118,7 @@ class _Search:
         seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
         if found.worst.feed.kind == SEARCH:
             longer = evidence.plus(*trial.run(found.worst.feed))
-            judged = longer.verdict()
+            longer, judged = second_look(longer, self.subject)
             # What is within the limits beside few feeds may be a little beyond beside all.
             if judged.passed or found.worst.headroom < 0:
                 evidence = longer
@@ -194,7 +194,8 @@ class _Trial:
         few = headroom_on(self._context.plus(reference, reply).verdict(), feed.name)
         if few >= 0:
             return few
-        room = headroom_on(self.search.evidence.plus(reference, reply).verdict(), feed.name)
+        longer = self.search.evidence.plus(reference, reply)
+        room = headroom_on(second_look(longer, self.search.subject)[1], feed.name)
         if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference)):
             return None
         return room

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from ..core.contract import Feed
 from ..core.digest import sha256_of
 from ..core.errors import UsageError
 from ..core.events import Tell, silence
+from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
 from ..core.precision import Precision
+from ..core.records import Artifact
 from ..core.verdict import Verdict
 from ..validators.judge import Reference
+from .accuracy import LabelledFeeds, labelled_for
 from .branches import accepting, look, watch
 from .held_out import refer, stored
+from .measuring import Measuring
 from .order import Judging, Source
 from .proof import Candidate, prove
 from .recorded import (
@@ -28,11 +33,13 @@ from .recorded import (
     record_beside,
     recorded_source,
     rejected_record,
+    unknown_trace,
 )
-from .replaying import shown, with_feed
+from .replaying import missing_found, shown, with_feed, with_found
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
-from .worst import read_feed
+from .weighing import as_weighed, told_in, weighed, with_recorded_images, within_recorded
+from .worst import read_feed, worst_of
 
 
 def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all but one optional
@@ -45,6 +52,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     moved: Moved | None = None,
     settings: Mapping[str, str] | None = None,
     replay: Path | None = None,
+    measuring: Measuring | None = None,
 ) -> Verdict:
     """Judge one model file against the eager model of a checkpoint.
 
@@ -58,6 +66,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         moved: where a recorded checkpoint and samples are now.
         settings: options that only the file's format has.
         replay: a feed as .npz that is judged among the others; the verdict shows it alone.
+        measuring: what to measure on labelled data; the accuracy is told in the verdict's notes.
 
     Raises:
         ModelcError: the file or the checkpoint cannot be used.
@@ -73,7 +82,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     )
     feed = None if replay is None else read_feed(replay)
     if source is not None:
-        return _judge(candidate, source, judging, tell, feed=feed)
+        return _judge(candidate, source, judging, tell, feed=feed, measuring=measuring)
     beside = record_beside(path) or rejected_record(path)
     if beside is None:
         raise UsageError(
@@ -85,11 +94,17 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     source = recorded_source(manifest, folder, moved or Moved())
     candidate = replace(candidate, precision=precision or artifact.precision)
     held_out = stored(artifact, folder)
-    recorded = Recorded(manifest=manifest, held_out=held_out, frozen=artifact.frozen)
+    recorded = Recorded(
+        manifest=manifest,
+        held_out=held_out,
+        artifact=artifact,
+        worst=worst_of(manifest, artifact),
+        folder=folder,
+    )
     judging = accepting(as_recorded(judging, manifest), manifest)
     if precision is None:
         judging = as_exported(judging, artifact.tolerance)
-    return _judge(candidate, source, judging, tell, recorded, feed=feed)
+    return _judge(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +113,33 @@ class Recorded:
 
     manifest: Manifest
     held_out: tuple[Feed, ...]
-    frozen: tuple[str, ...] | None
+    artifact: Artifact
+    worst: WorstFeed | None
+    folder: Path
+
+    def judged(  # noqa: PLR0913 - what is proven, against what, on what
+        self,
+        candidate: Candidate,
+        subject: Subject,
+        judging: Judging,
+        stage: Stage,
+        feed: Feed | None,
+        labelled: LabelledFeeds | None,
+    ) -> Verdict:
+        """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
+        subject = with_found(subject, self.worst, self.folder)
+        held_out = refer(self.held_out, subject, stage) if self.held_out else ()
+        watch(subject, judging.accept, stage, then=self.manifest)
+        verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)
+        missing = missing_found(self.worst, self.folder)
+        verdict = replace(verdict, notes=(*verdict.notes, *missing))
+        seen = look(subject, judging.accept, then=self.manifest)
+        traced = unknown_trace(self.artifact, self.manifest)
+        verdict = seen.judged(verdict, self.artifact.frozen, traced=traced)
+        if labelled is None:
+            return as_weighed(verdict, self.artifact.accuracy)
+        again = within_recorded(labelled, self.artifact.accuracy)
+        return told_in(weighed(candidate, verdict, again, stage))
 
 
 def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
@@ -109,6 +150,7 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
     recorded: Recorded | None = None,
     *,
     feed: Feed | None = None,
+    measuring: Measuring | None = None,
 ) -> Verdict:
     """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
@@ -120,19 +162,19 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
                 "it would be compared with itself",
                 hint="give the checkpoint it was made from with --against",
             )
-        if recorded is None:
-            subject = open_subject(source, checkpoint, judging, stage)
+        with ExitStack() as held:
+            if recorded is not None:
+                check_same(checkpoint, recorded.manifest, source)
+                measuring = with_recorded_images(measuring, recorded.manifest, stage)
+            signature = None if recorded is None else recorded.manifest.signature
+            subject = open_subject(source, checkpoint, judging, stage, signature)
+            labelled = labelled_for(measuring, subject, stage, held)
+            if recorded is not None:
+                return recorded.judged(candidate, subject, judging, stage, feed, labelled)
             watch(subject, judging.accept, stage)
             verdict = _proven(candidate, subject, judging, stage, feed=feed)
-            return look(subject, judging.accept).judged(verdict, None)
-        check_same(checkpoint, recorded.manifest, source)
-        signature = recorded.manifest.signature
-        subject = open_subject(source, checkpoint, judging, stage, signature)
-        held_out = refer(recorded.held_out, subject, stage) if recorded.held_out else ()
-        watch(subject, judging.accept, stage, then=recorded.manifest)
-        verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)
-        seen = look(subject, judging.accept, then=recorded.manifest)
-        return seen.judged(verdict, recorded.frozen)
+            verdict = look(subject, judging.accept).judged(verdict, None)
+            return told_in(weighed(candidate, verdict, labelled, stage))
 
 
 def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
@@ -33,7 +33,7 @@ REFERENCE = "eager reference"
 class Subject:
     """An opened checkpoint and what eager says on every feed, computed once.
 
-    `exact` is what it says in float64, by feed: filled when an artifact is first held to it.
+    `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held to it.
     """
 
     checkpoint: Checkpoint
@@ -59,12 +59,14 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
         )
 
 
-def open_subject(
+def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known of it
     source: Source,
     checkpoint: Checkpoint,
     judging: Judging,
     stage: Stage,
     signature: Signature | None = None,
+    *,
+    wanted: Callable[[NamedFeed], bool] | None = None,
 ) -> Subject:
     """Load the model, settle the signature, draw the feeds and run eager on each.
 
@@ -74,6 +76,7 @@ def open_subject(
         judging: how many feeds, from which seed.
         stage: where progress is told.
         signature: taken as it is (from a manifest) instead of being worked out.
+        wanted: which feeds eager is run on; without all of them there is no fingerprint.
     """
     with stage.step("load model", log="checkpoint") as clock:
         loaded = load(checkpoint)
@@ -97,6 +100,7 @@ def open_subject(
         ),
         samples,
         stage,
+        wanted=wanted,
     )
     outputs = subject.signature.outputs
     for name in judging.by_output:
@@ -173,8 +177,14 @@ def _size(feed: NamedFeed) -> int:
     return sum(array.size for array in feed.arrays.values())
 
 
-def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) -> Subject:
-    """Run eager once on each feed, after seeing that it answers the same twice."""
+def _refer(
+    subject: Subject,
+    samples: Mapping[str, Array] | None,
+    stage: Stage,
+    *,
+    wanted: Callable[[NamedFeed], bool] | None,
+) -> Subject:
+    """Run eager once on each feed that is wanted, after seeing that it answers the same twice."""
     plan, seed = subject.feeds, subject.feeds.seed
     basic = draw_feeds(subject.signature, count=plan.count, seed=seed, samples=samples)
     feeds = (*basic, *hard_feeds(subject.signature, seed=seed, samples=samples))
@@ -184,11 +194,13 @@ def _refer(subject: Subject, samples: Mapping[str, Array] | None, stage: Stage) 
         names = subject.eager.names(smallest.arrays)
         subject = replace(subject, signature=subject.signature.with_outputs(names))
         found = answered(
-            feeds,
+            feeds if wanted is None else [feed for feed in feeds if wanted(feed)],
             lambda feed: reference_on(subject, feed),
             lambda done, total: stage.advance(REFERENCE, done, total),
         )
-        marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
+        marks = {}
+        if wanted is None:
+            marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
     seen = (*subject.eager.notes, *_poorly_drawn(subject.signature, samples))
     for note in (*seen, *filter(None, [found.note])):

@@ -101,7 +101,7 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
     verdict = prove(candidate, bench.subject, judging, bench.stage, held_out=held_out)
     branches = look(bench.subject, bench.order.judging.accept)
     frozen = _frozen(step, way, parent, product.converted, bench)
-    verdict = branches.judged(verdict, frozen)
+    verdict = branches.judged(verdict, frozen, traced=parent.traced)
     if way.capture is Capture.TRACE:
         verdict = branches.traced(verdict)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)

@@ -61,11 +61,7 @@ def _undecided(
     """By output, where any of the draws, or float64, is not eager's."""
     import numpy as np
 
-    others = [
-        subject.eager.run_off(reference.feed.arrays, sign * share, seed)
-        for seed in range(_PAIRS)
-        for sign in (1, -1)
-    ]
+    others = list(subject.eager.draws_off(reference.feed.arrays, share, pairs=_PAIRS))
     if reference.exact is not None:
         others.append(reference.exact)
     marks: dict[str, Array] = {}

@@ -10,7 +10,7 @@ from ..core.findings import Accuracy
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import State, Verdict
-from ..validators.accuracy_text import doubt_of, drop_text, refusal_of, value_text
+from ..validators.accuracy_text import doubt_of, drop_text, figures_of, refusal_of, value_text
 from .accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
 from .measuring import Measuring
 from .proof import Candidate
@@ -55,11 +55,29 @@ def weighed_again(
     """
     if not verdict.outputs:
         return artifact, _noted(verdict, "not measured on labelled data, as it was not run")
-    then, measuring = artifact.accuracy, labelled.measuring
-    if measuring.max_drop is None and then is not None and then.metric == measuring.metric:
-        labelled = replace(labelled, measuring=replace(measuring, max_drop=then.max_drop))
-    accuracy, verdict = weighed(candidate, verdict, labelled, stage)
+    again = within_recorded(labelled, artifact.accuracy)
+    accuracy, verdict = weighed(candidate, verdict, again, stage)
     return replace(artifact, accuracy=accuracy), verdict
+
+
+def within_recorded(labelled: LabelledFeeds, then: Accuracy | None) -> LabelledFeeds:
+    """The labelled data with the gate on record for the same metric, where none is asked for."""
+    measuring = labelled.measuring
+    if measuring.max_drop is not None or then is None or then.metric != measuring.metric:
+        return labelled
+    return replace(labelled, measuring=replace(measuring, max_drop=then.max_drop))
+
+
+def as_weighed(verdict: Verdict, then: Accuracy | None) -> Verdict:
+    """The verdict on an unchanged file whose recorded accuracy its gate refuses, if it does."""
+    refusal = "" if then is None else refusal_of(then)
+    return verdict.refused(refusal) if refusal else verdict
+
+
+def told_in(found: tuple[Accuracy | None, Verdict]) -> Verdict:
+    """The verdict alone, with the accuracy as a note."""
+    accuracy, verdict = found
+    return verdict if accuracy is None else _noted(verdict, figures_of(accuracy))
 
 
 def with_recorded_images(

@@ -56,6 +56,15 @@ def with_search(verdict: Verdict, searched: Searched) -> Verdict:
     return replace(verdict, worst=worst)
 
 
+def as_searched(verdict: Verdict, then: WorstFeed | None) -> Verdict:
+    """The worst feed with how an earlier search found it, where it is still that feed."""
+    worst = verdict.worst
+    if worst is None or then is None or worst.searched or worst.feed != then.feed:
+        return verdict
+    found = {key: getattr(then, key) for key in ("searched", "seed", "seconds", "before")}
+    return replace(verdict, worst=replace(worst, **found))
+
+
 def _worst(verdict: Verdict, evidence: Evidence) -> tuple[Reference, OutputVerdict | None]:
     refused = [
         one for one, reply in evidence.pairs if reply.outputs is None and not one.feed.beyond

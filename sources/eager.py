@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
@@ -18,7 +19,7 @@ from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import torch
@@ -131,6 +132,16 @@ class Eager:
         """
         with off_weights(self._module, share, seed):
             return self.run(off_feed(feed, share, seed))
+
+    def draws_off(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
+        """`run_off` by seeds from 0, each with the share and its negative.
+
+        A draw that the model rejects, as one that checks the range of its inputs may, is left out.
+        """
+        for seed in range(pairs):
+            for sign in (1, -1):
+                with suppress(CheckpointError):
+                    yield self.run_off(feed, sign * share, seed)
 
     def check_stable(self, feed: Feed) -> tuple[str, ...]:
         """Make sure that the same feed gives the same outputs twice; returns notes.

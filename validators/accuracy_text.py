@@ -25,6 +25,16 @@ def interval_text(accuracy: Accuracy) -> str:
     return f"{low.removesuffix(' points')} to {high}"
 
 
+def figures_of(accuracy: Accuracy) -> str:
+    """What was measured, in one line."""
+    return (
+        f"{accuracy.metric} on {accuracy.samples:,} labelled samples: eager "
+        f"{value_text(accuracy, accuracy.eager)}, artifact "
+        f"{value_text(accuracy, accuracy.artifact)}, drop {drop_text(accuracy, accuracy.drop)} "
+        f"({accuracy.confidence:.0%} interval {interval_text(accuracy)})"
+    )
+
+
 def refusal_of(accuracy: Accuracy) -> str:
     """Why the gate refuses it; empty where it does not."""
     if accuracy.passed or accuracy.max_drop is None:

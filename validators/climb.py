@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -57,15 +57,24 @@ def climb(
         more: asked before each change, with the number of feeds tried.
     """
     kept = sorted(starts, key=_headroom)[:_KEPT]
+    known = {point.feed.name for point in starts}
     tried = 0
     while more(tried) and kept[0].headroom >= 0:
         generator = generator_for(drawer.seed, SEARCH, tried)
-        feed = _changed(kept, drawer, generator, tried)
+        feed = _renamed(_changed(kept, drawer, generator, tried), known)
         headroom = score(feed)
         tried += 1
         if headroom is not None:
             kept = sorted([*kept, Point(feed=feed, headroom=headroom)], key=_headroom)[:_KEPT]
     return Climbed(worst=kept[0], tried=tried)
+
+
+def _renamed(feed: NamedFeed, known: Collection[str]) -> NamedFeed:
+    """The feed under a name that no other has: an earlier search may have found `search-7` too."""
+    name = feed.name
+    while name in known:
+        name = f"{name}+"
+    return replace(feed, name=name)
 
 
 def _headroom(point: Point) -> float:

@@ -55,6 +55,8 @@ def decide(
         for part in (*measured.faults, *_worst(outputs, told or {}), *channels, *agreement)
         if part
     )
+    if not outputs:
+        reason = reason or "nothing was measured"
     return replace(
         measured,
         outputs=outputs,

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...converters.registry import target_of
 from ...core.contract import Target
-from ...core.errors import UsageError
+from ...core.errors import RunnerError, UsageError
 from ...core.events import Tell, silence
 from ...core.findings import Localisation
-from ...core.manifest import Manifest
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...core.records import Artifact
-from ...validators.judge import Reference
-from ..beyond import beyond_of
 from ..folder import REJECTED, opened
-from ..held_out import loose_feeds, refer, stored
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
-from ..recorded import Moved, as_recorded, changed_file, check_same, recorded_source
+from ..recorded import Moved, changed_file
 from ..stage import Stage
-from ..subject import Subject, open_subject, read_checkpoint
 from .localise import MEMORY, Suspect, locate
+from .opening import Asked, OnRecord, opened_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +35,6 @@ class Looking:
     feed: str | None = None
     memory: int = MEMORY
     out: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Record:
-    """What a manifest says of a file; `folder` is the manifest's."""
-
-    folder: Path
-    manifest: Manifest
-    artifact: Artifact
 
 
 def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one optional
@@ -78,24 +67,42 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     target = _probed(path)
     record = _record_of(path)
     out = looking.out or (None if record is None else record.folder)
-    with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
-        stage = Stage(tell=tell, logs=Path(logs))
-        subject, held_out = _subject(path, source, record, judging, moved or Moved(), stage)
-        low = precision or _precision(path, target, record)
-        loose = loose_feeds(subject, held_out) | beyond_of(subject.references, low)
-        subject = replace(subject, references=(*subject.references, *held_out))
+    with _logs() as logs:
+        stage = Stage(tell=tell, logs=logs)
         suspect = Suspect(
             name=path.name if record is None else record.artifact.name,
             path=path,
             target=target,
-            precision=low,
+            precision=precision or _precision(path, target, record),
             device=judging.device or "cpu",
-            loose=loose,
         )
-        result = locate(suspect, subject, stage, feed=looking.feed, memory=looking.memory, out=out)
+        asked = Asked(
+            suspect=suspect, feed=looking.feed, record=record, judging=judging, stage=stage
+        )
+        subject, feed = opened_for(asked, source, moved or Moved())
+        result = locate(suspect, subject, stage, feed=feed, memory=looking.memory, out=out)
     if record is not None:
         result = _kept(result, record, path, out)
     return result
+
+
+@contextmanager
+def _logs() -> Iterator[Path]:
+    """A folder for logs that goes at the end, unless a runtime refused: its error says where it is.
+
+    Raises:
+        RunnerError: as it came, with the folder in its hint.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="modelc-debug-"))
+    kept = False
+    try:
+        yield folder
+    except RunnerError as error:
+        kept = True
+        raise RunnerError(error.message, hint=f"the whole text is in {folder}") from error
+    finally:
+        if not kept:
+            shutil.rmtree(folder)
 
 
 def _probed(path: Path) -> Probed:
@@ -114,7 +121,7 @@ def _probed(path: Path) -> Probed:
     )
 
 
-def _record_of(path: Path) -> _Record | None:
+def _record_of(path: Path) -> OnRecord | None:
     """What the manifest beside the file, or above `rejected/`, says of it."""
     for folder in (path.parent, path.parent.parent):
         if folder != path.parent and path.parent.name != REJECTED:
@@ -124,11 +131,11 @@ def _record_of(path: Path) -> _Record | None:
             continue
         for artifact in manifest.artifacts:
             if (folder / artifact.files[0].name).resolve() == path.resolve():
-                return _Record(folder=folder, manifest=manifest, artifact=artifact)
+                return OnRecord(folder=folder, manifest=manifest, artifact=artifact)
     return None
 
 
-def _precision(path: Path, target: Probed, record: _Record | None) -> Precision:
+def _precision(path: Path, target: Probed, record: OnRecord | None) -> Precision:
     """As recorded; else 8-bit layers make it INT8, and half weights FP16 or BF16."""
     if record is not None:
         return record.artifact.precision
@@ -144,38 +151,7 @@ def _precision(path: Path, target: Probed, record: _Record | None) -> Precision:
     return halves.get(most, Precision.FP32)
 
 
-def _subject(  # noqa: PLR0913, PLR0917 - what is asked, what is recorded, where it is told
-    path: Path,
-    source: Source | None,
-    record: _Record | None,
-    judging: Judging,
-    moved: Moved,
-    stage: Stage,
-) -> tuple[Subject, tuple[Reference, ...]]:
-    """Eager on its feeds, as recorded where that is to be used, and on held-out samples."""
-    if source is not None and record is not None and not (source.inputs or source.samples):
-        moved = replace(moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle)
-        source = None
-    if source is not None:
-        return open_subject(source, read_checkpoint(source, stage), judging, stage), ()
-    if record is None:
-        raise UsageError(
-            f"no manifest beside {path} knows it, so there is nothing to compare it with",
-            hint="name the eager reference: --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
-        )
-    found = recorded_source(record.manifest, record.folder, moved)
-    checkpoint = read_checkpoint(found, stage)
-    check_same(checkpoint, record.manifest, found)
-    changed = changed_file(record.artifact, record.folder)
-    if changed:
-        stage.note(changed, warning=True)
-    judging = as_recorded(judging, record.manifest)
-    subject = open_subject(found, checkpoint, judging, stage, record.manifest.signature)
-    held_out = stored(record.artifact, record.folder)
-    return subject, refer(held_out, subject, stage) if held_out else ()
-
-
-def _kept(result: Localisation, record: _Record, path: Path, out: Path | None) -> Localisation:
+def _kept(result: Localisation, record: OnRecord, path: Path, out: Path | None) -> Localisation:
     """The result, written into the manifest: one for each artifact.
 
     A file that was changed after it was recorded is not the artifact any more: nothing is written.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ...core.contract import Array, Feed
 from ...core.probe import Probe, ProbeNode
@@ -16,11 +16,22 @@ class Bench:
     """One artifact, one feed and eager's values on it.
 
     `memory` is the most bytes of activations that were held at once, `limit` what it keeps to
-    where a single layer's own tensors allow it.
+    where a single layer's own tensors allow it. `more` says whether there is time for another run.
     """
 
-    def __init__(self, eager: Eager, probe: Probe, feed: Feed, *, scale: Scale, limit: int) -> None:
+    def __init__(  # noqa: PLR0913 - both sides, the feed, and three bounds
+        self,
+        eager: Eager,
+        probe: Probe,
+        feed: Feed,
+        *,
+        scale: Scale,
+        limit: int,
+        more: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.eager, self.probe, self.feed, self.scale = eager, probe, feed, scale
+        self._more = more
+        self.ended = False  # whether something was left out for want of time
         self.memory = 0
         self.eager_runs = 0
         self._limit = limit
@@ -33,6 +44,11 @@ class Bench:
         self.place = {node.name: place for place, node in enumerate(probe.nodes)}
         self.anchors = anchors_of(probe, self.forms, self.values, tuple(self.outputs))
         self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
+
+    def more(self) -> bool:
+        """Whether there is time for one more run; once there is none, there never is again."""
+        self.ended = self.ended or not self._more()
+        return not self.ended
 
     def tape(self, arrays: Collection[int] = (), operations: Collection[int] = ()) -> Tape:
         """Run eager once more, keeping what is asked for."""
@@ -111,11 +127,24 @@ class Bench:
         return {**self.feed, **given}
 
     def arrays(self, orders: Collection[int]) -> dict[int, Array]:
-        """Eager's arrays by order; what the last call gave is not computed again."""
-        if not set(orders) <= set(self._cached):
-            self._cached = self.tape(arrays=orders).arrays
+        """Eager's arrays by order; what is known is not computed again while it may be held."""
+        missing = set(orders) - set(self._cached)
+        if missing:
+            known = self._kept(set(orders))
+            self._cached = known  # what goes is gone before more comes
+            self._cached = {**known, **self.tape(arrays=missing).arrays}
         self.count(self._cached.values())
         return {order: self._cached[order] for order in orders}
+
+    def _kept(self, orders: set[int]) -> dict[int, Array]:
+        """What is known and asked for; all that is known, where the limit has room for both.
+
+        A block's own arrays may take half of the limit: the artifact's come beside them.
+        """
+        both = sum(value.size for value in self.values if value.order in {*self._cached, *orders})
+        if 2 * both <= self._limit:
+            return self._cached
+        return {order: array for order, array in self._cached.items() if order in orders}
 
     def _fit(self, tensor: str, array: Array) -> Array:
         """Eager's value in the dtype that the artifact has there."""

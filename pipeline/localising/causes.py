@@ -22,6 +22,8 @@ _SCALED = 1e-4
 def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     """The first explanation that the numbers bear out."""
     for explain in _EXPLANATIONS:
+        if not bench.more():
+            return ""
         told = explain(culprit, bench, precision)
         if told:
             return told

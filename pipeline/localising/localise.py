@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
     feed: str | None = None,
     memory: int = MEMORY,
     out: Path | None = None,
+    more: Callable[[], bool] = lambda: True,
 ) -> Localisation:
     """Look into one artifact of an opened subject.
 
@@ -61,6 +63,8 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         feed: the name of a feed; None takes the one on which the artifact is worst.
         memory: bytes of activations to hold at once.
         out: where the reproducer goes (`debug/<node>/` in it); None writes none.
+        more: asked before each run; once it is false, the result is what was found until then,
+            with a note. A run that has begun ends.
 
     Raises:
         ModelcError: the artifact cannot be opened, run or looked into.
@@ -70,7 +74,9 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         chosen = _chosen(suspect, subject, feed)
         probe = suspect.target.open_probe(suspect.path, subject.signature)
         scale = SCALES[suspect.precision]
-        bench = Bench(subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory)
+        bench = Bench(
+            subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
+        )
         found = sweep(bench)
         culprit = refine(bench, found.guilty[0]) if found.guilty else None
         cause = "" if culprit is None else cause_of(culprit, bench, suspect.precision)
@@ -96,11 +102,23 @@ def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> Reference:
             if reference.feed.name == feed:
                 return reference
         raise unknown("feed", feed, [one.feed.name for one in subject.references])
-    counting = [one for one in subject.references if one.feed.name not in suspect.loose]
+    return worst_of(suspect, subject, subject.references)[0]
+
+
+def worst_of(
+    suspect: Suspect, subject: Subject, references: Sequence[Reference]
+) -> tuple[Reference, float]:
+    """The feed on which the artifact is worst, of those that count, and its SQNR in dB there.
+
+    Raises:
+        RunnerError: the runtime would not open or run it.
+    """
+    counting = [one for one in references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, subject.signature)
     with opened as runner:
         scores = [_score(one, runner.run(one.feed.arrays)) for one in counting]
-    return counting[scores.index(min(scores))]
+    worst = scores.index(min(scores))
+    return counting[worst], scores[worst]
 
 
 def _score(reference: Reference, outputs: Outputs) -> float:
@@ -131,6 +149,8 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
             f" ({anchor.node.operator} {anchor.node.name})"
             for anchor in found.guilty[1:]
         ]
+    if bench.ended:
+        notes.append(f"the time ended before all was looked at: {_progress(bench, found)}")
     return Localisation(
         artifact="",
         feed="",
@@ -143,6 +163,11 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
         memory=bench.memory,
         notes=tuple(notes),
     )
+
+
+def _progress(bench: Bench, found: Sweep) -> str:
+    measured = sum(anchor.tensor in found.local for anchor in bench.anchors)
+    return f"{measured} of {len(bench.anchors)} layers were measured, {len(found.judged)} judged"
 
 
 def _changed(bench: Bench, found: Sweep) -> list[str]:

@@ -28,8 +28,9 @@ class Scale:
     quiet: float
 
 
-# From the good conversions of benchmarks/debug.py: the worst honest layer of each precision, and
-# some decibels of room. Steps are those of the mantissas: 2^-22 for float32's sums of many terms.
+# `step` is the unit of rounding (of float32 2^-22: sums of many terms; of INT8 one step of 128).
+# The others were set by hand. What FP32's find, and what they name of good conversions, is counted
+# by benchmarks/debug.py (see docs/debug.md); FP16, BF16 and INT8 it does not measure.
 SCALES = {
     Precision.FP32: Scale(plain=120.0, step=2.0**-22, margin=12.0, odd=25.0, quiet=120.0),
     Precision.FP16: Scale(plain=45.0, step=2.0**-11, margin=12.0, odd=25.0, quiet=65.0),

@@ -152,7 +152,7 @@ class _Search:
                 if value.shape != shape:
                     continue
                 trials += 1
-                if trials > _TRIALS:
+                if trials > _TRIALS or not self.bench.more():
                     return None
                 if self._right(name, arrays[order]):
                     return name, value

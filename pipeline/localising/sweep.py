@@ -37,9 +37,8 @@ def sweep(bench: Bench) -> Sweep:
         if name in plain and name in found.ends and plain[name].dtype.kind == "f":
             found.changed = lower(found.changed, sqnr(plain[name], found.ends[name]))
     while True:  # ends: each turn but the last drops an anchor
-        doubtful = suspects(bench, found)
-        wrong, unlike = _judge(bench, doubtful, found)
-        if not unlike:
+        wrong, unlike = _judge(bench, suspects(bench, found), found)
+        if not unlike or not bench.more():
             found.guilty = wrong
             return found
         again = {one.tensor for a in unlike for one in bench.followers(a)}
@@ -55,6 +54,8 @@ def sweep(bench: Bench) -> Sweep:
 def _measure(bench: Bench, anchors: Iterable[Anchor], found: Sweep, *, running: bool) -> None:
     """One run of eager, of the parts, and of the whole where it is asked for, a block."""
     for block in bench.blocks(anchors):
+        if not bench.more():
+            return
         names = [anchor.tensor for anchor in block]
         given = bench.given_to(block, also=block)
         made = bench.probe.part(given, names)
@@ -81,6 +82,8 @@ def _judge(bench: Bench, doubtful: list[Anchor], found: Sweep) -> tuple[list[Anc
     wrong: list[Anchor] = []
     unlike: list[Anchor] = []
     for anchor in doubtful:
+        if not bench.more():
+            break
         if anchor.tensor in found.judged:
             wrong += [anchor] if found.judged[anchor.tensor] else []
             continue

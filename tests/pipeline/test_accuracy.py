@@ -434,3 +434,16 @@ def test_what_fills_up_a_fixed_batch_is_not_scored(digits_source: Source, tmp_pa
         found = measure_accuracy(runner, labelled)
     assert runner.sizes == {4}
     assert (found.samples, found.eager, found.artifact) == (450, 447 / 450, 447 / 450)
+
+
+def test_a_refused_file_is_refused_by_itself_as_well(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path
+) -> None:
+    """Its values are right within what was asked; the recorded drop is of this very file."""
+    wrong = Changed(subject, no_eights).run
+    manifest = made(digits_source, tmp_path / "out", wrong, fake, max_drop=0.005)
+    (refused,) = manifest.artifacts
+    verdict = as_weighed(replace(manifest.verdicts[0], state=State.PASSED), refused.accuracy)
+    assert verdict.state is State.FAILED
+    assert "top1 drops by" in verdict.reason
+    assert as_weighed(verdict, None) is verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from modelc.pipeline.building import build_order
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.recorded import Moved
+from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
@@ -242,6 +244,36 @@ def test_without_the_acceptance_validating_refuses_it(net: OrderOf, tmp_path: Pa
     again = validate_folder(tmp_path / "out")
     assert again.exit_code == 1
     assert (tmp_path / "out" / "rejected" / "model.torchscript.pt").exists()
+
+
+def test_a_trace_of_which_an_older_record_says_nothing_is_refused(
+    net: OrderOf, tmp_path: Path
+) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    forget(tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    del record["artifacts"][0]["frozen"]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(record))
+    assert not validate_file(tmp_path / "out" / "model.torchscript.pt").passed
+    assert validate_folder(tmp_path / "out").exit_code == 1
+
+
+def test_a_script_of_which_an_older_record_says_nothing_passes(
+    net: OrderOf, tmp_path: Path
+) -> None:
+    run(net("Gate", "torchscript", capture=Capture.SCRIPT))
+    record = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    del record["artifacts"][0]["frozen"]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(record))
+    assert validate_folder(tmp_path / "out").passed
+
+
+def test_other_tolerances_do_not_forgive_a_frozen_branch(net: OrderOf, tmp_path: Path) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE))
+    done = rejudge_folder(tmp_path / "out", Judging(min_sqnr=0.0, rtol=1e9))
+    assert done.exit_code == 1
+    assert f":{LINE}" in done.verdicts[0].reason
+    assert not (tmp_path / "out" / "model.torchscript.pt").exists()
 
 
 def test_it_may_be_accepted_when_it_is_validated(net: OrderOf, tmp_path: Path) -> None:

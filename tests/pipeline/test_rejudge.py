@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from modelc.core.errors import UsageError
+from modelc.core.manifest import Failure
 from modelc.core.verdict import Limits, State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.rejudge import rejudge_folder
+from modelc.pipeline.revalidate import validate_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,8 +85,6 @@ def test_a_changed_file_is_refused_whatever_the_limits(folder: Path) -> None:
 
 
 def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
-    from dataclasses import replace
-
     manifest = manifest_in(folder)
     verdicts = tuple(v.refused("a frozen branch") for v in manifest.verdicts)
     write_manifest(replace(manifest, verdicts=verdicts), folder)
@@ -93,10 +94,84 @@ def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
 
 
 def test_measures_of_an_older_modelc_are_not_believed(folder: Path) -> None:
-    from dataclasses import replace
-
     manifest = manifest_in(folder)
     verdicts = tuple(replace(v, state=State.FAILED, reason="shape") for v in manifest.verdicts)
     write_manifest(replace(manifest, verdicts=verdicts), folder)
     with pytest.raises(UsageError, match="do not make its verdict again"):
         rejudge_folder(folder, USUAL)
+
+
+def test_a_changed_file_does_not_stop_the_next_time(folder: Path) -> None:
+    name = next(a for a in manifest_in(folder).artifacts if a.target == "onnx").files[0].name
+    with (folder / name).open("ab") as file:
+        file.write(b"x")
+    first = rejudge_folder(folder, USUAL)
+    again = rejudge_folder(folder, Judging(min_sqnr=0.0))
+    assert states(again) == states(first)
+    reasons = [v.reason for v in again.verdicts if v.artifact == "rejected/onnx"]
+    assert reasons[0].count("was changed") == 1
+    assert (folder / "rejected" / name).is_file()
+
+
+def test_a_file_that_validating_found_changed_stays_refused(folder: Path) -> None:
+    name = next(a for a in manifest_in(folder).artifacts if a.target == "onnx").files[0].name
+    with (folder / name).open("ab") as file:
+        file.write(b"x")
+    validate_folder(folder)
+    again = rejudge_folder(folder, Judging(min_sqnr=0.0))
+    assert states(again)["rejected/onnx"] is State.FAILED
+
+
+def test_an_output_that_is_none_of_the_models_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="logit"):
+        rejudge_folder(folder, Judging(by_output={"logit": Limits(min_sqnr=300.0)}))
+
+
+def test_steps_that_gave_nothing_stay_on_record(folder: Path) -> None:
+    lost = Failure(step="openvino-int8", message="broke", hint="see its log", exit_code=5)
+    write_manifest(replace(manifest_in(folder), failures=(lost,)), folder)
+    done = rejudge_folder(folder, USUAL)
+    assert done.failures == (lost,)
+    assert not done.passed
+    assert done.exit_code == 0
+
+
+def test_a_refused_twin_never_comes_back_as_the_file_that_took_its_place(folder: Path) -> None:
+    """`onnx` fails now, and an older refused `onnx` would pass: each keeps its own verdict."""
+    manifest = manifest_in(folder)
+    proven = next(a for a in manifest.artifacts if a.target == "onnx")
+    kept = manifest.verdict_of("onnx")
+    assert kept is not None
+    name = proven.files[0].name
+    (folder / "rejected").mkdir(exist_ok=True)
+    shutil.copy(folder / name, folder / "rejected" / name)
+    twin = replace(
+        proven,
+        name="rejected/onnx",
+        files=(replace(proven.files[0], name=f"rejected/{name}"),),
+        rejected=True,
+    )
+    broken = replace(kept.refused("wrong at batch 3"), artifact="onnx")
+    verdicts = (
+        *(broken if v is kept else v for v in manifest.verdicts),
+        replace(kept, artifact="rejected/onnx"),
+    )
+    artifacts = (*manifest.artifacts, twin)
+    write_manifest(replace(manifest, artifacts=artifacts, verdicts=verdicts), folder)
+    done = rejudge_folder(folder, USUAL)
+    assert not (folder / name).exists()
+    assert [a.name for a in done.artifacts if a.target == "onnx"] == ["rejected/onnx"]
+    (verdict,) = (v for v in done.verdicts if v.artifact == "rejected/onnx")
+    assert verdict.state is State.FAILED
+    assert "wrong at batch 3" in verdict.reason
+
+
+def test_a_verdict_without_measures_never_passes(folder: Path) -> None:
+    manifest = manifest_in(folder)
+    empty = tuple(
+        replace(v, outputs=(), channels=(), state=State.FAILED, reason="gone")
+        for v in manifest.verdicts
+    )
+    write_manifest(replace(manifest, verdicts=empty), folder)
+    done = rejudge_folder(folder, Judging(min_sqnr=0.0))
+    assert set(states(done).values()) == {State.FAILED}

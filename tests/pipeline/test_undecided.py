@@ -81,3 +81,32 @@ def test_eight_bits_decide_less() -> None:
 
 def test_nothing_is_asked_where_nothing_differs() -> None:
     assert not marks(picked(), Precision.FP32).any()
+
+
+class Strict(nn.Module):
+    """As `Picking`, and refuses what is not just as it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Picking()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.equal(x, torch.from_numpy(X)):
+            raise ValueError("out of range")
+        return self.inner(x)  # type: ignore[no-any-return]  # torch's own
+
+
+def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
+    module = Strict().eval()
+    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    eager = open_eager(loaded, resolve([parse_input("x:float32[60,4]")], {}))
+    feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
+    outputs = eager.run(feed.arrays)
+    name = next(iter(outputs))
+    told = with_undecided(
+        [Reference(feed=feed, outputs=outputs)],
+        [Reply(outputs={name: outputs[name] + 1})],
+        Precision.FP32,
+        cast("Subject", SimpleNamespace(eager=eager)),
+    )
+    assert not told[0].undecided[name].any()

@@ -13,7 +13,7 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.manifest_file import json_schema, read_manifest, write_manifest
-from modelc.pipeline.reporting import clear_reports, compare_runs, run_at, write_reports
+from modelc.pipeline.reporting import compare_runs, fresh_reports, run_at, write_reports
 from modelc.reports.formats import FORMATS, format_named, formats_of
 
 
@@ -36,22 +36,42 @@ def test_a_file_of_somebody_else_is_kept(
 
     assert isinstance(one, Format)
     (tmp_path / one.file).write_text("my own notes")
-    for act in (
-        lambda: write_reports(made("empty"), tmp_path, [one]),
-        lambda: clear_reports(tmp_path, [one]),
-    ):
-        with pytest.raises(UsageError, match="no report of modelc"):
-            act()
+    with pytest.raises(UsageError, match="no report of modelc"):
+        write_reports(made("empty"), tmp_path, [one])
+    with pytest.raises(UsageError, match="no report of modelc"), fresh_reports(tmp_path, [one]):
+        pass
+    with fresh_reports(tmp_path, []):
+        write_manifest(made("full"), tmp_path)
     assert (tmp_path / one.file).read_text() == "my own notes"
 
 
-def test_an_earlier_report_is_cleared(made: Callable[[str], Manifest], tmp_path: Path) -> None:
-    write_reports(made("full"), tmp_path, FORMATS)
-    clear_reports(tmp_path, FORMATS[:2])
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        one.file for one in FORMATS[2:]
-    )
-    clear_reports(tmp_path / "never made", FORMATS)
+def test_an_earlier_report_is_gone_while_the_run_goes_on(full: Manifest, tmp_path: Path) -> None:
+    write_reports(full, tmp_path, FORMATS)
+    with fresh_reports(tmp_path, FORMATS[:2]):
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            one.file for one in FORMATS[2:]
+        )
+    with fresh_reports(tmp_path / "never made", FORMATS):
+        pass
+
+
+def test_a_report_of_an_earlier_run_goes_where_the_record_changes(
+    made: Callable[[str], Manifest], full: Manifest, tmp_path: Path
+) -> None:
+    write_manifest(full, tmp_path)
+    write_reports(full, tmp_path, FORMATS)
+    with pytest.raises(KeyboardInterrupt), fresh_reports(tmp_path, []):
+        write_manifest(made("refused"), tmp_path)
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_report_stays_where_a_run_changed_nothing(full: Manifest, tmp_path: Path) -> None:
+    write_manifest(full, tmp_path)
+    write_reports(full, tmp_path, FORMATS)
+    with pytest.raises(UsageError), fresh_reports(tmp_path, []):
+        raise UsageError("a wrong order", hint="none")
+    assert len(list(tmp_path.iterdir())) == 1 + len(FORMATS)
 
 
 def test_a_report_that_cannot_be_written_is_a_usage_error(
@@ -97,5 +117,13 @@ def test_a_run_is_its_folder_or_its_manifest(full: Manifest, tmp_path: Path) -> 
     assert run_at(path) == run_at(tmp_path) == (full, tmp_path)
     assert not compare_runs(path, tmp_path).regressed
     (tmp_path / "model.onnx").write_text("")
-    with pytest.raises(UsageError, match="no output folder"):
+    with pytest.raises(UsageError, match="is not a manifest"):
         run_at(tmp_path / "model.onnx")
+
+
+def test_the_json_document_is_a_run_as_well(full: Manifest, tmp_path: Path) -> None:
+    (path,) = write_reports(full, tmp_path / "kept", [format_named("json")])
+    kept = path.rename(tmp_path / "before.json")
+    write_manifest(full, tmp_path)
+    assert run_at(kept) == (full, tmp_path)
+    assert not compare_runs(kept, tmp_path).regressed

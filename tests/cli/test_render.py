@@ -1,0 +1,113 @@
+"""Verdicts and manifests as tables: what is counted, folded, and shown on a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+from modelc.cli.render import show_verdict
+from modelc.cli.render_manifest import show_manifest
+from modelc.cli.tables import say
+from modelc.core.manifest import Failure, Manifest
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Always."""
+        return True
+
+
+@pytest.fixture(scope="module")
+def records() -> ModuleType:
+    """`tests/reports/records.py`, which makes manifests; tests are not a package."""
+    path = Path(__file__).parents[1] / "reports" / "records.py"
+    spec = util.spec_from_file_location("render_records", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def told(manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> str:
+    show_manifest(manifest, "out")
+    return capsys.readouterr().out
+
+
+def test_an_output_that_no_feed_counts_for_is_shown_as_that(
+    records: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = records.judged("model.fp16.xml", records.measured("large", 3.0))
+    loose = tuple(replace(output, loose=True) for output in verdict.outputs)
+    show_verdict(replace(verdict, outputs=loose))
+    assert "does not count" in capsys.readouterr().out
+
+
+def test_one_feed_is_not_many(records: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    show_verdict(records.judged("model.onnx", records.measured("opt", 3.0)))
+    assert "on 1 feed within" in capsys.readouterr().out
+
+
+def test_what_could_not_be_judged_is_not_counted_as_refused(
+    records: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = replace(records.refused(), pending=())
+    failure = Failure(step="openvino", message="not made", hint="none", exit_code=5)
+    manifest = replace(manifest, failures=(failure,), steps=(*manifest.steps, "openvino"))
+    last = told(manifest, capsys).splitlines()[-1]
+    assert last.endswith("1 refused, 1 not judged · out/manifest.json")
+
+
+def test_a_note_of_two_artifacts_is_told_once(
+    records: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("onnx", "openvino")
+    manifest = replace(
+        records.manifest(),
+        artifacts=tuple(records.artifact(name) for name in names),
+        verdicts=tuple(replace(records.judged(name), notes=("is rough",)) for name in names),
+        steps=names,
+    )
+    text = told(manifest, capsys)
+    assert text.count("is rough") == 1
+    assert "  onnx, openvino: is rough" in text
+
+
+@pytest.mark.parametrize("width", [24, 60, 80])
+def test_prose_is_indented_below_its_first_line(width: int) -> None:
+    stream = Terminal()
+    console = Console(file=stream, width=width, force_terminal=True, color_system=None)
+    words = [f"word{number}" for number in range(40)]
+    say(console, f"  [yellow]{' '.join(words)}[/]")
+    first, *rest = stream.getvalue().splitlines()
+    assert first.startswith("  word0")
+    assert all(line.startswith("    word") for line in rest)
+    assert max(map(len, (first, *rest))) <= max(width, 24)
+    assert " ".join((first, *rest)).split() == words
+
+
+def test_what_is_piped_stays_one_line() -> None:
+    stream = io.StringIO()
+    say(Console(file=stream, width=40), "  " + "word " * 40)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_verdict_fits_a_narrow_terminal(
+    records: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    output = records.measured("one-hot", 10.0, "output", times_floor=1.36, argmax_agreement=1.0)
+    show_verdict(records.judged("model.onnx", output))
+    assert "headroom" in stream.getvalue()
