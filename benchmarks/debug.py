@@ -86,9 +86,9 @@ class Bed:
     stage: Stage
 
 
-def open_bed(name: str, folder: Path) -> Bed:
+def open_bed(name: str, folder: Path, *, seed: int) -> Bed:
     """Write a checkpoint, export it and open it again."""
-    source = checkpoint(name, folder)
+    source = checkpoint(name, folder, seed=seed)
     out = folder / name
     export(
         source.checkpoint,
@@ -220,14 +220,14 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--targets", default="onnx,openvino")
     parser.add_argument("--each", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="draws the places of the faults")
+    parser.add_argument("--seed", type=int, default=0, help="draws weights and faults")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="modelc-debug-") as folder:
         for name in asked.models.split(","):
             try:
-                bed = open_bed(name, Path(folder))
+                bed = open_bed(name, Path(folder), seed=asked.seed)
                 targets = tuple(asked.targets.split(","))
                 found += rows(bed, each=asked.each, seed=asked.seed, targets=targets)
             except (ModelcError, KeyError) as error:

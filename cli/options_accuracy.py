@@ -76,8 +76,11 @@ def measuring_of(
     label: str | None = None,
     output: str | None = None,
     preprocess: str | None = None,
+    calibrates: bool = True,
 ) -> Measuring | None:
     """What to measure, from options; None without `--data`.
+
+    `--preprocess` may be of calibration as well where the command `calibrates`.
 
     Raises:
         UsageError: an option has no effect without `--data`, or is not what it has to be.
@@ -89,6 +92,7 @@ def measuring_of(
 
     about = {
         "--metric": metric, "--max-drop": max_drop, "--label": label, "--metric-output": output,
+        "--preprocess": None if calibrates else preprocess,
     }  # fmt: skip
     given = [name for name, value in about.items() if value is not None]
     if data is None and given:

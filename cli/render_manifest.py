@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..calibration.options import RANDOM
 from ..core.manifest import Manifest, Pending
-from ..core.records import Artifact, Coverage, Latency
+from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
 from ..core.verdict import State, Verdict
 from ..reports.words import counted
 from .render_accuracy import show_accuracy
@@ -51,6 +51,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
         _show_attempts(console, artifact)
         show_tradeoffs(console, artifact)
     _tell_samples(console, shown)
+    _tell_calibration(console, shown)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
     _tell_notes(console, manifest, shown)
@@ -121,18 +122,25 @@ def _tell_warned(console: Console, manifest: Manifest, shown: Sequence[Artifact]
         say(console, f"  [dim]{len(told) - _WARNED} more warnings are in the manifest[/]")
 
 
-def _tell_calibration(console: Console, artifact: Artifact) -> None:
-    """What a quantized artifact was calibrated with and judged on."""
-    record = artifact.calibration
-    if record is None:
-        return
+def _tell_calibration(console: Console, shown: Sequence[Artifact]) -> None:
+    """What quantized artifacts were calibrated with and judged on, alike ones together."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for artifact in shown:
+        if artifact.calibration is not None:
+            told = _calibrated(artifact.calibration)
+            owners.setdefault(told, []).append(artifact.name)
+    for (style, text), names in owners.items():
+        say(console, f"  [{style}]{escape(', '.join(names))}: {escape(text)}[/]")
+
+
+def _calibrated(record: CalibrationRecord) -> tuple[str, str]:
+    """How to show it, and what to say."""
     if record.kind == RANDOM:
         text = f"calibrated with {record.used} random samples: real data may do far worse"
-        say(console, f"  [yellow]{escape(artifact.name)}: {text}[/]")
-        return
-    others = f"{record.held_out} other{'' if record.held_out == 1 else 's'}"
+        return "yellow", text
+    others = counted(record.held_out, "other")
     text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
-    say(console, f"  [dim]{escape(artifact.name)}: {text}, judged on {others}[/]")
+    return "dim", f"{text}, judged on {others}"
 
 
 def _tell_samples(console: Console, shown: Sequence[Artifact]) -> None:
@@ -178,12 +186,11 @@ def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
 
 
 def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
-    """Why it did not pass, where it is, and what it was calibrated with."""
+    """Why it did not pass, and where it is."""
     if verdict is None:
         return
     if not verdict.passed:
         say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
-    _tell_calibration(console, artifact)
     if artifact.rejected:
         say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
 

@@ -104,8 +104,9 @@ def validate(
             strict=not no_strict, allow_pickle=allow_pickle,
         )  # fmt: skip
     measuring = a.measuring_of(
-        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
-    )
+        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
+        calibrates=False,
+    )  # fmt: skip
     if rejudge:
         o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
     judging = o.judging_of(

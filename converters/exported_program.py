@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     RECORD,
+    Array,
     Converted,
     Feed,
     Inspection,
@@ -26,7 +27,7 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from .capturing import call_record, exported, guarded, origin_of, parse_record, versions
 from .opened import refused
-from .torch_runner import TorchRunner, check_device
+from .torch_runner import TorchRunner, check_device, float_state
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +95,12 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     return TorchRunner(
         lambda tensors: call(*tensors), inputs, outputs=record.get("outputs"), device=device
     )
+
+
+def weights(path: Path) -> Iterator[Array]:
+    """The float32 tensors of its state."""
+    program, _ = _load(path)
+    yield from float_state(program.state_dict)
 
 
 def inspect(path: Path) -> Inspection:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.contract import Array
 from .capturing import guarded
 from .onnx_origins import sidecar_of
+from .opened import refused
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir
 
 PROTOBUF_LIMIT = 2**31 - 2**24  # weights beyond this, less room for the graph, go to a .data file
@@ -55,6 +58,38 @@ def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
     for key in [key for key in model.metadata_props if key.startswith(_OURS)]:
         del model.metadata_props[key]
     model.metadata_props.update({f"{_OURS}{key}": value for key, value in metadata.items()})
+
+
+def float_weights(path: Path) -> Iterator[Array]:
+    """The float32 tensors of a model: initializers and Constant nodes, in sub-graphs too.
+
+    Raises:
+        RunnerError: the file cannot be read.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:
+        raise refused("onnx", error) from error
+    for tensor in _tensors(model.graph):
+        if tensor.data_type != onnx.TensorProto.FLOAT:
+            continue
+        try:
+            yield numpy_helper.to_array(tensor, base_dir=str(path.parent))
+        except (OSError, ValueError) as error:
+            raise refused("onnx", error) from error
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("g"):
+                yield from _tensors(attribute.g)
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:

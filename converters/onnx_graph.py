@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
+    Array,
     Converted,
     Feed,
     Inspection,
@@ -41,7 +42,7 @@ from .capturing import (
     versions,
 )
 from .onnx_debug import write_sidecar
-from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
+from .onnx_files import check_model, copy_sidecar, float_weights, save_model, set_metadata
 from .onnx_half import to_half
 from .onnx_runner import open_onnx
 from .opened import refused
@@ -221,6 +222,11 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noq
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Look into the model in ONNX Runtime on the CPU."""
     return probing_onnx.open_probe(path)
+
+
+def weights(path: Path) -> Iterator[Array]:
+    """The float32 tensors of the graph."""
+    return float_weights(path)
 
 
 def inspect(path: Path) -> Inspection:

@@ -45,7 +45,7 @@ def open_session(
         source = model.SerializeToString()
         options.add_session_config_entry(_DATA_FOLDER, str(folder))
         if held is not None:
-            held.give(options, model.graph.initializer)
+            held.give(options, model.graph)
     return onnxruntime.InferenceSession(
         source, options, providers=[(name, dict(settings)) for name, settings in providers]
     )

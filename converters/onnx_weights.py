@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
+from .onnx_origins import all_nodes
 
 if TYPE_CHECKING:
     import onnx
-    import onnxruntime
+    from onnxruntime import SessionOptions
 
 _LEAST = 4096  # bytes: shapes and other small constants stay, shape inference reads them
 _ALIGNED = 64  # bytes: a cache line, and more than any vector load of a kernel asks for
@@ -20,18 +20,23 @@ _LOCATION = "held in memory"  # the place that a tensor names whose values are g
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Weights by name: their arrays, and the same memory as ONNX Runtime takes it."""
+    """Weights by name; sessions read them where they lie, so this must outlive them."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
-    values: dict[str, onnxruntime.OrtValue] = field(default_factory=dict)
 
-    def give(
-        self, options: onnxruntime.SessionOptions, tensors: Iterable[onnx.TensorProto]
-    ) -> None:
-        """Let a session of a model with these initializers use the weights where they lie."""
-        names = [tensor.name for tensor in tensors if tensor.name in self.values]
+    def give(self, options: SessionOptions, graph: onnx.GraphProto) -> None:
+        """Let a session of the graph use the weights where they lie.
+
+        Those that nothing reads are left out: ONNX Runtime drops them before it looks for them.
+        """
+        from onnxruntime import OrtValue
+
+        read = {name for node in all_nodes(graph) for name in node.input}
+        read |= {value.name for value in graph.output}
+        names = [one.name for one in graph.initializer if one.name in read & self.arrays.keys()]
         if names:
-            options.add_external_initializers(names, [self.values[name] for name in names])
+            values = [OrtValue.ortvalue_from_numpy(self.arrays[name]) for name in names]
+            options.add_external_initializers(names, values)
 
     def put_back(self, graph: onnx.GraphProto) -> None:
         """Write the weights into the graph's own initializers."""
@@ -49,15 +54,12 @@ def apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Held]:
     Weights in a file of their own stay there: ONNX Runtime maps it.
     """
     import onnx
-    import onnxruntime
 
     held = Held()
     for tensor in model.graph.initializer:
         if tensor.data_type not in _DTYPES or len(tensor.raw_data) < _LEAST:
             continue
-        array = _aligned(tensor)
-        held.arrays[tensor.name] = array
-        held.values[tensor.name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        held.arrays[tensor.name] = _aligned(tensor)
         tensor.ClearField("raw_data")
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=_LOCATION)

@@ -8,12 +8,13 @@ ONNX with Q/DQ nodes or as an IR.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.capture import Capture
 from ..core.contract import (
+    Array,
     Converted,
     Feed,
     Inspection,
@@ -163,6 +164,19 @@ def _known_name(port: Any, known: tuple[str, ...]) -> str:
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Look into the IR, compiled as it is judged."""
     return probing_openvino.open_probe(path, _EXACT)
+
+
+def weights(path: Path) -> Iterator[Array]:
+    """The float32 constants of the IR, read without compiling it."""
+    import openvino
+
+    try:
+        model = openvino.Core().read_model(str(path))
+    except RuntimeError as error:
+        raise _refused(error) from error
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Constant" and _dtype(node.output(0)) == "float32":
+            yield node.data
 
 
 def inspect(path: Path) -> Inspection:

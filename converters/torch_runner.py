@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
-from ..core.contract import Feed, Outputs
+from ..core.contract import Array, Feed, Outputs
 from ..core.errors import MissingError
 from ..core.tree import name_leaves
 from .opened import OpenedModel, lines_of, present, refused
@@ -77,3 +77,12 @@ def check_device(device: str) -> None:
         raise MissingError("torch sees no CUDA device", hint="use --device cpu")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def float_state(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:
+    """The float32 tensors of a state dict, each once though it has several names."""
+    import torch
+
+    for tensor in {value.data_ptr(): value for value in state.values()}.values():
+        if tensor.dtype is torch.float32:
+            yield to_array(tensor)

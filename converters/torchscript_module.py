@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..core.capture import Capture
 from ..core.contract import (
     EAGER,
     RECORD,
+    Array,
     Converted,
     Feed,
     Inspection,
@@ -29,7 +30,7 @@ from ..core.signature import Signature
 from . import probing_torchscript
 from .capturing import call_record, guarded, origin_of, parse_record, scripted, traced, versions
 from .opened import refused
-from .torch_runner import TorchRunner, check_device
+from .torch_runner import TorchRunner, check_device, float_state
 
 if TYPE_CHECKING:
     import torch
@@ -149,6 +150,12 @@ def _schema(module: torch.jit.ScriptModule) -> Any:
     """What forward takes and gives; the stubs do not know that a script's forward has one."""
     forward: Any = module.forward
     return forward.schema
+
+
+def weights(path: Path) -> Iterator[Array]:
+    """The float32 tensors of its state."""
+    module, _ = _load(path, "cpu")
+    yield from float_state(module.state_dict())
 
 
 def inspect(path: Path) -> Inspection:

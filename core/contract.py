@@ -268,6 +268,19 @@ class Deferred(Target, Protocol):
         ...
 
 
+@runtime_checkable
+class Weighted(Target, Protocol):
+    """A target whose FP32 artifacts hold the checkpoint's weights as constants."""
+
+    def weights(self, path: Path) -> Iterator[Array]:
+        """The float32 constants of a model file, one at a time; what is folded is as it is there.
+
+        Raises:
+            RunnerError: the file cannot be read.
+        """
+        ...
+
+
 class CalibrationFeeds(Protocol):
     """The calibration samples, each one feed; every iteration reads them anew, one at a time."""
 

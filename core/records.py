@@ -111,6 +111,7 @@ class Artifact:
     `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
     `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
     froze tensor data; None where that is not known, as in records of an older modelc.
+    `judged_as` is the precision whose judging it is held to, where that is not its own.
     """
 
     name: str
@@ -133,6 +134,12 @@ class Artifact:
     accuracy: Accuracy | None = None
     tradeoffs: tuple[TradeOff, ...] = ()
     frozen: tuple[str, ...] | None = None
+    judged_as: Precision | None = None
+
+    @property
+    def held_to(self) -> Precision:
+        """The precision that it is judged as: its own, but for an engine that uses TF32, say."""
+        return self.judged_as or self.precision
 
     @property
     def digest(self) -> str:

@@ -61,6 +61,10 @@ def measure_accuracy(
                 f"its answer to {batch.names[error.row]} cannot be scored: it {error.reason}",
                 hint="see the verdict on its outputs",
             ) from error
+        except UsageError:
+            noted.find_broken(batch, start)  # the user's metric may well raise on NaN
+            noted.refuse_broken()
+            raise
         noted.take(batch, start)
         advance(len(answers), len(labelled))
     noted.refuse_broken()
@@ -88,9 +92,8 @@ class _Noted:
 
     def take(self, batch: Batch, start: int) -> None:
         """Look at the batch whose first sample is number `start`."""
+        self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
-        places = newly_broken(eager, self.answers, start, stop)
-        self.broken.extend(batch.names[place - start] for place in places)
         for place in differing(eager, self.answers, start, stop)[: NAMED - len(self.told)]:
             label = int(batch.labels[place - start].reshape(-1)[0])
             self.told.append(
@@ -101,6 +104,11 @@ class _Noted:
                     artifact=self._classes(self.answers, place),
                 )
             )
+
+    def find_broken(self, batch: Batch, start: int) -> None:
+        """Look for NaN and Inf in the batch whose first sample is number `start`."""
+        places = newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
+        self.broken.extend(batch.names[place - start] for place in places)
 
     def _classes(self, answers: Answers, place: int) -> str:
         top = answers.top_of(place, place + 1)

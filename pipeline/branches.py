@@ -46,18 +46,33 @@ class Branches:
 
     def accepts(self, record: BranchRecord) -> bool:
         """Whether the user named the branch, by the end of its path and its line."""
-        return any(self._means(text, record) for text in self.accept)
+        before = {one.place for one in self.then if one.accepted}
+        return any(self._means(text, record, then=text in before) for text in self.accept)
 
-    def _means(self, place: str, record: BranchRecord) -> bool:
-        """Whether a place is the branch's, or was when the manifest was written."""
-        if any(_names(place, one.place) for one in self._records):
-            return _names(place, record.place)
-        return any(
-            _names(place, one.place)
-            and (one.kind, one.condition) == (record.kind, record.condition)
-            and Path(one.file).name == Path(record.file).name
-            for one in self.then
+    def placed(self, frozen: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Places of the manifest's time where they are now; those that are no more as they were."""
+        if frozen is None:
+            return None
+        now = (
+            [one.place for one in self._records if self._means(place, one, then=True)] or [place]
+            for place in frozen
         )
+        return tuple(dict.fromkeys(place for places in now for place in places))
+
+    def _means(self, place: str, record: BranchRecord, *, then: bool) -> bool:
+        """Whether a place is the branch's now, or was when the manifest was written.
+
+        Lines move: what is of that time (`then`) is the branch of the same condition, wherever it
+        is now, and not another one that has come to its line.
+        """
+        old = [one for one in self.then if _names(place, one.place)]
+        if old and (then or not any(_names(place, one.place) for one in self._records)):
+            return any(
+                (one.kind, one.condition) == (record.kind, record.condition)
+                and Path(one.file).name == Path(record.file).name
+                for one in old
+            )
+        return _names(place, record.place)
 
     def judged(
         self, verdict: Verdict, frozen: Sequence[str] | None, *, traced: bool = False
@@ -74,8 +89,12 @@ class Branches:
         places = dict.fromkeys(frozen or ())
         found = self.watched.found
         unknown = traced and frozen is None
-        fixed = [one for one in found if unknown or any(self._means(p, one.record) for p in places)]
-        unseen = [p for p in places if not any(self._means(p, one.record) for one in fixed)]
+
+        def means(one: Found) -> Callable[[str], bool]:
+            return lambda place: self._means(place, one.record, then=True)
+
+        fixed = [one for one in found if unknown or any(map(means(one), places))]
+        unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
         faults = [_untested(one) for one in fixed if one.record.untested and not self._ok(one)]
         faults += [
             f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
@@ -163,7 +182,17 @@ def watch(
         stage.note(f"branches on tensor data could not be looked for: {reason}", warning=True)
     else:
         _check([text for text in accept if text not in before], found.records)
-    return tuple(replace(r, accepted=r.accepted or r.place in before) for r in found.records)
+    return replace(found, accept=(*found.accept, *before)).records
+
+
+def with_branches(
+    manifest: Manifest, subject: Subject, accept: Sequence[str], stage: Stage
+) -> Manifest:
+    """The manifest with the branches as they are now, and what is frozen at the lines of now."""
+    records = watch(subject, accept, stage, then=manifest)
+    seen = look(subject, accept, then=manifest)
+    artifacts = (replace(a, frozen=seen.placed(a.frozen)) for a in manifest.artifacts)
+    return replace(manifest, branches=records, artifacts=tuple(artifacts))
 
 
 def _check(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:

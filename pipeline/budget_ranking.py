@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Noise: TypeAlias = tuple[float, ...]  # noise over signal (powers), one for each sample and output
-Measure: TypeAlias = Callable[[tuple[int, ...]], Noise]  # of these layers, by index, in 8 bits
+Block: TypeAlias = tuple[int, ...]  # layers by index, neighbours
+Measure: TypeAlias = Callable[[Block], Noise]  # of these layers in 8 bits
 
 MOST = 1e12  # of a noise: the output is lost, or not finite
+_COUNTED_TWICE = 3.1  # dB: the most that counting each noise twice makes
 _SINGLY = 48  # layers: so many are measured one by one, more in blocks first
 _BLOCKS = 16
 _NEGLIGIBLE = 0.25  # of what is allowed: blocks that stay below it together are not taken apart
@@ -40,6 +42,20 @@ class Ranking:
                 return count
         return len(self.order)
 
+    def scaled_to(self, plain: float) -> Ranking:
+        """The same order, with noises that add up to what plain INT8 has, an SQNR in dB.
+
+        A tensor between two layers counts for both, so that the sum is too large. By no more than a
+        few dB: noise that swamps the output is no sum any more.
+        """
+        over = max(self.predicted(()) - plain, -_COUNTED_TWICE)
+        if not over < 0:
+            return self
+        factor = 10 ** (over / 10)
+        return replace(
+            self, noise=tuple(tuple(entry * factor for entry in one) for one in self.noise)
+        )
+
 
 def ranked(noise: Sequence[Noise]) -> Ranking:
     """The order: always the layer that takes most from the output that is worst by then."""
@@ -58,42 +74,67 @@ def noises(
 ) -> tuple[Noise, ...]:
     """The noise of each of `count` layers.
 
-    Up to 48 are measured one by one. Of more, blocks of neighbours are measured and halved until
-    they are single layers or too quiet to matter; a quiet block's noise is shared out evenly. So
-    the number of runs stays near that of the layers that matter.
+    Up to 48 are measured one by one. Of more, blocks of neighbours are measured first; then always
+    the loudest is halved, until all that are left are single layers or too quiet to matter. A
+    block's noise is shared out evenly. So the number of runs stays near that of the layers that
+    matter, and where time is short it goes to the loudest.
 
     Args:
         count: how many layers there are.
         measure: runs a block.
         allowed: noise over signal that the budget allows.
-        more: whether there is time; without, a block stays whole, and those not yet measured count
-            as quiet, so that they are returned last.
+        more: whether there is time; without, blocks stay whole, and those not yet measured share
+            what all together have more than those that were.
     """
     everything = tuple(range(count))
-    size, least = 1, 0.0
-    if count > _SINGLY:
-        least = _NEGLIGIBLE * min(allowed, worst_of(measure(everything))) / _BLOCKS
+    if count <= _SINGLY:
+        found = _measured([(layer,) for layer in everything], measure, None, more)
+    else:
+        whole = measure(everything)
+        least = _NEGLIGIBLE * min(allowed, worst_of(whole)) / _BLOCKS
         size = -(-count // _BLOCKS)
-    found: dict[int, Noise] = {}
-    for start in range(0, count, size):
-        block = everything[start : start + size]
+        starts = range(0, count, size)
+        found = _measured([everything[at : at + size] for at in starts], measure, whole, more)
+        _take_apart(found, measure, least, more)
+    shared = {
+        layer: tuple(entry / len(block) for entry in noise)
+        for block, noise in found.items()
+        for layer in block
+    }
+    return tuple(shared[layer] for layer in everything)
+
+
+def _measured(
+    blocks: Sequence[Block], measure: Measure, whole: Noise | None, more: Callable[[], bool]
+) -> dict[Block, Noise]:
+    """The noise of each block; of those for which there is no time, a share of what is left.
+
+    Nothing is known to be left without `whole`, the noise of all together.
+    """
+    found: dict[Block, Noise] = {}
+    for block in blocks:
         if found and not more():
-            found |= dict.fromkeys(block, (0.0,) * len(found[0]))
-        else:
-            found |= _taken_apart(block, measure, least, more)
-    return tuple(found[layer] for layer in everything)
+            break
+        found[block] = measure(block)
+    sums = [math.fsum(entries) for entries in zip(*found.values(), strict=True)]
+    left = [max(a - b, 0.0) for a, b in zip(whole or sums, sums, strict=True)]
+    rest = [block for block in blocks if block not in found]
+    layers = sum(map(len, rest))
+    return found | {block: tuple(n * len(block) / layers for n in left) for block in rest}
 
 
-def _taken_apart(
-    block: tuple[int, ...], measure: Measure, least: float, more: Callable[[], bool]
-) -> dict[int, Noise]:
-    noise = measure(block)
-    if len(block) == 1 or worst_of(noise) <= least or not more():
-        return dict.fromkeys(block, tuple(entry / len(block) for entry in noise))
-    half = len(block) // 2
-    return _taken_apart(block[:half], measure, least, more) | _taken_apart(
-        block[half:], measure, least, more
-    )
+def _take_apart(
+    found: dict[Block, Noise], measure: Measure, least: float, more: Callable[[], bool]
+) -> None:
+    """Halve the loudest block, again and again, while there is time and one that matters."""
+    while more():
+        wide = [b for b, noise in found.items() if len(b) > 1 and worst_of(noise) > least]
+        if not wide:
+            return
+        loudest = max(wide, key=lambda block: worst_of(found[block]))
+        del found[loudest]
+        half = len(loudest) // 2
+        found |= {part: measure(part) for part in (loudest[:half], loudest[half:])}
 
 
 def worst_of(noise: Noise) -> float:

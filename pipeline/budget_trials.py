@@ -14,6 +14,7 @@ from .bench import Bench, Parent
 from .budget_layers import Ranked
 from .budget_search import Point
 from .calibration_cache import key_of
+from .held_out import FEW, samples_of
 from .plan import Step
 from .quantizing import Quantization
 from .stage import Clock
@@ -52,6 +53,13 @@ class Trials:
         self._longest = 0.0  # seconds of one trial
         self._live: tuple[Kept, Trial] | None = None
         self.points: dict[Kept, TradeOff] = {}
+
+    @property
+    def rests_on(self) -> str:
+        """On how many samples the choice of layers was judged: few are a matter of luck."""
+        count = len(samples_of(self._making.bench.held_out))
+        few = ": few, other samples might choose others" if count < FEW else ""
+        return f"these were chosen by the worst of {count} held-out samples{few}"
 
     def more(self) -> bool:
         """Whether there is time for one that takes as long as the longest so far."""

@@ -49,7 +49,8 @@ def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced
         return Balanced(trial=plain, tradeoffs=(first,))
     making = Making(step=step, way=plain.way, parent=parent, bench=bench)
     trials = Trials(making, ranked, start + seconds)
-    found = fewest(ranked.ranking, bench.order.judging.min_sqnr, trials.judge, trials.more)
+    ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scaled_to(first.sqnr)
+    found = fewest(ranking, bench.order.judging.min_sqnr, trials.judge, trials.more)
     if found.kept is not None:
         return _met(trials, tuple(sorted(found.kept)), found, first, ranked)
     return _missed(trials, found, plain, first, ranked)
@@ -85,6 +86,7 @@ def _met(trials: Trials, kept: Kept, found: Found, first: TradeOff, ranked: Rank
     """The artifact of the set that was found; its verdict is that of the normal proof."""
     trial = trials.trial(kept)
     notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
+    notes.append(trials.rests_on)
     if found.ended:
         notes.append("--budget ended the search: fewer layers might do")
     verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))

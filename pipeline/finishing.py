@@ -13,7 +13,7 @@ from ..core.events import Noted, Tell, silence
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
 from .bench import Bench
-from .branches import accepting, watch
+from .branches import accepting, with_branches
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import write_manifest
@@ -86,10 +86,9 @@ def finish(  # noqa: PLR0913 - the options of a build command given a folder, al
         subject = open_subject(source, now, judging, stage, manifest.signature)
         bench = measured(bench_for(order, subject, place, stage), held)
         done = replace(
-            manifest,
+            with_branches(manifest, subject, judging.accept, stage),
             steps=tuple(step.name for step in plan),
             failures=(),
-            branches=watch(subject, judging.accept, stage, then=manifest),
         )
         for step, pending in zip(plan, manifest.pending, strict=True):
             asked = {**pending.settings, **(settings or {})}

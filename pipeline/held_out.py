@@ -22,6 +22,7 @@ from .subject import Subject
 
 ROLE = "samples"
 NAME = "held-out-"
+FEW = 16  # samples: fewer judge a choice among many artifacts by luck
 _TELLING = 2  # samples: a batch of one sample repeated does not show that rows mix
 
 
@@ -109,7 +110,7 @@ def notes_on(
 
     Feeds whose values lie beyond what is declared are unlike any samples, and say nothing of these.
     """
-    samples = _samples(held_out)
+    samples = samples_of(held_out)
     notes = []
     if 0 < len(samples) < LEAST_FEEDS:
         notes.append(f"judged on no more than {len(samples)} held-out samples")
@@ -132,7 +133,7 @@ def moved_record(record: CalibrationRecord, then: Path, now: Path) -> Calibratio
     return replace(record, source=Path(source).as_posix())
 
 
-def _samples(references: Sequence[Reference]) -> list[Reference]:
+def samples_of(references: Sequence[Reference]) -> list[Reference]:
     """The samples themselves, without what was made of them."""
     return [r for r in references if r.feed.name.removeprefix(NAME).isdigit()]
 
@@ -143,7 +144,7 @@ def store(references: Sequence[Reference], path: Path) -> None:
 
     arrays = {
         f"{number}/{name}": array
-        for number, reference in enumerate(_samples(references))
+        for number, reference in enumerate(samples_of(references))
         for name, array in reference.feed.arrays.items()
     }
     with path.open("wb") as stream:

@@ -16,8 +16,8 @@ from ..core.names import unknown
 from ..core.signature import Signature
 from ..sources.factory import find
 from ..validators.answers import Answers, metric_named
-from ..validators.pairing import near_chance
-from ..validators.task_metrics import LabelFaultError
+from ..validators.pairing import check_defined, near_chance
+from ..validators.task_metrics import LabelFaultError, TopK
 from .measuring import Measuring
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def _refer(
                 f"to {broken:,} of {len(eager):,} labelled samples",
                 hint="remove samples that the model cannot answer, or name another --metric-output",
             )
+        check_defined(eager)
         clock.detail = f"{measuring.metric} {eager.value:.6g} of {len(eager):,} samples"
     return LabelledFeeds(
         samples=samples,
@@ -175,7 +176,7 @@ def _add(
 def _check_classes(predictions: Array, samples: LabelledSet, answers: Answers) -> None:
     """That there are as many classes as outputs, for metrics of classes."""
     classes = samples.classes
-    if not classes or not answers.metric.name.startswith("top"):
+    if not classes or not isinstance(answers.metric, TopK):
         return
     outputs = predictions[0].size
     if outputs != len(classes):

@@ -129,6 +129,7 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
         versions=dict(trial.converted.versions),
         notes=trial.converted.notes,
         frozen=trial.frozen,
+        judged_as=trial.converted.judged_as,
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
         calibration=_calibration(step, bench),

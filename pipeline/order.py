@@ -64,6 +64,21 @@ _LONGEST = 7 * 86_400.0  # seconds of a search: a week
 _PLACE = re.compile(r".+:[1-9]\d*")
 
 
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _limits_text(output: str, limits: Limits) -> str:
+    """As `--tolerance` reads it: `logits:min-sqnr=60,rtol=0.01`."""
+    given = (
+        f"{key.replace('_', '-')}={value:g}"
+        for key, value in vars(limits).items()
+        if value is not None
+    )
+    text = ",".join(given)
+    return f"{output}:{text}" if text and output else text
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judging:
     """How artifacts are judged: how many feeds, from which seed, within what, on which device.
@@ -88,6 +103,17 @@ class Judging:
     device: str | None = None
     search: float | None = None
     accept: tuple[str, ...] = ()
+
+    def summary(self) -> dict[str, str]:
+        """What a manifest keeps of it beside feeds and seed: limits, search, accepted branches."""
+        names = ("atol", "rtol", "min_sqnr", "search")
+        found = {name: _plain(getattr(self, name)) for name in names}
+        mine = Limits(floor_factor=self.floor_factor, min_cosine=self.min_cosine,
+                      min_agreement=self.min_agreement)  # fmt: skip
+        named = {"": mine, **self.by_output}
+        tolerances = (_limits_text(name, limits) for name, limits in named.items())
+        found["tolerance"] = " ".join(filter(None, tolerances))
+        return {**found, "accept_branch": " ".join(self.accept)}
 
     def __post_init__(self) -> None:
         if self.search is not None and not 0 < self.search <= _LONGEST:
@@ -160,7 +186,19 @@ class Lowering:
             "keep_fp": " ".join(self.keep),
             "half_io": "true" if self.half_io else "",
             "budget": "" if self.budget is None else f"{self.budget:g}",
+            **({} if self.calibration is None else _samples(self.calibration)),
         }
+
+
+def _samples(options: CalibrationOptions) -> dict[str, str]:
+    """Which samples, and how images become inputs, where that is not the default."""
+    usual = CalibrationOptions(source=options.source)
+    return {
+        "calib_samples": "" if options.samples == usual.samples else str(options.samples),
+        "calib_select": "" if options.selection == usual.selection else options.selection,
+        "calib_seed": "" if options.seed == usual.seed else str(options.seed),
+        "preprocess": "" if options.preprocess is None else str(options.preprocess),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +256,7 @@ class Order:
             "external_data": str(self.external_data).lower(),
             "inputs": " ".join(self.source.inputs),
             "device": self.judging.device or "",
+            **self.judging.summary(),
             **self.lowering.summary(),
             **({} if self.measuring is None else self.measuring.summary()),
             **self.settings,

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..converters.registry import deferred
-from ..core.contract import Runner, Target
+from ..core.contract import Runner, Target, Weighted
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Verdict
 from ..validators.judge import Reference, Reply, judge
+from ..validators.weights import altered_weights
 from .beyond import Evidence, beyond_of, reply_of
 from .float64 import doubted, float64_notes, with_float64, with_more_noise
 from .held_out import loose_feeds, notes_on
@@ -106,7 +107,7 @@ def prove(
             *verdict.notes,
             *notes_on(verdict, held_out, beyond),
         )
-        verdict = replace(verdict, notes=notes)
+        verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)
     found = searched(
@@ -142,3 +143,13 @@ def _judged(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
     references = with_more_noise(evidence.references, feeds, subject)
     evidence = replace(evidence, references=references)
     return evidence, evidence.verdict()
+
+
+def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> Verdict:
+    """The verdict, refused where an FP32 artifact holds a weight with some elements altered."""
+    target = candidate.target
+    if candidate.precision is not Precision.FP32 or not isinstance(target, Weighted):
+        return verdict
+    faults = altered_weights(subject.eager.weights(), target.weights(candidate.path))
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return verdict.refused(f"{faults[0]}{more}") if faults else verdict

@@ -86,6 +86,7 @@ def begin_record(
             pending=known.pending,
             branches=known.branches,
             warned=known.warned,
+            localisations=known.localisations,
         )
     if not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)

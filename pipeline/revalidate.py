@@ -17,10 +17,11 @@ from ..core.records import Artifact
 from ..core.verdict import State, Verdict
 from ..validators.tolerance import tolerance_for
 from .accuracy import LabelledFeeds, labelled_for
-from .branches import accepting, look, watch
+from .branches import accepting, look, with_branches
 from .feeding import redrawn
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import refer, stored
+from .localising.refusal import Scene, with_guilty, wrong_by_value
 from .manifest_file import without, write_manifest
 from .measuring import Measuring
 from .order import Judging
@@ -77,14 +78,16 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         subject = open_subject(source, now, judging, stage, manifest.signature)
         asked_data = with_recorded_images(measuring, manifest, stage)
         labelled = labelled_for(asked_data, subject, stage, held)
+        names = tuple(artifact.name for artifact in manifest.artifacts)
+        # What was ordered and never made is no success because the rest is judged again.
+        unmade = tuple(failure for failure in manifest.failures if failure.step not in names)
         done = replace(
-            manifest,
-            steps=tuple(a.name for a in manifest.artifacts),
-            failures=(),
+            with_branches(manifest, subject, judging.accept, stage),
+            steps=(*names, *(failure.step for failure in unmade)),
+            failures=unmade,
             feeds=redrawn(manifest.feeds, subject.feeds, stage),
-            branches=watch(subject, judging.accept, stage, then=manifest),
         )
-        for artifact in manifest.artifacts:
+        for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
             missing = _not_here(artifact, targets)
@@ -105,10 +108,29 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
             asked = as_exported(judging, artifact.tolerance)
             verdict = judge_again(artifact, folder, asked, again, targets)
             weighed, verdict = again.weighed(verdict, targets)
-            known = tuple(weighed if a is artifact else a for a in done.artifacts)
+            weighed = replace(weighed, frozen=placed.frozen)
+            known = tuple(weighed if a.name == artifact.name else a for a in done.artifacts)
             done = with_verdict(replace(done, artifacts=known), weighed, verdict, place)
             write_manifest(done, folder)  # each time: a file may just have been moved
+            done = _explained(done, again, targets)
     return done
+
+
+def _explained(manifest: Manifest, again: _Again, targets: tuple[Target, ...]) -> Manifest:
+    """The manifest with the guilty layer of the artifact, if it was just refused by its values."""
+    name = f"{REJECTED}/{again.artifact.name}"
+    moved = next((one for one in manifest.artifacts if one.name == name), None)
+    verdict = manifest.verdict_of(name)
+    if moved is None or verdict is None or not wrong_by_value(verdict):
+        return manifest
+    feeds = stored(moved, again.folder)
+    scene = Scene(
+        subject=again.subject,
+        stage=again.stage,
+        folder=again.folder,
+        held_out=refer(feeds, again.subject, again.stage) if feeds else (),
+    )
+    return with_guilty(manifest, name, target_named(moved.target, targets), scene)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +205,7 @@ def _candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) ->
     return Candidate(
         name=artifact.name,
         target=target_named(artifact.target, targets),
-        precision=artifact.precision,
+        precision=artifact.held_to,
         path=folder / artifact.files[0].name,
     )
 

@@ -16,11 +16,12 @@ from ..core.manifest import Failure, Manifest
 from ..core.records import Artifact
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
-from .branches import watch
+from .branches import with_branches
 from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import moved_record, refer, stored
+from .localising.refusal import Scene, with_guilty
 from .making import make
 from .manifest_file import write_manifest
 from .order import Order
@@ -31,6 +32,7 @@ from .record import begin_record, known_record, no_longer_named, recorded
 from .recorded import record_beside, unknown_trace
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
+from .trying import held_out_for
 
 
 def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TARGETS) -> Manifest:
@@ -47,11 +49,8 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         folder.claim(step.file for step in plan)
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
         manifest = begin_record(order, folder, subject, known)
-        manifest = replace(
-            manifest,
-            steps=tuple(step.name for step in plan),
-            branches=watch(subject, order.judging.accept, stage, then=manifest),
-        )
+        manifest = with_branches(manifest, subject, order.judging.accept, stage)
+        manifest = replace(manifest, steps=tuple(step.name for step in plan))
         bench = measured(bench_for(order, subject, folder, stage), held)
         bench = _calibrated(bench, plan, held)
         for step in plan:
@@ -117,7 +116,10 @@ def _as_parent(bench: Bench) -> Bench:
 
 
 def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
-    """Make one step; the manifest with it is written before what it no longer names goes."""
+    """Make one step; the manifest with it is written before what it no longer names goes.
+
+    What was refused by its values is then looked into for its guilty layer.
+    """
     now = recorded(manifest, step, _make(step, manifest, bench))
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:
@@ -127,7 +129,17 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
     bench.folder.own(file.name for file in now.files)
     write_manifest(now, bench.folder.path)
     bench.folder.drop(no_longer_named(manifest, now))
-    return now
+    return with_guilty(now, f"{REJECTED}/{step.name}", step.target, _scene(step, bench))
+
+
+def _scene(step: Step, bench: Bench) -> Scene:
+    """Where a refused artifact of the step is looked into."""
+    return Scene(
+        subject=bench.subject,
+        stage=bench.stage,
+        folder=bench.folder.path,
+        held_out=held_out_for(step.wanted.precision, bench),
+    )
 
 
 def _make(step: Step, manifest: Manifest, bench: Bench) -> Made:

@@ -92,7 +92,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     manifest, artifact = beside
     folder = path.parent.parent if artifact.rejected else path.parent
     source = recorded_source(manifest, folder, moved or Moved())
-    candidate = replace(candidate, precision=precision or artifact.precision)
+    candidate = replace(candidate, precision=precision or artifact.held_to)
     held_out = stored(artifact, folder)
     recorded = Recorded(
         manifest=manifest,
@@ -123,6 +123,7 @@ class Recorded:
         subject: Subject,
         judging: Judging,
         stage: Stage,
+        *,
         feed: Feed | None,
         labelled: LabelledFeeds | None,
     ) -> Verdict:
@@ -170,7 +171,9 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
             subject = open_subject(source, checkpoint, judging, stage, signature)
             labelled = labelled_for(measuring, subject, stage, held)
             if recorded is not None:
-                return recorded.judged(candidate, subject, judging, stage, feed, labelled)
+                return recorded.judged(
+                    candidate, subject, judging, stage, feed=feed, labelled=labelled
+                )
             watch(subject, judging.accept, stage)
             verdict = _proven(candidate, subject, judging, stage, feed=feed)
             verdict = look(subject, judging.accept).judged(verdict, None)

@@ -33,7 +33,8 @@ REFERENCE = "eager reference"
 class Subject:
     """An opened checkpoint and what eager says on every feed, computed once.
 
-    `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held to it.
+    `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
+    to it.
     """
 
     checkpoint: Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..calibration.preprocess import Preprocess
-from ..core.errors import ModelcError, RunnerError, UsageError
+from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
 from ..core.manifest import Manifest
 from ..core.records import Artifact
@@ -23,6 +23,9 @@ def weighed(
     """Measure what was judged and could be run; a drop beyond the gate fails its verdict.
 
     What cannot be measured though it was asked for is an error of the verdict, not a pass.
+
+    Raises:
+        UsageError: the data changed meanwhile, or the user's metric raised on a sound answer.
     """
     if labelled is None:
         return None, verdict
@@ -37,8 +40,10 @@ def weighed(
                     runner, labelled, advance=lambda done, total: stage.advance(title, done, total)
                 )
             clock.passed, clock.detail = accuracy.passed, _detail(accuracy)
-    except (RunnerError, UsageError) as error:
+    except RunnerError as error:
         return None, _failed(verdict, error)
+    except UsageError as error:
+        raise UsageError(f"{candidate.name}: {error.message}", hint=error.hint) from error
     return accuracy, _with(verdict, accuracy)
 
 
@@ -108,7 +113,7 @@ def _noted(verdict: Verdict, note: str) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, note))
 
 
-def _failed(verdict: Verdict, error: ModelcError) -> Verdict:
+def _failed(verdict: Verdict, error: RunnerError) -> Verdict:
     """The verdict where the labelled data could not be measured, or gave NaN."""
     state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
     if verdict.state is State.FAILED:

@@ -12,8 +12,14 @@ from .words import clean
 FOLDER = "out"  # stands for the folder of the manifest, whose name it does not know
 _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
           "calibration": "--calib", "quantizer": "--quantizer",
-          "calib_method": "--calib-method"}  # fmt: skip
-_LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp"}
+          "calib_method": "--calib-method", "calib_samples": "--calib-samples",
+          "calib_select": "--calib-select", "calib_seed": "--calib-seed",
+          "preprocess": "--preprocess", "atol": "--atol", "rtol": "--rtol",
+          "min_sqnr": "--min-sqnr", "search": "--search", "budget": "--budget", "data": "--data",
+          "metric": "--metric", "metric_output": "--metric-output",
+          "max_drop": "--max-drop"}  # fmt: skip
+_LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance": "--tolerance",
+          "accept_branch": "--accept-branch"}  # fmt: skip
 _SWITCHES = {"external_data": "--external-data", "half_io": "--half-io"}
 _UNSAID = ("auto", "default", "false")  # what a command without the option means
 
@@ -56,7 +62,8 @@ def _export(manifest: Manifest) -> str:
     words += ["--allow-pickle"] if checkpoint.allow_pickle else []
     if manifest.feeds.samples:
         words += ["--inputs", _below(manifest.feeds.samples)]
-    words += [*_options(manifest.order), "--seed", str(manifest.feeds.seed), "-o", FOLDER]
+    words += [*_options(manifest.order), "--feeds", str(manifest.feeds.count)]
+    words += ["--seed", str(manifest.feeds.seed), "-o", FOLDER]
     return clean(" ".join(quote(word) for word in words))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Latency
+from ..core.verdict import Verdict
 from .rows import Outcome, Row
 from .words import decibels, milliseconds, percent, ratio, size_text
 
@@ -30,6 +31,7 @@ MARGIN_SIZE = 0.01  # share: versions and names in the file's metadata change a 
 MARGIN_BYTES = 4096  # the same for small files
 MARGIN_LATENCY = 0.10  # share: clocks and neighbours between two runs; 5 % is usual within one
 MARGIN_MILLISECONDS = 0.05  # less is the call, not the model
+_FOUND = "search-"  # how the names of feeds begin that a search found
 MARGIN_SHARE = 0.01  # share of the work: what is measured by time wavers
 
 
@@ -71,7 +73,7 @@ def measures_of(name: str, then: Row, now: Row) -> Iterator[Measure]:
         return  # a failed or pending step has nothing else to compare
     precision = now.artifact.precision
     if then.verdict is not None and now.verdict is not None:
-        yield from _rooms(name, then, now, MARGIN_DB[precision])
+        yield from _rooms(name, then.verdict, now.verdict, MARGIN_DB[precision])
     if Outcome.PASSED not in (then.outcome, now.outcome) or step:
         return  # that a wrong artifact is small or fast says nothing
     yield _size(name, then.artifact.size, now.artifact.size)
@@ -91,31 +93,51 @@ def _judge(gain: float, margin: float) -> Change:
     return Change.BETTER if gain > 0 else Change.WORSE
 
 
-def _rooms(name: str, then: Row, now: Row, margin: float) -> Iterator[Measure]:
+def _rooms(name: str, then: Verdict, now: Verdict, margin: float) -> Iterator[Measure]:
     """SQNR, the exact one above all; then headroom, where both runs have one."""
+    then, now, why = _alike(then, now)
     was, is_ = _sqnr(then), _sqnr(now)
     if was is not None and is_ is not None:
         gain = min(is_, CEILING_DB) - min(was, CEILING_DB)
         change = _judge(gain, margin)
         change = Change.NOISE if change is Change.SAME and was != is_ else change
+        change = Change.TOLD if why else change
         texts = ["exact" if math.isinf(value) else ratio(value) for value in (was, is_)]
         yield Measure(artifact=name, measure="SQNR", change=change, before=texts[0], after=texts[1],
-                      was=was, now=is_)  # fmt: skip
-    before = then.verdict.headroom if then.verdict else None
-    after = now.verdict.headroom if now.verdict else None
+                      was=was, now=is_, why=why)  # fmt: skip
+    before, after = then.headroom, now.headroom
     if before is None or after is None:
         return
-    same = then.verdict and now.verdict and then.verdict.tolerance == now.verdict.tolerance
-    why = "" if same else "judged within other tolerances"
-    change = _judge(after - before, margin) if same else Change.TOLD
+    why = why if then.tolerance == now.tolerance else "judged within other tolerances"
+    change = Change.TOLD if why else _judge(after - before, margin)
     yield Measure(artifact=name, measure="headroom", change=change, before=decibels(before),
                   after=decibels(after), was=before, now=after, why=why)  # fmt: skip
 
 
-def _sqnr(row: Row) -> float | None:
+def _alike(then: Verdict, now: Verdict) -> tuple[Verdict, Verdict, str]:
+    """Both verdicts on the feeds that both have, and why they cannot be compared.
+
+    A feed that a search found is left out: it lay nearer to a limit than the others because it was
+    looked for, and its name tells nothing of what it holds.
+    """
+    shared = _counted(then) & _counted(now)
+    if not shared:
+        return then, now, "judged on other feeds"
+    return _on(then, shared), _on(now, shared), ""
+
+
+def _on(verdict: Verdict, feeds: set[str]) -> Verdict:
+    return replace(verdict, outputs=tuple(o for o in verdict.outputs if o.feed in feeds))
+
+
+def _counted(verdict: Verdict) -> set[str]:
+    found = (output.feed for output in verdict.outputs if not output.loose)
+    return {feed for feed in found if not feed.startswith(_FOUND)}
+
+
+def _sqnr(verdict: Verdict) -> float | None:
     """The smallest SQNR; infinite where nothing differs, None where nothing was measured."""
-    verdict = row.verdict
-    if verdict is None or not any(not output.loose for output in verdict.outputs):
+    if not any(not output.loose for output in verdict.outputs):
         return None
     if verdict.sqnr is not None:
         return verdict.sqnr

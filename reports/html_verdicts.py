@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ..core.manifest import Manifest
-from ..core.verdict import Tolerance
+from ..core.verdict import OutputVerdict, Tolerance, Verdict
 from .markup import Markup, code, details, table, tag
 from .rows import Case, Outcome, Row, counts, feeds_of, overall
-from .words import NONE, counted, decibels, figure, one_line, ratio, seconds_text, short, size_text
+from .words import (
+    counted,
+    decibels,
+    figure,
+    one_line,
+    percent,
+    ratio,
+    seconds_text,
+    short,
+    size_text,
+)
 
 SIGNS = {
     Outcome.PASSED: "✓",
@@ -25,7 +36,7 @@ WORDS = {
     Outcome.SKIPPED: "skipped",
 }
 _TELLING = {
-    Outcome.PASSED: "Every artifact is eager's equal on every feed.",
+    Outcome.PASSED: "Every artifact was judged and is within its limits.",
     Outcome.FAILED: "At least one artifact was judged and is wrong.",
     Outcome.ERROR: "Something could not be judged.",
     Outcome.PENDING: "What was made is proven; something waits for another host.",
@@ -140,6 +151,8 @@ def _card(row: Row, index: int) -> Markup:
     if row.cases:
         summary = f"Measures on {counted(len(row.cases), 'feed')}"
         told.append(details(summary, _measures(row.cases)))
+    if row.verdict is not None and row.verdict.channels:
+        told.append(details("Worst channels", _channels(row.verdict)))
     return tag("article", head, told, class_="card", id=f"row-{index}")
 
 
@@ -174,32 +187,78 @@ def _limits(tolerance: Tolerance) -> str:
 
 
 def _measures(cases: Sequence[Case]) -> Markup:
-    """A row for each output on each feed."""
-    rows = [line for case in cases for line in _measured(case)]
-    head = (
-        "feed", "output", "verdict", ">headroom", ">of eager's own error", ">SQNR", ">max abs",
-        ">relative L2", ">cosine", "shape", "dtype",
-    )  # fmt: skip
-    return table(*head, rows=rows)
+    """A row for each output on each feed; columns that nothing was measured for are left out."""
+    outputs = [output for case in cases for output in case.outputs]
+    columns = [one for one in _COLUMNS if one.always or any(map(one.text, outputs))]
+    rows = [line for case in cases for line in _measured(case, columns)]
+    return table("feed", "output", "verdict", *(one.title for one in columns), rows=rows)
 
 
-def _measured(case: Case) -> list[tuple[str, ...]]:
+@dataclass(frozen=True)
+class _Column:
+    """One measure of an output; empty text where it was not measured."""
+
+    title: str
+    text: Callable[[OutputVerdict], str]
+    always: bool = False
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else percent(value, 2)
+
+
+_COLUMNS = (
+    _Column(">headroom", lambda o: decibels(o.headroom), always=True),
+    _Column(">of eager's own error", lambda o: _times(o.times_floor)),
+    _Column(">SQNR", lambda o: "exact" if o.exact else ratio(o.sqnr), always=True),
+    _Column(">max abs", lambda o: figure(o.max_abs), always=True),
+    _Column(">relative L2", lambda o: figure(o.relative_l2), always=True),
+    _Column(">cosine", lambda o: figure(o.cosine, ".7f"), always=True),
+    _Column(">same top-1", lambda o: _share(o.top1_agreement)),
+    _Column(">same top-5", lambda o: _share(o.top5_agreement)),
+    _Column(">rows", lambda o: str(o.rows) if o.top1_agreement is not None else ""),
+    _Column("shape", lambda o: "x".join(map(str, o.shape)), always=True),
+    _Column("dtype", lambda o: o.dtype, always=True),
+)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g} x"
+
+
+def _measured(case: Case, columns: Sequence[_Column]) -> list[tuple[str, ...]]:
     if not case.outputs:
-        return [(code(case.feed), "", f"{SIGNS[case.outcome]} {case.reason}", *("",) * 8)]
-    passed, failed = SIGNS[Outcome.PASSED], SIGNS[Outcome.FAILED]
+        told = f"{SIGNS[case.outcome]} {case.reason}"
+        return [(code(case.feed), "", told, *("",) * len(columns))]
     return [
-        (
-            code(case.feed),
-            code(output.output),
-            f"{passed} pass" if output.passed else f"{failed} {output.reason}",
-            decibels(output.headroom),
-            NONE if output.times_floor is None else f"{output.times_floor:.3g} x",
-            "exact" if output.exact else ratio(output.sqnr),
-            figure(output.max_abs),
-            figure(output.relative_l2),
-            figure(output.cosine, ".7f"),
-            "x".join(map(str, output.shape)),
-            output.dtype,
-        )
-        for output in case.outputs
+        (code(case.feed), code(one.output), _judged(one), *(column.text(one) for column in columns))
+        for one in case.outputs
     ]
+
+
+def _judged(output: OutputVerdict) -> str:
+    if not output.passed:
+        return f"{SIGNS[Outcome.FAILED]} {output.reason}"
+    if output.loose:
+        return f"{SIGNS[Outcome.PASSED]} form alone{f', {output.reason}' if output.reason else ''}"
+    return f"{SIGNS[Outcome.PASSED]} pass"
+
+
+def _channels(verdict: Verdict) -> Markup:
+    """The worst channel of each axis of each output, over all feeds that count."""
+    cells = (
+        (
+            code(one.output),
+            str(one.axis),
+            str(one.channel),
+            ratio(one.sqnr),
+            _times(one.times_floor),
+            figure(one.max_abs),
+            figure(one.allowed),
+            str(one.more),
+        )
+        for one in verdict.channels
+    )
+    head = ("output", ">axis", ">worst channel", ">SQNR", ">of eager's own error", ">max abs",
+            ">roundoff", ">more that are wrong")  # fmt: skip
+    return table(*head, rows=cells)

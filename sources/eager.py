@@ -121,6 +121,16 @@ class Eager:
             self._exact = None
             return None
 
+    def weights(self) -> dict[str, Array]:
+        """The float32 parameters by name, read-only, without a copy where they lie on the CPU."""
+        import torch
+
+        return {
+            name: parameter.detach().cpu().contiguous().numpy()
+            for name, parameter in self._module.named_parameters()
+            if parameter.dtype is torch.float32
+        }
+
     def run_off(self, feed: Feed, share: float, seed: int) -> Outputs:
         """Run one feed with every float weight and input off by `share` of itself, at random.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core.findings import Accuracy
 
 _SHARES = ("top1", "top5")
+_FEW = 10  # samples: below, a bootstrap draws the same ones again and is far too narrow
 
 
 def value_text(accuracy: Accuracy, value: float) -> str:
@@ -52,6 +53,11 @@ def refusal_of(accuracy: Accuracy) -> str:
 
 def doubt_of(accuracy: Accuracy) -> str:
     """What a reader should know of a drop that no gate refuses; empty where it is plain."""
+    if accuracy.samples < _FEW:
+        return (
+            f"{accuracy.samples} labelled samples say next to nothing of {accuracy.metric}: "
+            f"an interval wants {_FEW} and more"
+        )
     told, level = interval_text(accuracy), f"{accuracy.confidence:.0%}"
     if accuracy.max_drop is None:
         if accuracy.low <= 0:

@@ -34,11 +34,7 @@ def paired(eager: Answers, artifact: Answers) -> Paired:
         UsageError: the user's own metric raised, or a relative drop is not defined.
     """
     metric = eager.metric
-    if metric.relative and eager.value == 0:
-        raise UsageError(
-            f"eager's {metric.name} is 0, so a drop relative to it is not defined",
-            hint="give labels that are not eager's own answers, or a metric without `relative`",
-        )
+    check_defined(eager)
     if isinstance(metric, TopK):
         return _of_hits(eager, artifact)
     drop = drop_of(metric, eager.value, artifact.value)
@@ -48,6 +44,19 @@ def paired(eager: Answers, artifact: Answers) -> Paired:
         eager.scores, artifact.scores, lambda one, other: drop_of(metric, one, other)
     )
     return Paired(drop=drop, interval=interval)
+
+
+def check_defined(eager: Answers) -> None:
+    """That a drop from eager's value is defined.
+
+    Raises:
+        UsageError: a drop relative to 0 is not.
+    """
+    if eager.metric.relative and eager.value == 0:
+        raise UsageError(
+            f"eager's {eager.metric.name} is 0, so a drop relative to it is not defined",
+            hint="give labels that are not eager's own answers, or a metric without `relative`",
+        )
 
 
 def drop_of(metric: Metric, eager: float, artifact: float) -> float:

@@ -10,6 +10,7 @@ from ...core.errors import UsageError
 from ...core.findings import WorstFeed
 from ...core.manifest import Manifest
 from ...core.names import unknown
+from ...core.precision import Precision
 from ...core.records import Artifact, Checkpoint
 from ...core.signature import Signature
 from ...validators.feeds import NamedFeed
@@ -25,6 +26,9 @@ from ..subject import Subject, open_subject, read_checkpoint
 from ..worst import read_feed, worst_of
 from .localise import Suspect
 from .localise import worst_of as worst_among
+from .measure import SCALES
+
+_TENFOLD = 20.0  # dB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +97,19 @@ def opened_for(asked: Asked, source: Source | None, moved: Moved) -> tuple[Subje
     if asked.feed is not None:
         return _named(asked.feed, eager, asked.stage), asked.feed
     subject, name, ratio = _searched(asked, eager, lambda feed: feed.basic)
-    if ratio < tolerance_for(asked.suspect.precision).min_sqnr:
+    if ratio < _clearly_wrong(asked.suspect.precision):
         return subject, name
     del subject  # a large model is not held twice
     subject, name, _ = _searched(asked, eager, None)
     return subject, name
+
+
+def _clearly_wrong(precision: Precision) -> float:
+    """In dB: with less than this the artifact is wrong on a feed, and no worse one is looked for.
+
+    The table's limit, or ten times the error that a single layer may have, what is stricter.
+    """
+    return max(tolerance_for(precision).min_sqnr, SCALES[precision].plain - _TENFOLD)
 
 
 def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:

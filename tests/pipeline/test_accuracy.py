@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,6 +29,7 @@ from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
+from modelc.pipeline.weighing import as_weighed
 
 from .conftest import eagerly
 from .test_pending import table
@@ -304,6 +306,74 @@ def test_what_raises_on_labelled_data_is_an_error_and_no_pass(
     assert (verdict.state, manifest.exit_code) == (State.ERROR, 6)
     assert verdict.reason == "on labelled data: out of memory"
     assert not (tmp_path / "out" / "model.fake").exists()
+
+
+OWN = """
+import numpy as np
+
+def strict(predictions, labels):
+    if not np.isfinite(predictions).all():
+        raise ValueError("NaN in the answer")
+    if predictions.max() > 1e6:
+        raise ValueError("too large a score")
+    return float(np.mean(predictions.argmax() == labels))
+
+strict.higher_is_better = True
+strict.per_sample = True
+
+def nothing(predictions, labels):
+    return 0.0
+
+nothing.higher_is_better = True
+nothing.relative = True
+
+strict_of_top = strict
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of metrics; its name begins as that of a metric of ours."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "top_metrics.py").write_text(OWN)
+    monkeypatch.delitem(sys.modules, "top_metrics", raising=False)
+    return "top_metrics"
+
+
+def test_an_error_in_the_users_metric_is_the_users(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path, own: str
+) -> None:
+    large = Changed(subject, lambda _, logits: logits * np.float32(1e9)).run
+    with pytest.raises(UsageError, match=r"fake: .* raised ValueError: too large"):
+        made(digits_source, tmp_path / "out", large, fake, metric=f"{own}:strict")
+    assert not (tmp_path / "out" / "model.fake").exists()
+
+
+def test_nan_is_the_artifacts_fault_though_the_users_metric_raises(
+    digits_source: Source, subject: Subject, fake: Fakes, tmp_path: Path, own: str
+) -> None:
+    broken = Changed(subject, lambda _, logits: logits * np.float32(np.nan)).run
+    manifest = made(digits_source, tmp_path / "out", broken, fake, metric=f"{own}:strict")
+    assert (manifest.verdicts[0].state, manifest.exit_code) == (State.FAILED, 1)
+    assert "NaN or Inf on" in manifest.verdicts[0].reason
+
+
+def test_a_relative_drop_from_nothing_is_told_before_anything_is_made(
+    opened: Any, own: str
+) -> None:
+    with pytest.raises(UsageError, match="is 0, so a drop relative to it is not defined"):
+        opened(measuring(metric=f"{own}:nothing"))
+
+
+def test_classes_are_not_counted_for_a_metric_of_ones_own(
+    opened: Any, own: str, tmp_path: Path
+) -> None:
+    held = np.load(HELD_OUT)
+    folder = tmp_path / "named"
+    for name, x in zip("ab", held["x"], strict=False):
+        (folder / name).mkdir(parents=True)
+        np.save(folder / name / "0.npy", x)
+    assert len(opened(measuring(folder, metric=f"{own}:strict_of_top"))) == 2
 
 
 def test_bad_data_stops_before_anything_is_converted(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import linecache
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
+from modelc.sources.spans import tree_of
 
 NETS = '''
 import math
@@ -283,6 +286,32 @@ def test_it_may_be_accepted_when_it_is_validated(net: OrderOf, tmp_path: Path) -
     again = validate_folder(tmp_path / "out", judging=Judging(accept=order.judging.accept))
     assert again.passed
     assert the_branch(again).accepted
+
+
+def edited(folder: Path, *, text: str) -> None:
+    """The net's file with other text before the branch, as after an edit."""
+    (file,) = folder.glob("branching_*.py")
+    file.write_text(text)
+    linecache.checkcache()
+    tree_of.cache_clear()
+    sys.modules.pop(file.stem, None)
+
+
+def test_moved_lines_are_the_same_branch_time_and_again(net: OrderOf, tmp_path: Path) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    edited(tmp_path, text=f"# moved\n# down\n{NETS}")
+    for _ in range(2):
+        again = validate_folder(tmp_path / "out")
+        assert again.passed, again.verdicts[0].reason
+        assert the_branch(again).line == LINE + 2
+
+
+def test_another_branch_on_an_accepted_line_is_not_accepted(net: OrderOf, tmp_path: Path) -> None:
+    run(net("Gate", "torchscript", capture=Capture.TRACE, accept=f"net.py:{LINE}"))
+    edited(tmp_path, text=NETS.replace("x.abs().max() > 1e8", "x.sum() > 1e9"))
+    found = validate_folder(tmp_path / "out")
+    assert [one.condition for one in found.branches] == ["x.sum() > 1e9"]
+    assert not the_branch(found).accepted
 
 
 def test_validated_from_another_folder_it_is_the_same_branch(

@@ -111,6 +111,7 @@ def test_planted_layers_are_returned_and_most_stay_in_int8(
     assert verdict is not None
     assert verdict.sqnr is not None
     assert verdict.sqnr >= 22.0
+    assert any("held-out samples" in note for note in verdict.notes)
     plain, *_ = artifact.tradeoffs
     assert plain.kept == ()
     assert (plain.sqnr or 0.0) < 3.0

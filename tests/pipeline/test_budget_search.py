@@ -47,6 +47,19 @@ def test_what_is_left_is_predicted_by_the_sum_of_noises() -> None:
     assert ranking.guess(35.0) == 2
 
 
+def test_noise_that_was_counted_twice_keeps_no_more_layers() -> None:
+    """Each layer was measured with its neighbour's tensor: 3 dB too much in all predictions."""
+    bed = Bed([1e-4] * 20, target=30.0)
+    twice = ranked([(2e-4,)] * 20)
+    plain = bed.judge(()).sqnr
+    assert plain is not None
+    assert twice.scaled_to(plain).predicted(twice.order[:8]) == pytest.approx(
+        decibel(12e-4), abs=0.05
+    )
+    assert twice.scaled_to(plain).guess(30.0) == 10 < twice.guess(30.0)
+    assert bed.ranking.scaled_to(plain - 20) is bed.ranking  # noise that no layer has stays unseen
+
+
 def test_two_loud_layers_of_forty_are_found_in_a_few_trials() -> None:
     noise = [1e-6] * 40
     noise[7], noise[23] = 1e-1, 3e-2
@@ -146,15 +159,30 @@ def test_of_many_layers_only_loud_blocks_are_taken_apart() -> None:
     assert runs <= 1 + 16 + 2 * 2 * 5
 
 
-def test_when_time_is_up_what_is_not_measured_comes_last() -> None:
+def cut_short(after: int, noise: Callable[[int], float], count: int = 512) -> Ranking:
+    """The ranking when there is time for so many runs."""
     measured: list[tuple[int, ...]] = []
 
     def measure(layers: tuple[int, ...]) -> Noise:
         measured.append(layers)
-        return (float(len(layers)),)
+        return (sum(map(noise, layers)),)
 
-    found = noises(160, measure, allowed=1e-3, more=lambda: len(measured) < 3)
-    assert len(measured) <= 4
-    assert found[0][0] > 0
-    assert found[-1] == (0.0,)
-    assert ranked(found).order[-1] > 10
+    found = noises(count, measure, allowed=1e-6, more=lambda: len(measured) < after)
+    assert len(measured) <= after + 1
+    return ranked(found)
+
+
+def test_when_time_is_short_the_loudest_block_is_taken_apart_first() -> None:
+    ranking = cut_short(1 + 16 + 10, lambda layer: 1e-2 if layer == 444 else 1e-4)
+    assert ranking.order[0] == 444
+
+
+def test_what_was_not_measured_shares_the_noise_that_is_left() -> None:
+    ranking = cut_short(3, lambda layer: 1e-4 if layer >= 64 else 1e-6)
+    assert min(ranking.order[:400]) >= 64
+    assert ranking.predicted(()) == pytest.approx(decibel(448e-4 + 64e-6), abs=0.01)
+
+
+def test_few_layers_not_measured_in_time_come_last() -> None:
+    ranking = cut_short(3, lambda _: 1e-4, count=10)
+    assert set(ranking.order[:3]) == {0, 1, 2}

@@ -102,3 +102,19 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(
     (tmp_path / FILE).write_text(text)
     with pytest.raises(UsageError, match="outside its folder"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["artifact", "verdict", "worst"])
+def test_a_manifest_whose_names_lead_out_of_its_folder_is_refused(
+    document: dict[str, Any], tmp_path: Path, part: str
+) -> None:
+    wrong = json.loads(json.dumps(document))
+    if part == "artifact":
+        wrong["artifacts"][0]["name"] = "../../theirs"
+    elif part == "verdict":
+        wrong["verdicts"][0]["artifact"] = "../../theirs"
+    else:
+        wrong["verdicts"][0]["worst"]["file"] = "/etc/theirs.npz"
+    (tmp_path / FILE).write_text(json.dumps(wrong))
+    with pytest.raises(UsageError, match="outside its folder"):
+        read_manifest(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.events import Event, Started
-from modelc.core.manifest import Manifest
+from modelc.core.manifest import Failure, Manifest
 from modelc.core.precision import Precision
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
@@ -19,6 +19,7 @@ from modelc.pipeline.order import Judging, Order
 from modelc.pipeline.recorded import Moved
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
 
 Orders = Callable[..., Order]
 
@@ -231,3 +232,33 @@ def test_a_folder_without_a_manifest_is_a_usage_error(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         validate_folder(tmp_path / "absent")
+
+
+def test_what_is_held_to_another_precision_is_so_again(digits_copy: Path) -> None:
+    """As an engine that uses TF32: values beyond what is declared are not judged in it."""
+    manifest = read(digits_copy)
+    artifacts = tuple(
+        replace(a, judged_as=Precision.FP16) if a.name == "onnx" else a for a in manifest.artifacts
+    )
+    write_manifest(replace(manifest, artifacts=artifacts), digits_copy)
+    done = validate_folder(digits_copy)
+    loose = {v.artifact for v in done.verdicts if any(o.loose for o in v.outputs)}
+    assert "onnx" in loose
+    assert "torchscript" not in loose
+    one = validate_file(digits_copy / "model.onnx")
+    assert any(o.loose for o in one.outputs)
+
+
+def test_what_was_never_made_is_no_success_of_the_rest(proven: Path) -> None:
+    failure = Failure(step="onnx", message="refused", hint="none", exit_code=5)
+    write_manifest(replace(read(proven), failures=(failure,)), proven)
+    again = validate_folder(proven)
+    assert again.failures == (failure,)
+    assert again.exit_code == 5
+    assert not again.passed
+
+
+def test_what_could_not_be_judged_before_and_can_be_now_is_no_failure(proven: Path) -> None:
+    failure = Failure(step="torchscript", message="not judged here", hint="none", exit_code=4)
+    write_manifest(replace(read(proven), failures=(failure,)), proven)
+    assert validate_folder(proven).exit_code == 0

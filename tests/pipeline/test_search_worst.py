@@ -24,6 +24,7 @@ from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
+from modelc.pipeline.worst import as_searched, save_feed
 
 from .conftest import eagerly
 
@@ -125,6 +126,50 @@ def test_the_replay_of_a_passed_artifact_shows_the_same_figures(
     (shown,) = again.feeds
     assert figures(again, shown) == figures(verdict, worst.feed)
     assert again.headroom == worst.headroom
+
+
+@pytest.fixture
+def found(exported_digits: Path, tmp_path: Path) -> WorstFeed:
+    """A feed that a search found, on record in a copy of an output folder at `tmp_path/out`."""
+    out = tmp_path / "out"
+    shutil.copytree(exported_digits, out)
+    manifest = read_manifest(out)
+    assert manifest is not None
+    images = np.random.default_rng(7).uniform(0, 1, (3, 1, 8, 8)).astype(np.float32)
+    save_feed({"x": images}, out / "worst/onnx.npz")
+    worst = WorstFeed(feed="search-7", output="output", headroom=1.0, file="worst/onnx.npz",
+                      replay="", searched=9, seed=0, seconds=1.5, before=3.0)  # fmt: skip
+    verdicts = (replace(v, worst=worst if v.artifact == "onnx" else v.worst)
+                for v in manifest.verdicts)  # fmt: skip
+    checkpoint = (exported_digits / manifest.checkpoint.path).resolve()
+    manifest = replace(manifest, checkpoint=replace(manifest.checkpoint, path=str(checkpoint)))
+    write_manifest(replace(manifest, verdicts=tuple(verdicts)), out)
+    return worst
+
+
+def test_a_file_is_judged_on_what_a_search_found(found: WorstFeed, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert found.feed in validate_file(out / "model.onnx").feeds
+    replayed = validate_file(out / "model.onnx", replay=out / found.file)
+    assert replayed.feeds == (found.feed,), "it is not judged on it twice"
+
+
+def test_that_a_found_feed_is_gone_is_told(found: WorstFeed, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / found.file).unlink()
+    note = f"{found.feed}, which an earlier search found, is not judged on: no {found.file}"
+    assert note in validate_file(out / "model.onnx").notes
+    verdict = validate_folder(out).verdict_of("onnx")
+    assert verdict is not None
+    assert note in verdict.notes
+
+
+def test_how_a_search_found_it_stays_on_record(found: WorstFeed, tmp_path: Path) -> None:
+    verdict = validate_file(tmp_path / "out/model.onnx")
+    same = replace(found, searched=0, seconds=0.0, before=None)
+    assert as_searched(replace(verdict, worst=same), found).worst == found
+    other = replace(same, feed="max")
+    assert as_searched(replace(verdict, worst=other), found).worst == other
 
 
 @pytest.fixture

@@ -256,3 +256,23 @@ def test_a_comparison_can_be_written_as_json(full: Manifest) -> None:
 
     found = json.loads(msgspec.json.encode(compare(full, full)))
     assert {one["change"] for one in found["measures"]} == {"same"}
+
+
+def test_what_a_search_found_is_no_regression(full: Manifest) -> None:
+    worst = replace(full.verdicts[0].outputs[0], feed="search-7", sqnr=60.0, headroom=0.5)
+    searched = with_verdict(full, 0, lambda v: replace(v, outputs=(*v.outputs, worst)))
+    assert changed(compare(full, searched)) == {}
+    plain = with_verdict(full, 0, lambda v: replace(v, outputs=(*v.outputs, replace(
+        worst, feed="opt-2"))))  # fmt: skip
+    assert changed(compare(full, plain)) == {}, "a feed that only one of them has"
+
+
+def test_runs_without_a_feed_in_common_are_not_ranked(full: Manifest) -> None:
+    def elsewhere(verdict: Verdict) -> Verdict:
+        outputs = (replace(o, feed=f"other-{o.feed}", sqnr=20.0) for o in verdict.outputs)
+        return replace(verdict, outputs=tuple(outputs))
+
+    comparison = compare(full, with_verdict(full, 0, elsewhere))
+    name = full.verdicts[0].artifact
+    told = [m for m in comparison.measures if m.artifact == name and m.measure == "SQNR"]
+    assert [(m.change, m.why) for m in told] == [(Change.TOLD, "judged on other feeds")]

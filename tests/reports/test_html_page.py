@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from modelc.core.manifest import Manifest
+from modelc.core.verdict import ChannelVerdict
 from modelc.reports import html_page
 
 VOID = {"meta", "br", "col", "hr"}
@@ -182,9 +183,23 @@ def test_the_order_is_written_as_a_command(full: Manifest) -> None:
     command = (
         "modelc export models/digits.safetensors --model nets.digits:build --model-arg 'depth=2 3' "
         "--inputs models/samples.npz --to onnx:fp32 --to onnx:int8 "
-        "--input 'x:float32[batch=1..8,64]' --seed 3 -o out"
+        "--input 'x:float32[batch=1..8,64]' --feeds 5 --seed 3 -o out"
     )
     assert command in shown
+
+
+def test_the_command_has_all_that_the_order_said_of_the_verdict(full: Manifest) -> None:
+    said = {"min_sqnr": "43", "search": "20", "budget": "1", "data": "../held.npz",
+            "preprocess": "resize=8x8,scale=1/255", "max_drop": "0.005",
+            "tolerance": "min-cosine=0.9 logits:rtol=0.01",
+            "accept_branch": "gate.py:24"}  # fmt: skip
+    shown = " ".join(Page(html_page.render(replace(full, order={**full.order, **said}))).text)
+    for words in (
+        "--min-sqnr 43", "--search 20", "--budget 1", "--data ../held.npz", "--max-drop 0.005",
+        "--preprocess resize=8x8,scale=1/255", "--accept-branch gate.py:24",
+        "--tolerance min-cosine=0.9 --tolerance logits:rtol=0.01",
+    ):  # fmt: skip
+        assert words in shown, words
 
 
 def test_a_section_without_content_is_left_out(made: Callable[[str], Manifest]) -> None:
@@ -237,3 +252,28 @@ def test_odd_figures_do_not_break_a_chart(full: Manifest, value: float) -> None:
     drawn = html[html.index('class="chart"') : html.index("last layer")]
     assert not re.search(r'"[^"]*(nan|inf)', drawn)
     assert "M" in drawn
+
+
+def test_agreement_and_channels_are_shown_where_they_were_measured(full: Manifest) -> None:
+    plain = html_page.render(full)
+    assert "same top-1" not in plain
+    assert "Worst channels" not in plain
+    first = full.verdicts[0]
+    output = replace(first.outputs[0], top1_agreement=0.9876, top5_agreement=1.0, rows=81,
+                     times_floor=1.25)  # fmt: skip
+    channel = ChannelVerdict(output=output.output, axis=1, channel=17, sqnr=88.8, max_abs=3e-6,
+                             allowed=1e-6, more=2, times_floor=4.5)  # fmt: skip
+    verdict = replace(first, outputs=(output, *first.outputs[1:]), channels=(channel,))
+    page = html_page.render(replace(full, verdicts=(verdict, *full.verdicts[1:])))
+    for text in ("same top-1", "98.76%", "100.00%", "1.25 x", "Worst channels", "88.8 dB", "4.5 x"):
+        assert text in page, text
+
+
+def test_a_feed_that_does_not_count_is_not_shown_as_a_pass(full: Manifest) -> None:
+    first = full.verdicts[0]
+    reason = "does not count: SQNR 3 dB < 40"
+    loose = replace(first.outputs[0], loose=True, reason=reason)
+    page = html_page.render(
+        replace(full, verdicts=(replace(first, outputs=(loose,)), *full.verdicts[1:]))
+    )
+    assert f"form alone, {reason.replace('<', '&lt;')}" in page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -119,3 +121,17 @@ def test_any_input_can_be_climbed(text: str) -> None:
     _, tried = climbed(signature_of(text), flat, steps=60)
     dtypes = {feed.arrays["x"].dtype for feed in tried}
     assert dtypes == {np.dtype(text.split(":")[1].split("[", maxsplit=1)[0])}
+
+
+def test_a_feed_that_an_earlier_climb_found_keeps_its_name_for_itself() -> None:
+    signature = signature_of("x:float32[batch=1..4,8]")
+    drawer = Drawer.of(signature, 0, None)
+    found = replace(draw_feeds(signature)[1], name="search-3")
+    tried: list[str] = []
+
+    def score(feed: NamedFeed) -> float:
+        tried.append(feed.name)
+        return 10.0
+
+    climb([Point(feed=found, headroom=1.0)], drawer, score, more=lambda done: done < 5)
+    assert tried == ["search-1", "search-2", "search-3+", "search-4", "search-5"]

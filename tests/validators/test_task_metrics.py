@@ -9,6 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from modelc.core.errors import UsageError
+from modelc.core.findings import Accuracy
+from modelc.validators.accuracy_text import doubt_of
 from modelc.validators.answers import Answers, metric_named
 from modelc.validators.pairing import differing, near_chance, newly_broken, paired
 from modelc.validators.task_metrics import LabelFaultError
@@ -230,3 +232,17 @@ def test_a_metric_that_cannot_be_used_is_told_in_one_line(found: object, words: 
 def test_an_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="unknown metric 'top2'"):
         metric_named("top2", no_load)
+
+
+@pytest.mark.parametrize(("count", "few"), [(1, True), (9, True), (10, False)])
+def test_a_handful_of_samples_is_said_to_be_none(count: int, few: bool) -> None:
+    """A bootstrap of one sample has no width, and would count as proof."""
+    found = paired(answered("mse", [[1.0]] * count, [[0.0]] * count),
+                   answered("mse", [[1.01]] * count, [[0.0]] * count))  # fmt: skip
+    accuracy = Accuracy(
+        metric="mse", higher_is_better=False, samples=count, eager=1.0, artifact=1.0201,
+        drop=found.drop, low=found.interval.low, high=found.interval.high, confidence=0.95,
+        method=found.interval.method, max_drop=0.05, relative=True,
+    )  # fmt: skip
+    assert accuracy.passed
+    assert ("say next to nothing" in doubt_of(accuracy)) == few

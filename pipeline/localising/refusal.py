@@ -1,0 +1,146 @@
+"""Names the guilty layer of an artifact that a run has just refused, in a bounded time."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...core.contract import Target
+from ...core.errors import ModelcError, UsageError
+from ...core.findings import Layer, Localisation
+from ...core.manifest import Manifest
+from ...core.probe import Probed
+from ...core.records import Artifact
+from ...core.verdict import OutputVerdict, State, Verdict
+from ...sources.branches import shortest
+from ...validators.compare import VALUES
+from ...validators.judge import Reference
+from ..manifest_file import write_manifest
+from ..replaying import with_feed
+from ..stage import Stage
+from ..subject import Subject
+from ..worst import read_feed
+from .localise import Suspect, locate
+
+LIMIT = 60.0  # seconds: as long as a validation of a BERT of 110 million parameters on two cores
+_RUNS = 10  # of the whole model, that a look at one without suspects takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Where an artifact was refused: eager, its held-out samples, the output folder, the stage.
+
+    `seconds` is how long may be looked; no run begins later than that.
+    """
+
+    subject: Subject
+    stage: Stage
+    folder: Path
+    held_out: tuple[Reference, ...] = ()
+    seconds: float = LIMIT
+
+
+def with_guilty(manifest: Manifest, name: str, target: Target, scene: Scene) -> Manifest:
+    """The manifest, written, with the guilty layer of the artifact of that name.
+
+    The same manifest where the artifact was not refused by its values, or cannot be looked into.
+    Whatever goes wrong on the way is a note: the verdict stands as it is.
+    """
+    artifact = next((one for one in manifest.artifacts if one.name == name), None)
+    verdict = manifest.verdict_of(name)
+    if artifact is None or verdict is None or not isinstance(target, Probed):
+        return manifest
+    wrong = wrong_by_value(verdict)
+    if not wrong:
+        return manifest
+    found = _found(artifact, verdict, wrong, target, scene)
+    if found is None:
+        return manifest
+    others = tuple(one for one in manifest.localisations if one.artifact != name)
+    now = replace(manifest, localisations=(*others, found))
+    write_manifest(now, scene.folder)
+    return now
+
+
+def wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
+    """What was judged wrong by its values, the worst first; empty where other things are wrong."""
+    if verdict.state is not State.FAILED:
+        return ()
+    wrong = [
+        one
+        for one in verdict.outputs
+        if not (one.passed or one.loose) and one.form_kind in ("", VALUES)
+    ]
+    return tuple(sorted(wrong, key=_room))
+
+
+def _room(output: OutputVerdict) -> float:
+    return -math.inf if output.headroom is None else output.headroom
+
+
+def _found(
+    artifact: Artifact,
+    verdict: Verdict,
+    wrong: Sequence[OutputVerdict],
+    target: Probed,
+    scene: Scene,
+) -> Localisation | None:
+    """What the look gives, told in a line; None where there is no look, told why."""
+    path = scene.folder / artifact.files[0].name
+    command = shlex.join(["modelc", "debug", str(path)])
+    once = verdict.seconds / max(len(verdict.feeds), 1)
+    if _RUNS * once > scene.seconds:
+        scene.stage.note(f"the guilty layer of {artifact.name} is looked for by {command}")
+        return None
+    suspect = Suspect(name=artifact.name, path=path, target=target, precision=artifact.precision)
+    end = time.monotonic() + scene.seconds
+    try:
+        subject, feed = _on_worst(verdict, wrong, scene)
+        found = locate(
+            suspect, subject, scene.stage, feed=feed, more=lambda: time.monotonic() < end
+        )
+    except ModelcError as error:
+        scene.stage.note(f"the guilty layer of {artifact.name} was not found: {error.message}")
+        return None
+    scene.stage.note(f"{_told(found)}; more: {command}", warning=True)
+    return found
+
+
+def _on_worst(
+    verdict: Verdict, wrong: Sequence[OutputVerdict], scene: Scene
+) -> tuple[Subject, str]:
+    """The subject with the worst feed among its references, and the feed's name.
+
+    Raises:
+        UsageError: the feed that a search found was not kept, or cannot be read.
+    """
+    worst = verdict.worst
+    references = {one.feed.name: one for one in (*scene.subject.references, *scene.held_out)}
+    for output in wrong:
+        if output.feed in references:
+            one = replace(scene.subject, references=(references[output.feed],))
+            return one, output.feed
+        if worst is not None and worst.feed == output.feed:
+            feed = read_feed(scene.folder / worst.file)
+            return with_feed(scene.subject, scene.held_out, feed, name=worst.feed)
+    raise UsageError(
+        f"none of the feeds it is wrong on was kept ({', '.join(one.feed for one in wrong)})",
+        hint="look with modelc debug",
+    )
+
+
+def _told(found: Localisation) -> str:
+    if not found.guilty:
+        told = (f"no layer of {found.artifact} is wrong by itself", *found.notes)
+        return "; ".join(told)
+    layer = found.layers[0]
+    cause = found.cause or "the cause was not found"
+    return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_place(layer)}: {cause}"
+
+
+def _place(layer: Layer) -> str:
+    return f" at {shortest(layer.file)}:{layer.line}" if layer.file else ""

@@ -1,0 +1,86 @@
+"""A weight with some elements altered is found among the constants; what is folded is not one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from modelc.validators.weights import altered_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+RNG = np.random.default_rng(4)
+WEIGHT = RNG.standard_normal((20, 30)).astype(np.float32)
+OTHER = RNG.standard_normal((20, 30)).astype(np.float32)
+BIAS = RNG.standard_normal(20).astype(np.float32)
+STATE = {"layer.weight": WEIGHT, "other.weight": OTHER, "layer.bias": BIAS}
+
+
+def altered(array: Array, times: float = 1.001) -> Array:
+    copy = array.copy()
+    copy.flat[7] *= np.float32(times)
+    return copy
+
+
+def test_weights_as_they_are_and_turned_over_are_right() -> None:
+    assert altered_weights(STATE, [WEIGHT.T, OTHER, BIAS]) == ()
+    assert altered_weights(STATE, [np.ascontiguousarray(WEIGHT.T), OTHER.reshape(-1), BIAS]) == ()
+
+
+@pytest.mark.parametrize("times", [1.1, 1.01, 1.001, 1.00001, -1.0])
+@pytest.mark.parametrize("turn", [lambda a: a, lambda a: np.ascontiguousarray(a.T)])
+def test_one_element_that_is_off_is_named(times: float, turn: Callable[[Array], Array]) -> None:
+    (told,) = altered_weights(STATE, [turn(altered(WEIGHT, times)), OTHER, BIAS])
+    assert told.startswith("the weight layer.weight is not the checkpoint's: 1 of 600 elements")
+    assert f"instead of {WEIGHT.flat[7]:.7g}" in told
+
+
+def test_one_element_of_a_bias_that_is_off_is_named() -> None:
+    (told,) = altered_weights(STATE, [WEIGHT, OTHER, altered(BIAS)])
+    assert "layer.bias" in told
+    assert "1 of 20 elements" in told
+
+
+def test_a_fold_into_rows_or_columns_is_none() -> None:
+    rows, columns = WEIGHT.copy(), WEIGHT.copy()
+    rows[3] *= np.float32(1.5)
+    columns[:, 4] *= np.float32(1.5)
+    scaled = WEIGHT * RNG.standard_normal((20, 1)).astype(np.float32)
+    for constant in (rows, columns, scaled, WEIGHT * np.float32(1.01)):
+        assert altered_weights(STATE, [constant, OTHER, BIAS]) == ()
+
+
+def test_rounding_and_flushed_denormals_are_none() -> None:
+    ulp = WEIGHT.copy()
+    ulp.flat[::50] = np.nextafter(ulp.flat[::50], np.float32(9))
+    assert altered_weights(STATE, [ulp, OTHER, BIAS]) == ()
+    small = WEIGHT.copy()
+    small[0, 0] = 1e-40
+    flushed = small.copy()
+    flushed[0, 0] = 0
+    assert altered_weights({"w": small}, [flushed]) == ()
+
+
+def test_weights_that_are_split_joined_or_gone_say_nothing() -> None:
+    assert altered_weights(STATE, [WEIGHT[:10], WEIGHT[10:], np.vstack([OTHER, WEIGHT])]) == ()
+    assert altered_weights(STATE, []) == ()
+
+
+def test_zeros_make_no_two_weights_alike() -> None:
+    one, two = np.zeros((2, 40, 40), np.float32)
+    one[0, :9] = 1.5
+    two[0, :9] = 2.5
+    assert altered_weights({"one": one}, [two]) == ()
+
+
+def test_a_twin_of_another_weight_is_not_taken_for_it() -> None:
+    twin = altered(WEIGHT)
+    state = {"layer.weight": WEIGHT, "twin.weight": twin}
+    assert altered_weights(state, [WEIGHT, twin]) == ()

@@ -1,0 +1,122 @@
+"""The checkpoint's weights beside an artifact's constants: one of many that was altered.
+
+A weight that is off by a thousandth in a large layer moves the outputs by less than roundoff, and
+no comparison of outputs finds it. The constants themselves do: a good fp32 conversion keeps a
+weight bit for bit, turned over or not, or folds another constant into it, which changes whole rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ..core.contract import Array
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LEAST = 16  # elements: smaller constants are alike by chance
+_ALIKE = 0.9  # of the elements that are not zero are equal: it is that weight, altered
+_ROUNDED = 1e-6  # of an element: eight units in the last place, which another rounding explains
+_TINY = 1e-30  # denormals are flushed to zero by some runtimes
+_MATRIX = 2  # dims
+
+
+def altered_weights(weights: Mapping[str, Array], constants: Iterable[Array]) -> tuple[str, ...]:
+    """What is wrong with constants that are a weight but for some elements.
+
+    A weight that has no constant alike was folded, split or left out: nothing is said of it, nor
+    where what differs are whole rows or whole columns, as after a fold. The outputs tell of those.
+
+    Args:
+        weights: float32 arrays of the checkpoint by name; those below 16 elements are left out.
+        constants: float32 arrays of the artifact, in any order; read once.
+    """
+    known = {name: array for name, array in weights.items() if array.size >= LEAST}
+    digests = {d: name for name, array in known.items() for d in _digests(array)}
+    found: set[str] = set()
+    sizes = {array.size for array in known.values()}
+    left: list[Array] = []
+    for constant in constants:
+        name = digests.get(_digest(constant))
+        if name is not None:
+            found.add(name)
+        elif constant.size in sizes:
+            left.append(constant)
+    same = {d for name in found for d in _digests(known[name])}
+    missing = {
+        name: array
+        for name, array in known.items()
+        if name not in found and same.isdisjoint(_digests(array))
+    }
+    told = (_told(name, array, left) for name, array in missing.items())
+    return tuple(text for text in told if text)
+
+
+def _digests(array: Array) -> tuple[bytes, ...]:
+    """Of the weight as it is and turned over."""
+    if array.ndim != _MATRIX:
+        return (_digest(array),)
+    return _digest(array), _digest(array.T)
+
+
+def _digest(array: Array) -> bytes:
+    import numpy as np
+
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).digest()
+
+
+def _told(name: str, weight: Array, constants: Iterable[Array]) -> str:
+    """The constant that is this weight but for some elements, in words; empty if there is none."""
+    turned = [weight, weight.T] if weight.ndim == _MATRIX else [weight]
+    for constant in constants:
+        for wanted in turned:
+            if constant.size != wanted.size or constant.shape[-1:] != wanted.shape[-1:]:
+                continue
+            off = _off(wanted, constant.reshape(wanted.shape))
+            if off is not None:
+                return _difference(name, wanted, constant.reshape(wanted.shape), off)
+    return ""
+
+
+def _off(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
+    """Where the two differ, if they are one weight with some elements altered."""
+    import numpy as np
+
+    alive = (np.abs(wanted) > _TINY) | (np.abs(found) > _TINY)
+    differs = alive & (wanted != found)
+    if not differs.any() or differs.sum() > (1 - _ALIKE) * alive.sum():
+        return None
+    sizes = np.maximum(np.abs(wanted), np.abs(found))
+    off: NDArray[np.bool_] = differs & (np.abs(wanted - found) > _ROUNDED * sizes)
+    if not np.isfinite(found).all() or not np.isfinite(wanted).all():
+        return None
+    if not off.any() or _is_folded(off, alive):
+        return None
+    return off
+
+
+def _is_folded(off: NDArray[np.bool_], alive: NDArray[np.bool_]) -> bool:
+    """Whether what differs are whole rows, or whole columns, of a weight with several."""
+    if off.ndim < _MATRIX:
+        return False
+    rows, living = off.reshape(len(off), -1), alive.reshape(len(off), -1)
+    for one, all_of_it in ((rows, living), (rows.T, living.T)):
+        touched = one.any(axis=1)
+        if one.shape[1] > 1 and (one[touched] == all_of_it[touched]).all():
+            return True
+    return False
+
+
+def _difference(name: str, wanted: Array, found: Array, off: NDArray[np.bool_]) -> str:
+    import numpy as np
+
+    gap = np.where(off, np.abs(wanted - found), 0)
+    where = np.unravel_index(int(gap.argmax()), gap.shape)
+    return (
+        f"the weight {name} is not the checkpoint's: {int(off.sum())} of {wanted.size} elements "
+        f"differ, by up to {float(gap[where]):.3g} "
+        f"({float(found[where]):.7g} instead of {float(wanted[where]):.7g})"
+    )
