@@ -123,12 +123,9 @@ def build_trt(
     )  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports = r.formats_of(report)
-    finishes = (path / FILE).is_file()
-    measuring = a.measuring_of(
-        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
-        calibrates=not finishes,
-    )  # fmt: skip
-    if finishes:
+    measuring = a.measuring_of(data, metric, max_drop, label=label, output=metric_output,
+        preprocess=preprocess, calibrates=not (path / FILE).is_file())  # fmt: skip
+    if (path / FILE).is_file():
         o.refuse_others(
             context, _WITH_FOLDER, f"with the folder {path}: its steps are on record",
             f"finish it: modelc build-trt {path}; or give a checkpoint",

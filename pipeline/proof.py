@@ -11,11 +11,11 @@ from ..converters.registry import deferred
 from ..core.contract import Runner, Target, Weighted
 from ..core.precision import Precision
 from ..core.signature import Signature
-from ..core.verdict import Verdict
+from ..core.verdict import Tolerance, Verdict
 from ..validators.judge import Reference, Reply, judge
 from ..validators.weights import altered_weights
-from .beyond import Evidence, beyond_of, reply_of
-from .float64 import doubted, float64_notes, with_float64, with_more_noise
+from .beyond import Evidence, beyond_of, reply_of, second_look
+from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
 from .searching import searched
@@ -73,47 +73,26 @@ def prove(
     references = (*subject.references, *held_out)
     if tolerance.floor_factor is not None:
         references = with_float64(references, subject, stage)
-    device = judging.device_for(candidate.target)
     beyond = beyond_of(references, candidate.precision)
-    loose = loose_feeds(subject, held_out) | beyond
+    case = _Case(
+        candidate=candidate,
+        subject=subject,
+        tolerance=tolerance,
+        device=judging.device_for(candidate.target),
+        loose=loose_feeds(subject, held_out) | beyond,
+    )
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
-        with candidate.open(device, subject.signature) as runner:
-            taken = runner.inputs
-            replies = _replies(runner, references, lambda done, n: stage.advance(title, done, n))
-
-        def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
-            return judge(
-                artifact=candidate.name,
-                references=references,
-                replies=replies,
-                tolerance=tolerance,
-                device=device,
-                artifact_inputs=taken,
-                signature=subject.signature,
-                loose=loose,
-                by_channel=candidate.precision is not Precision.INT8,
-            )
-
-        evidence = Evidence(
-            references=references,
-            replies=tuple(with_undecided(references, replies, candidate.precision, subject)),
-            precision=candidate.precision,
-            judge_on=judge_on,
-            loose=loose,
-        )
-        evidence, verdict = _judged(evidence, subject)
-        notes = (
-            *float64_notes(subject, tolerance),
-            *verdict.notes,
-            *notes_on(verdict, held_out, beyond),
-        )
+        asked = case.ask(references, lambda done, total: stage.advance(title, done, total))
+        evidence, verdict = second_look(asked, subject)
+        notes = notes_on(verdict, held_out, beyond)
+        notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)
     found = searched(
         evidence,
         verdict,
-        opened=lambda: candidate.open(device, subject.signature),
+        opened=lambda: candidate.open(case.device, subject.signature),
         judging=judging,
         subject=subject,
         stage=stage,
@@ -123,26 +102,48 @@ def prove(
     return with_search(keep_worst(found.verdict, found.evidence, candidate.aside), found)
 
 
-def _replies(
-    runner: Runner, references: Sequence[Reference], advance: Callable[[int, int], None]
-) -> list[Reply]:
-    """What the artifact says on every feed."""
-    replies: list[Reply] = []
-    for done, reference in enumerate(references, start=1):
-        replies.append(reply_of(runner, reference))
-        advance(done, len(references))
-    return replies
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A candidate and what it is held to."""
 
+    candidate: Candidate
+    subject: Subject
+    tolerance: Tolerance
+    device: str
+    loose: frozenset[str]
 
-def _judged(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck may have refused it, that of a second look."""
-    verdict = evidence.verdict()
-    feeds = doubted(verdict)
-    if not feeds:
-        return evidence, verdict
-    references = with_more_noise(evidence.references, feeds, subject)
-    evidence = replace(evidence, references=references)
-    return evidence, evidence.verdict()
+    def ask(
+        self, references: tuple[Reference, ...], advance: Callable[[int, int], None]
+    ) -> Evidence:
+        """Run it on every feed."""
+        precision = self.candidate.precision
+        replies: list[Reply] = []
+        with self.candidate.open(self.device, self.subject.signature) as runner:
+            taken = runner.inputs
+            for done, reference in enumerate(references, start=1):
+                replies.append(reply_of(runner, reference))
+                advance(done, len(references))
+
+        def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+            return judge(
+                artifact=self.candidate.name,
+                references=references,
+                replies=replies,
+                tolerance=self.tolerance,
+                device=self.device,
+                artifact_inputs=taken,
+                signature=self.subject.signature,
+                loose=self.loose,
+                by_channel=precision is not Precision.INT8,
+            )
+
+        return Evidence(
+            references=references,
+            replies=tuple(with_undecided(references, replies, precision, self.subject)),
+            precision=precision,
+            judge_on=judge_on,
+            loose=self.loose,
+        )
 
 
 def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> Verdict:

@@ -39,7 +39,7 @@ from .recorded import (
 from .replaying import missing_found, with_found
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
-from .weighing import weighed_again, with_recorded_images
+from .weighing import as_weighed, weighed_again, with_recorded_images
 from .worst import as_searched, place_worst, worst_of
 
 
@@ -150,7 +150,7 @@ class _Again:
     def weighed(self, verdict: Verdict, targets: tuple[Target, ...]) -> tuple[Artifact, Verdict]:
         """The artifact with its accuracy measured anew, where there is labelled data."""
         if self.labelled is None:
-            return self.artifact, verdict
+            return self.artifact, as_weighed(verdict, self.artifact.accuracy)
         candidate = _candidate(self.artifact, self.folder, targets)
         candidate = replace(candidate, settings=self.settings)
         return weighed_again(self.artifact, candidate, verdict, self.labelled, self.stage)

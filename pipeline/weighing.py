@@ -75,7 +75,7 @@ def within_recorded(labelled: LabelledFeeds, then: Accuracy | None) -> LabelledF
 
 def as_weighed(verdict: Verdict, then: Accuracy | None) -> Verdict:
     """The verdict on an unchanged file whose recorded accuracy its gate refuses, if it does."""
-    refusal = "" if then is None else refusal_of(then)
+    refusal = "" if then is None or not verdict.outputs else refusal_of(then)
     return verdict.refused(refusal) if refusal else verdict
 
 
