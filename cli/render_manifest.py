@@ -54,6 +54,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     _tell_calibration(console, shown)
     for artifact in shown:
         _explain(console, artifact, manifest.verdict_of(artifact.name))
+        _tell_guilty(console, artifact, manifest, out)
     _tell_notes(console, manifest, shown)
     _tell_warned(console, manifest, shown)
     for failure in manifest.failures:
@@ -193,6 +194,18 @@ def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> N
         say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
     if artifact.rejected:
         say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
+
+
+def _tell_guilty(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
+    """The layer that a refused artifact goes wrong in, and the command that says more."""
+    from ..pipeline.localising.refusal import tell_guilty
+
+    found = next((one for one in manifest.localisations if one.artifact == artifact.name), None)
+    if found is None or not found.guilty or not artifact.rejected:
+        return
+    command = f"modelc debug {quote(f'{out}/{artifact.files[0].name}')}"
+    say(console, f"  [bold]{escape(tell_guilty(found))}[/]")
+    say(console, f"  [dim]more: {escape(command)}[/]")
 
 
 def _tell_notes(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..converters.registry import deferred
 from ..core.contract import Runner, Target, Weighted
@@ -20,11 +19,9 @@ from .held_out import loose_feeds, notes_on
 from .order import Judging
 from .searching import searched
 from .stage import Stage
+from .subject import Subject
 from .undecided import with_undecided
 from .worst import keep_worst, with_search
-
-if TYPE_CHECKING:
-    from .subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
 _PAIRS = 4
-# What weights and inputs are off by, as a share of themselves: about what each precision's rounding
-# does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves; 8 bits leave
-# some 20 dB).
+# What weights and inputs are off by, as a share of themselves: about what each precision's
+# rounding does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves;
+# 8 bits leave some 20 dB).
 _SHARES = {
     Precision.FP32: 2e-6,
     Precision.FP16: 1e-3,

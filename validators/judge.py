@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Reference", "Reply", "judge"]
 
+_MOST = 1e30  # times the floor: a number that JSON can hold
+
 
 def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what is asked of both
     *,
@@ -139,7 +141,8 @@ def _with_floor(output: OutputVerdict, floors: Floors) -> OutputVerdict:
     found = floors.feeds.get(output.feed)
     if found is None:
         return output
-    return replace(output, floor=found.floor, times_floor=0.0 if output.exact else found.times)
+    times = 0.0 if output.exact else min(found.times, _MOST)
+    return replace(output, floor=found.floor, times_floor=times)
 
 
 def _refuse_bugs(

@@ -165,7 +165,7 @@ class _Sums:
     rows: int = 0
     agreeing: int = 0
     among: int = 0
-    margins: list[NDArray[np.float64]] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
     related: int = 0
     nonfinite_eager: int = 0
     nonfinite_artifact: int = 0
@@ -215,7 +215,7 @@ class _Sums:
         if len(missed):
             largest = eager[missed, best[missed]].astype(np.float64)
             with np.errstate(invalid="ignore"):  # Inf - Inf: NaN, which is no tie
-                self.margins.append(largest - eager[missed, theirs[missed]])
+                self.margins += (largest - eager[missed, theirs[missed]]).tolist()
         if eager.shape[-1] >= _TOP_FROM:
             first, second = (
                 np.argpartition(-a, _TOP, axis=-1)[:, :_TOP] for a in (eager, artifact)
@@ -224,7 +224,7 @@ class _Sums:
 
     def _ties(self, rms: float) -> int:
         """Rows whose largest element is elsewhere by less than the errors explain."""
-        return sum(int((margin <= _TIE * rms).sum()) for margin in self.margins)
+        return sum(margin <= _TIE * rms for margin in self.margins)
 
     def _sum(self, truth: NDArray[np.float64], answer: NDArray[np.float64]) -> None:
         """Add the sums over 1-d float64 pieces without NaN or Inf."""

@@ -2,7 +2,8 @@
 
 A weight that is off by a thousandth in a large layer moves the outputs by less than roundoff, and
 no comparison of outputs finds it. The constants themselves do: a good fp32 conversion keeps a
-weight bit for bit, turned over or not, or folds another constant into it, which changes whole rows.
+weight bit for bit, turned over or not, or folds another constant into it, which changes whole rows:
+a batch norm multiplies each row by one number, and what is altered stands out in its row as well.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _ALIKE = 0.9  # of the elements that are not zero are equal: it is that weight, 
 _ROUNDED = 1e-6  # of an element: eight units in the last place, which another rounding explains
 _TINY = 1e-30  # denormals are flushed to zero by some runtimes
 _MATRIX = 2  # dims
+_ROW = 8  # elements, of which one or two that are altered do not move the median
 
 
 def altered_weights(weights: Mapping[str, Array], constants: Iterable[Array]) -> tuple[str, ...]:
@@ -75,10 +77,34 @@ def _told(name: str, weight: Array, constants: Iterable[Array]) -> str:
         for wanted in turned:
             if constant.size != wanted.size or constant.shape[-1:] != wanted.shape[-1:]:
                 continue
-            off = _off(wanted, constant.reshape(wanted.shape))
-            if off is not None:
-                return _difference(name, wanted, constant.reshape(wanted.shape), off)
+            found = constant.reshape(wanted.shape)
+            for meant in (wanted, _scaled(wanted, found)):
+                off = None if meant is None else _off(meant, found)
+                if meant is not None and off is not None:
+                    return _difference(name, meant, found, off)
     return ""
+
+
+def _scaled(wanted: Array, found: Array) -> Array | None:
+    """The weight with each row times what a fold multiplied it by, rounded where `found` is so.
+
+    The median of the quotients of a row is that number. None where rows are too short to say it.
+    """
+    import numpy as np
+
+    rows, others = wanted.reshape(len(wanted), -1), found.reshape(len(wanted), -1)
+    if wanted.ndim < _MATRIX or rows.shape[1] < _ROW:
+        return None
+    times = np.ones(len(rows))
+    for index, (row, other) in enumerate(zip(rows, others, strict=True)):
+        alive = np.abs(row) > _TINY
+        if alive.any():
+            times[index] = np.median(other[alive] / row[alive])
+    if not np.isfinite(times).all():
+        return None
+    meant = rows * times[:, None]
+    near = np.abs(meant - others) <= _ROUNDED * np.abs(others)
+    return np.asarray(np.where(near, others, meant).astype(found.dtype)).reshape(wanted.shape)
 
 
 def _off(wanted: Array, found: Array) -> NDArray[np.bool_] | None:

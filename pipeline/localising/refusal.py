@@ -106,7 +106,9 @@ def _found(
     except ModelcError as error:
         scene.stage.note(f"the guilty layer of {artifact.name} was not found: {error.message}")
         return None
-    scene.stage.note(f"{_told(found)}; more: {command}", warning=True)
+    if not found.guilty:
+        told = (f"no layer of {found.artifact} is wrong by itself", *found.notes)
+        scene.stage.note(f"{'; '.join(told)}; more: {command}", warning=True)
     return found
 
 
@@ -133,10 +135,8 @@ def _on_worst(
     )
 
 
-def _told(found: Localisation) -> str:
-    if not found.guilty:
-        told = (f"no layer of {found.artifact} is wrong by itself", *found.notes)
-        return "; ".join(told)
+def tell_guilty(found: Localisation) -> str:
+    """The guilty layer with its class, line and cause in one line."""
     layer = found.layers[0]
     cause = found.cause or "the cause was not found"
     return f"guilty: {found.guilty} ({layer.kind.rpartition('.')[2]}){_place(layer)}: {cause}"

@@ -76,7 +76,10 @@ def test_a_sample_file_that_is_not_there_is_told(refuse: Refuse, digits: tuple[s
         (("--to", "openvino", "--device", "cuda"), "error: openvino does not run on cuda"),
         (("--to", "onnx", "--feeds", "2"), "error: --feeds 2 is too few"),
         (("--to", "onnx", "--opset", "99"), "hint:  choose 18 to 23"),
-        (("--to", "onnx", "--atol", "-1"), "error: atol is -1.0, expected a finite number, 0 or more"),
+        (
+            ("--to", "onnx", "--atol", "-1"),
+            "error: atol is -1.0, expected a finite number, 0 or more",
+        ),
         (("--to", "onnx", "--model-arg", "depth"), "error: --model-arg 'depth' is not KEY=VALUE"),
     ],
 )

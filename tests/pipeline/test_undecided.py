@@ -37,7 +37,8 @@ class Picking(nn.Module):
             self.scores.bias[1] = self.scores.bias[0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.scores(x).topk(2).indices
+        indices: torch.Tensor = self.scores(x).topk(2).indices
+        return indices
 
 
 X = np.random.default_rng(3).standard_normal((60, 4)).astype(np.float32)
@@ -62,7 +63,7 @@ def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
 
 
 def picked() -> NDArray[Any]:
-    return Picking().eval()(torch.from_numpy(X)).numpy()
+    return np.asarray(Picking().eval()(torch.from_numpy(X)))
 
 
 def test_twins_are_undecided_and_the_rest_is_not() -> None:

@@ -124,10 +124,20 @@ def test_near_ties_count_as_agreeing() -> None:
 def test_cosine_is_asked_for_where_it_is_given() -> None:
     eager = [logits(8) for _ in range(3)]
     turned = [np.roll(y, 1, -1) for y in eager]
-    loose = {"atol": 100.0, "min_sqnr": -100.0, "min_agreement": 0.0}
-    assert judged(eager, turned, precision=Precision.FP16, **loose, min_cosine=-1.0).passed
-    verdict = judged(eager, turned, precision=Precision.FP16, **loose, min_cosine=0.9)
-    assert "cosine" in verdict.reason
+
+    def within_cosine(least: float) -> Verdict:
+        return judged(
+            eager,
+            turned,
+            precision=Precision.FP16,
+            atol=100.0,
+            min_sqnr=-100.0,
+            min_agreement=0.0,
+            min_cosine=least,
+        )
+
+    assert within_cosine(-1.0).passed
+    assert "cosine" in within_cosine(0.9).reason
 
 
 def test_what_was_decided_is_decided_again_from_the_record() -> None:

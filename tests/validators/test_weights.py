@@ -57,6 +57,21 @@ def test_a_fold_into_rows_or_columns_is_none() -> None:
         assert altered_weights(STATE, [constant, OTHER, BIAS]) == ()
 
 
+@pytest.mark.parametrize("times", [1.1, 1.001, 1.0001])
+def test_an_element_that_is_off_beside_its_folded_row_is_named(times: float) -> None:
+    scale = RNG.standard_normal((20, 1)).astype(np.float32)
+    folded = altered(WEIGHT, times) * scale
+    (told,) = altered_weights(STATE, [folded, OTHER, BIAS])
+    assert "layer.weight" in told
+    assert "1 of 600 elements" in told
+    assert altered_weights(STATE, [WEIGHT * scale, OTHER, BIAS]) == ()
+
+
+def test_another_weight_of_that_size_is_no_fold() -> None:
+    other = RNG.standard_normal((20, 30)).astype(np.float32)
+    assert altered_weights({"w": WEIGHT}, [other, other * 2]) == ()
+
+
 def test_rounding_and_flushed_denormals_are_none() -> None:
     ulp = WEIGHT.copy()
     ulp.flat[::50] = np.nextafter(ulp.flat[::50], np.float32(9))

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from modelc.cli.render_manifest import show_manifest
 from modelc.converters.onnx_origins import origins_of
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import Converted, Job, Target
@@ -24,7 +25,12 @@ from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
 from modelc.core.verdict import OutputVerdict, State, Verdict
 from modelc.pipeline.localising.asking import Looking, localise_file
-from modelc.pipeline.localising.refusal import Scene, with_guilty, wrong_by_value
+from modelc.pipeline.localising.refusal import (
+    Scene,
+    tell_guilty,
+    with_guilty,
+    wrong_by_value,
+)
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.revalidate import validate_folder
@@ -127,13 +133,22 @@ def test_the_look_is_at_the_worst_feed(spoiled_out: Refused) -> None:
     assert worst.headroom == verdict.headroom
 
 
-def test_one_line_tells_layer_place_cause_and_how_to_go_on(spoiled_out: Refused) -> None:
-    out, manifest, notes = spoiled_out
-    (line,) = [note for note in notes if note.startswith("guilty: ")]
+def test_one_line_tells_layer_place_and_cause(spoiled_out: Refused) -> None:
+    _, manifest, _ = spoiled_out
+    line = tell_guilty(manifest.localisations[0])
     layer = manifest.localisations[0].layers[0]
     assert "guilty: layers.1.attention.value (Linear) at " in line
     assert f"encoder.py:{layer.line}: the weight " in line
-    assert line.endswith(f"more: modelc debug {out / 'rejected' / 'model.onnx'}")
+
+
+def test_the_result_says_it_and_how_to_go_on(
+    spoiled_out: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, manifest, _ = spoiled_out
+    show_manifest(manifest, str(out))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "guilty: layers.1.attention.value (Linear) at " in told
+    assert "more: modelc debug" in told
 
 
 def test_a_good_export_is_not_looked_into(bert: Path) -> None:
