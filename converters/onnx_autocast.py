@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -104,6 +104,7 @@ def autocast(draft: Draft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
     shutil.rmtree(draft.path.parent)
     _restore_infinities(half, draft.infinite)
     _restore_names(half, draft.makers)
+    _forget_unknown_dims(half.graph, job.signature.dynamic_dims)
     onnx.helper.set_model_props(half, dict(draft.metadata))
     return half
 
@@ -162,6 +163,18 @@ def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
         made = makers.get(node.output[0].removesuffix("_pre_cast"))
         if node.name not in known and node.op_type != "Cast" and made is not None:
             node.name = made
+
+
+def _forget_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
+    """Take away the names of dims that are none of the inputs' own.
+
+    AutoCast calls every dim that it does not know `unk`. One name says one size: ONNX Runtime would
+    use the memory of one tensor for another of the same names, and refuse to run.
+    """
+    for value in graph.value_info:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param and dim.dim_param not in known:
+                dim.ClearField("dim_param")
 
 
 def merge_weights(graph: onnx_ir.Graph) -> None:

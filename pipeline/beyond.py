@@ -19,6 +19,8 @@ from .float64 import doubted, with_more_noise
 if TYPE_CHECKING:
     from .subject import Subject
 
+_UNDEFINED = "where masked rows are undefined in many attentions"
+
 JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
 
 
@@ -140,10 +142,10 @@ def _notes(
     """
     self_evident = precision is Precision.INT8
     least = verdict.tolerance.min_sqnr
+    differing: list[str] = []
     for reference, reply in far:
-        undefined = "where masked rows are undefined in many attentions"
-        beyond = "whose values lie beyond what is declared"
-        why = undefined if reference.feed.kind == "mask" else beyond
+        masked = reference.feed.kind == "mask"
+        why = _UNDEFINED if masked else "whose values lie beyond what is declared"
         where = f"on {describe(reference.feed)}, {why}"
         mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
         lost = [one for one in mine if one.nonfinite_artifact > one.nonfinite_eager]
@@ -153,8 +155,12 @@ def _notes(
             yield f"refuses to run {where}: {' '.join(reply.error.split())}"
         elif lost:
             yield f"overflows {where}: output {lost[0].output!r} has NaN or Inf"
+        elif masked and (wrong or noisy):
+            differing.append(reference.feed.name)
         elif wrong:
             yield f"wrong {where}: output {wrong[0].output!r}: {wrong[0].reason}"
         elif noisy and not self_evident:
             worst = min(noisy, key=lambda one: one.sqnr or 0.0)
             yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"
+    if differing:
+        yield f"differs from eager on {', '.join(differing)}, {_UNDEFINED}"

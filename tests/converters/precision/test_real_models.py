@@ -48,6 +48,21 @@ def test_a_sample_model_is_near_in_half_with_nothing_kept(
         assert sqnr(values, found[output]) > least
 
 
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16], ids=str)
+def test_a_dim_that_has_a_name_is_one_of_the_inputs(
+    exports: Callable[[str], Path], made: Made, precision: Precision
+) -> None:
+    """AutoCast calls all others `unk`, and a runtime takes one name for one size."""
+    import onnx
+
+    half, _ = made(exports("bert") / "model.onnx", precision, FEEDS["bert"])
+    graph = onnx.load(half).graph
+    inputs = {d.dim_param for v in graph.input for d in v.type.tensor_type.shape.dim}
+    inner = {d.dim_param for v in graph.value_info for d in v.type.tensor_type.shape.dim}
+    assert graph.value_info
+    assert inner <= inputs | {""}
+
+
 def test_digits_have_nothing_to_forecast(exported_digits: Path) -> None:
     with np.load(Path(__file__).parents[3] / "sample_models" / "digits_samples.npz") as samples:
         feed = {"x": samples["x"]}
