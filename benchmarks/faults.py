@@ -56,6 +56,8 @@ def faults_for(bed: Bed) -> Iterator[Fault]:
 def _weights(bed: Bed, pulls: lever.Levers) -> Iterator[Fault]:
     layers = pulls.live(*_LAYERS, module=bed.module)
     biases = pulls.live(*_LAYERS, module=bed.module, part="bias")
+    if not layers:
+        return
     places = itertools.cycle((0.0, 0.5, 1.0, 0.25, 0.75))
     for factor, said in ((1.1, "10 %"), (1.01, "1 %"), (1.001, "0.1 %"), (1.0001, "0.01 %")):
         name = lever.at(layers, next(places))

@@ -69,22 +69,32 @@ def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     if not file.is_file():
         return []
     try:
-        table = tomllib.loads(file.read_text("utf-8")).get(_TABLE, {})
+        tables = tomllib.loads(file.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{file}: {first_line(error)}", hint="correct the file") from error
+    for name in tables:
+        if name != _TABLE:
+            raise unknown(f"key in {file}:", name, [_TABLE])
+    table = tables.get(_TABLE, {})
     if not isinstance(table, Mapping):
         raise UsageError(f"{file}: {_TABLE} is no table", hint=f"write [{_TABLE}] above it")
     found = [("", {k: v for k, v in table.items() if not isinstance(v, Mapping)})]
     found += [(name, dict(value)) for name, value in table.items() if isinstance(value, Mapping)]
     return [
-        (name, {_key(key): _number(value, f"{file}: {key}") for key, value in values.items()})
+        (
+            name,
+            {
+                _key(key, f"tolerance in {file}:"): _number(value, f"{file}: {key}")
+                for key, value in values.items()
+            },
+        )
         for name, values in found
     ]
 
 
-def _key(text: str) -> str:
+def _key(text: str, noun: str = "tolerance") -> str:
     if text not in _KEYS:
-        raise unknown("tolerance", text, list(_KEYS))
+        raise unknown(noun, text, list(_KEYS))
     return _KEYS[text]
 
 

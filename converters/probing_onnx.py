@@ -56,7 +56,7 @@ def open_probe(path: Path) -> OnnxProbe:
     if not any(origin.module or origin.source for origin in origins.values()):
         raise UsageError(
             f"nothing says which modules the nodes of {path.name} come from",
-            hint="keep the .debug.json that modelc export writes beside the model",
+            hint=f"lay its export's model.debug.json beside it as {path.stem}.debug.json",
         )
     slim, held = apart(model)
     del model  # its weights are held apart now: there may be gigabytes of them

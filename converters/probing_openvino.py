@@ -48,7 +48,7 @@ def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
     if not any(node.module or node.source for node in probe.nodes):
         raise UsageError(
             f"nothing says which modules the layers of {path.name} come from",
-            hint="keep the .debug.json that modelc export writes, beside the model",
+            hint=f"lay its export's model.debug.json beside it as {path.stem}.debug.json",
         )
     return probe
 

@@ -45,7 +45,9 @@ def target_of(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
         UsageError: there is no such file, or no target claims it.
     """
     if not path.exists():
-        raise UsageError(f"no such file: {path}", hint="give the path of a converted model")
+        refused = path.parent / "rejected" / path.name
+        hint = f"it was refused: {refused}" if refused.exists() else "give a converted model"
+        raise UsageError(f"no such file: {path}", hint=hint)
     claiming = [target for target in targets if target.claims(path)]
     if claiming:
         return max(claiming, key=lambda target: len(target.SUFFIX))

@@ -103,7 +103,7 @@ class Branches:
         ]
         others = [_frozen(one) for one in fixed if one.others]
         if not verdict.passed and others:
-            verdict = replace(verdict, reason="; ".join([verdict.reason, *others]))
+            verdict = verdict.refused("; ".join(others))
         elif verdict.passed:
             notes = self._notes(fixed, unseen, known=frozen is not None)
             verdict = replace(verdict, notes=(*verdict.notes, *notes))

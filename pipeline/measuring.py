@@ -59,6 +59,6 @@ def parse_drop(text: str) -> float:
     if value > _PLAIN_LIMIT:
         raise UsageError(
             f"--max-drop {text} would be {float(value * 100):g} %: that is hardly meant",
-            hint=f"write {plain}% or {float(value * 100):g}%",
+            hint=f"write {plain}% where you mean {plain} of a hundred",
         )
     return float(value)

@@ -17,7 +17,7 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
-from ..validators.tolerance import TOLERANCES, within
+from ..validators.tolerance import TOLERANCES, within, without_floor
 from .measuring import Measuring
 
 MINUTES = 30.0  # that accuracy-aware INT8 may take, unless --budget says otherwise
@@ -148,8 +148,17 @@ class Judging:
         )
 
     def tolerance_for(self, precision: Precision) -> Tolerance:
-        """What is asked for, in place of what is recorded, in place of the precision's own."""
-        return within(self.recorded or TOLERANCES[precision], self.limits, self.by_output)
+        """What is asked for, in place of what is recorded, in place of the precision's own.
+
+        The noise floor is FP32's alone: less precision errs by more than float32's roundoff.
+        """
+        usual = self.recorded or TOLERANCES[precision]
+        if precision is Precision.FP32:
+            return within(usual, self.limits, self.by_output)
+        by_output = {name: without_floor(limits) for name, limits in self.by_output.items()}
+        kept = {name: without_floor(limits) for name, limits in usual.by_output.items()}
+        usual = replace(usual, floor_factor=None, by_output=kept)
+        return within(usual, without_floor(self.limits), by_output)
 
     def device_for(self, target: Target) -> str:
         """The device that was asked for, where the target runs on it; else the target's first."""

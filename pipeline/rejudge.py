@@ -74,7 +74,7 @@ def _again(artifact: Artifact, manifest: Manifest, judging: Judging, folder: Pat
 
 def _tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:
     """What is asked for now, in place of what the verdict was within."""
-    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.precision)
+    return replace(judging, recorded=verdict.tolerance).tolerance_for(artifact.held_to)
 
 
 def _placed(

@@ -106,7 +106,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     outputs = subject.signature.outputs
     for name in judging.by_output:
         if name not in outputs:
-            raise unknown("output in the tolerances", name, outputs)
+            raise unknown("output in --tolerance or modelc.toml:", name, outputs)
     return subject
 
 

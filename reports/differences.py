@@ -82,6 +82,11 @@ def measures_of(name: str, then: Row, now: Row) -> Iterator[Measure]:
     yield from _coverage(name, then, now)
     if then.artifact.accuracy is not None and now.artifact.accuracy is not None:
         yield from _accuracy(name, then.artifact.accuracy, now.artifact.accuracy)
+    elif then.artifact.accuracy is not None:
+        was = then.artifact.accuracy
+        yield Measure(artifact=name, measure=was.metric, change=Change.WORSE,
+                      before=f"{was.artifact:.5g}", after="not measured",
+                      why="measured before, not now")  # fmt: skip
 
 
 def _judge(gain: float, margin: float) -> Change:

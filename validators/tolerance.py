@@ -70,12 +70,20 @@ def within(
 ) -> Tolerance:
     """The usual tolerance with what the user gave in its place, for all outputs and for some.
 
+    A limit for all outputs puts aside those that single ones have on record.
+
     Raises:
         UsageError: a value is not a finite number, or outside what it can be.
     """
     for one in (limits, *(by_output or {}).values()):
         _check(one, usual)
-    return replace(usual.within(limits), by_output={**usual.by_output, **(by_output or {})})
+    kept = {} if limits != Limits() else usual.by_output
+    return replace(usual.within(limits), by_output={**kept, **(by_output or {})})
+
+
+def without_floor(limits: Limits) -> Limits:
+    """The limits of a precision whose errors are not float32's roundoff."""
+    return replace(limits, floor_factor=None)
 
 
 def _check(limits: Limits, usual: Tolerance) -> None:

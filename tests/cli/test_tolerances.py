@@ -49,7 +49,9 @@ def test_what_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> N
         ("[tolerance", "modelc.toml: Expected"),
         ("tolerance = 3", "tolerance is no table"),
         ("[tolerance]\natol = true", "True is not a number"),
-        ("[tolerance.y]\nsqnr = 3", "unknown tolerance 'sqnr'"),
+        ("[tolerance.y]\nsqnr = 3", r"unknown tolerance in .*modelc.toml: 'sqnr'"),
+        ("[tolerances]\natol = 3", r"unknown key in .*modelc.toml: 'tolerances'"),
+        ("min-sqnr = 3", r"unknown key in .*modelc.toml: 'min-sqnr'"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> None:
