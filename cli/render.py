@@ -31,9 +31,9 @@ def show_verdict(verdict: Verdict) -> None:
     console.print(table)
     state = STATES[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
-    within = tolerance_text(verdict)
     feeds = counted(len(verdict.feeds), "feed")
-    say(console, f"{escape(verdict.artifact)} {state} on {feeds} within {within}{reason}")
+    within = f" within {tolerance_text(verdict)}" if verdict.passed else ""
+    say(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
     for note in verdict.notes:
         say(console, f"  [yellow]{escape(note)}[/]")
 

@@ -22,6 +22,7 @@ from ..validators.judge import Reference
 from .accuracy import LabelledFeeds, labelled_for
 from .branches import accepting, look, watch
 from .held_out import refer, stored
+from .manifest_file import read_manifest
 from .measuring import Measuring
 from .order import Judging, Source
 from .proof import Candidate, prove
@@ -85,6 +86,12 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         return _judge(candidate, source, judging, tell, feed=feed, measuring=measuring)
     beside = record_beside(path) or rejected_record(path)
     if beside is None:
+        known = read_manifest(path.parent)
+        if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
+            raise UsageError(
+                f"{path} was changed after it was proven: its digest is another",
+                hint=f"make it again, or judge it as it is: modelc validate {path} --against …",
+            )
         raise UsageError(
             f"no manifest beside {path} knows it, so there is nothing to compare it with",
             hint="name the eager reference: --against CHECKPOINT --model PKG.MOD:FACTORY --input …",

@@ -16,6 +16,7 @@ from ...core.events import Tell, silence
 from ...core.findings import Localisation
 from ...core.precision import Precision
 from ...core.probe import Probed
+from ...core.records import Artifact
 from ..folder import REJECTED, opened
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
@@ -82,8 +83,19 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
         subject, feed = opened_for(asked, source, moved or Moved())
         result = locate(suspect, subject, stage, feed=feed, memory=looking.memory, out=out)
     if record is not None:
-        result = _kept(result, record, path, out)
+        result = _kept(_with_frozen(result, record.artifact), record, path, out)
     return result
+
+
+def _with_frozen(found: Localisation, artifact: Artifact) -> Localisation:
+    """With a note on the branches that the capture froze: no layer is to blame for these."""
+    if not artifact.frozen:
+        return found
+    note = (
+        f"its capture froze the branch at {', '.join(artifact.frozen)}: "
+        "on a feed that takes another arm that is what is wrong, not a layer"
+    )
+    return replace(found, notes=(note, *found.notes))
 
 
 @contextmanager

@@ -54,6 +54,8 @@ def with_guilty(manifest: Manifest, name: str, target: Target, scene: Scene) -> 
     verdict = manifest.verdict_of(name)
     if artifact is None or verdict is None or not isinstance(target, Probed):
         return manifest
+    if artifact.frozen and verdict.faults:
+        return manifest  # the branch that its capture froze is what is wrong, and is named already
     wrong = wrong_by_value(verdict)
     if not wrong:
         return manifest

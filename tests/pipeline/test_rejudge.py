@@ -176,3 +176,22 @@ def test_a_verdict_without_measures_never_passes(folder: Path) -> None:
     write_manifest(replace(manifest, verdicts=empty), folder)
     done = rejudge_folder(folder, Judging(min_sqnr=0.0))
     assert set(states(done).values()) == {State.FAILED}
+
+
+def test_the_noise_floor_is_no_measure_of_less_precision(int8_digits: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(int8_digits, tmp_path / "int8")
+    before = manifest_in(folder)
+    done = rejudge_folder(folder, Judging(floor_factor=4.0))
+    for artifact in done.artifacts:
+        verdict = done.verdict_of(artifact.name)
+        assert verdict is not None
+        wanted = 4.0 if artifact.precision == "fp32" else None
+        assert verdict.tolerance.floor_factor == wanted
+    assert states(done) == states(before)
+
+
+def test_a_limit_for_all_puts_recorded_limits_of_single_outputs_aside(folder: Path) -> None:
+    done = rejudge_folder(folder, Judging(by_output={"output": Limits(min_sqnr=300.0)}))
+    assert State.FAILED in states(done).values()
+    done = rejudge_folder(folder, Judging(min_sqnr=10.0))
+    assert set(states(done).values()) == {State.PASSED}
