@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from .recorded import (
     unknown_trace,
 )
 from .replaying import missing_found, shown, with_feed, with_found
-from .stage import Stage
+from .stage import Stage, passing_logs
 from .subject import Subject, open_subject, read_checkpoint
 from .weighing import as_weighed, told_in, weighed, with_recorded_images, within_recorded
 from .worst import read_feed, worst_of
@@ -161,8 +160,8 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
     measuring: Measuring | None = None,
 ) -> Verdict:
     """Open the eager side, as it is recorded if it is, and prove; no file beside itself."""
-    with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
-        stage = Stage(tell=tell, logs=Path(logs))
+    with passing_logs() as logs:
+        stage = Stage(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, stage)
         if checkpoint.digest == sha256_of(candidate.path):
             raise UsageError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core.errors import RunnerError
 from ..core.events import Advanced, Finished, Noted, Started, Tell
 from .noise import into
 
@@ -62,3 +65,22 @@ class Stage:
     def advance(self, step: str, done: int, total: int) -> None:
         """Tell how far a step is."""
         self.tell(Advanced(step=step, done=done, total=total))
+
+
+@contextmanager
+def passing_logs() -> Iterator[Path]:
+    """A folder for logs that goes at the end, unless a runtime refused: its error says where it is.
+
+    Raises:
+        RunnerError: as it came, with the folder in its hint.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="modelc-"))
+    kept = False
+    try:
+        yield folder
+    except RunnerError as error:
+        kept = True
+        raise RunnerError(error.message, hint=f"the whole text is in {folder}") from error
+    finally:
+        if not kept:
+            shutil.rmtree(folder)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...converters.registry import target_of
 from ...core.contract import Target
-from ...core.errors import RunnerError, UsageError
+from ...core.errors import UsageError
 from ...core.events import Tell, silence
 from ...core.findings import Localisation
 from ...core.precision import Precision
@@ -21,7 +17,7 @@ from ..folder import REJECTED, opened
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
 from ..recorded import Moved, changed_file
-from ..stage import Stage
+from ..stage import Stage, passing_logs
 from .localise import MEMORY, Suspect, locate
 from .opening import Asked, OnRecord, opened_for
 
@@ -68,7 +64,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     target = _probed(path)
     record = _record_of(path)
     out = looking.out or (None if record is None else record.folder)
-    with _logs() as logs:
+    with passing_logs() as logs:
         stage = Stage(tell=tell, logs=logs)
         suspect = Suspect(
             name=path.name if record is None else record.artifact.name,
@@ -96,25 +92,6 @@ def _with_frozen(found: Localisation, artifact: Artifact) -> Localisation:
         "on a feed that takes another arm that is what is wrong, not a layer"
     )
     return replace(found, notes=(note, *found.notes))
-
-
-@contextmanager
-def _logs() -> Iterator[Path]:
-    """A folder for logs that goes at the end, unless a runtime refused: its error says where it is.
-
-    Raises:
-        RunnerError: as it came, with the folder in its hint.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="modelc-debug-"))
-    kept = False
-    try:
-        yield folder
-    except RunnerError as error:
-        kept = True
-        raise RunnerError(error.message, hint=f"the whole text is in {folder}") from error
-    finally:
-        if not kept:
-            shutil.rmtree(folder)
 
 
 def _probed(path: Path) -> Probed:
