@@ -103,7 +103,8 @@ class Branches:
         ]
         others = [_frozen(one) for one in fixed if one.others]
         if not verdict.passed and others:
-            verdict = verdict.refused("; ".join(others))
+            mend = "capture it with export or script: what feeds take cannot be accepted"
+            verdict = verdict.refused(f"{'; '.join(others)} ({mend})")
         elif verdict.passed:
             notes = self._notes(fixed, unseen, known=frozen is not None)
             verdict = replace(verdict, notes=(*verdict.notes, *notes))
