@@ -102,6 +102,6 @@ def _number(value: object, where: str) -> float:
     given = value if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     try:
         return float(given)
-    except ValueError:
+    except (ValueError, OverflowError):  # an integer of 400 digits in a file
         hint = "write it as 60 or 1e-3"
         raise UsageError(f"{where}: {value!r} is not a number", hint=hint) from None

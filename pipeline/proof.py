@@ -148,6 +148,11 @@ def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> V
     target = candidate.target
     if candidate.precision is not Precision.FP32 or not isinstance(target, Weighted):
         return verdict
-    faults = altered_weights(subject.eager.weights(), target.weights(candidate.path))
+    eager, feed = subject.eager, subject.references[0].feed.arrays
+    faults = altered_weights(
+        eager.weights(),
+        target.weights(candidate.path),
+        computed=lambda test: eager.computes(feed, test),
+    )
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return verdict.refused(f"{faults[0]}{more}") if faults else verdict

@@ -10,7 +10,7 @@ from ..core.precision import Precision
 from ..validators.evidence import Reference, Reply
 
 if TYPE_CHECKING:
-    from ..core.contract import Array
+    from ..core.contract import Array, Outputs
     from .subject import Subject
 
 # Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
@@ -41,7 +41,8 @@ def with_undecided(
     for reference, reply in zip(references, replies, strict=True):
         names = [n for n in reference.outputs if _differs(reference, reply, n)]
         if names:
-            marks = _undecided(reference, names, _SHARES[precision], subject)
+            answers = {name: (reply.outputs or {})[name] for name in names}
+            marks = _undecided(reference, answers, _SHARES[precision], subject)
             told.append(replace(reply, undecided=marks))
         else:
             told.append(reply)
@@ -56,23 +57,29 @@ def _differs(reference: Reference, reply: Reply, name: str) -> bool:
 
 
 def _undecided(
-    reference: Reference, names: Sequence[str], share: float, subject: Subject
+    reference: Reference, answers: Outputs, share: float, subject: Subject
 ) -> dict[str, Array]:
-    """By output, where any of the draws, or float64, is not eager's."""
+    """By output, where any of the draws, or float64, is not eager's.
+
+    Where even their number is decided by roundoff (boxes that a threshold leaves), places say
+    nothing: then those are marked whose value eager gives in either.
+    """
     import numpy as np
 
     others = list(subject.eager.draws_off(reference.feed.arrays, share, pairs=_PAIRS))
     if reference.exact is not None:
         others.append(reference.exact)
     marks: dict[str, Array] = {}
-    for name in names:
+    for name, answer in answers.items():
         eager = reference.outputs[name]
         found = np.zeros(eager.shape, dtype=bool)
         for outputs in others:
             other = outputs.get(name)
-            if other is None or other.shape != eager.shape:
-                found[...] = True  # even their number is decided by roundoff
-            else:
+            if other is None:
+                continue
+            if other.shape == eager.shape:
                 found |= other != eager
+            else:
+                found |= np.isin(answer, np.concatenate([eager.reshape(-1), other.reshape(-1)]))
         marks[name] = found
     return marks

@@ -10,6 +10,7 @@ from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
 from .arms import Place, lines_reached
 from .branches import Watched, watch_branches
+from .computed import Watch, watching
 from .exact import Exact, NoFloat64, open_exact
 from .flat import SCOPE, flat_module
 from .load import training_modules
@@ -19,7 +20,7 @@ from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import torch
@@ -130,6 +131,16 @@ class Eager:
             for name, parameter in self._module.named_parameters()
             if parameter.dtype is torch.float32
         }
+
+    def computes(self, feed: Feed, test: Callable[[Array], bool]) -> bool:
+        """Whether any float32 tensor that eager computes on this feed passes the test.
+
+        Of a model that does not run while it is watched, what was seen until then counts.
+        """
+        watch = Watch(test)
+        with suppress(CheckpointError), watching(watch):
+            self._tensors(feed)
+        return watch.found
 
     def run_off(self, feed: Feed, share: float, seed: int) -> Outputs:
         """Run one feed with every float weight and input off by `share` of itself, at random.

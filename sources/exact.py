@@ -72,7 +72,8 @@ class Exact:
         """Run one feed; float outputs are float64, the others as they are.
 
         Raises:
-            NoFloat64: the model refuses float64 (a custom operator, a constant in its code).
+            NoFloat64: the model refuses float64 (a custom operator, a constant in its code), or
+                rounds to less all the same.
         """
         import torch
 
@@ -80,10 +81,16 @@ class Exact:
         try:
             with torch.no_grad(), _default_float64(), _raising():
                 value = self._binding.call(self._module, given)
+        except NoFloat64:
+            raise
         except Exception as error:
             raise NoFloat64(f"it does not run in float64: {first_line(error)}") from error
         tensors, _ = split_outputs(value, taken=self._inputs)
-        return {name: to_array(_raised(tensor)) for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            if _is_smaller(tensor):
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                raise NoFloat64(f"its output {name!r} is {dtype} even so")
+        return {name: to_array(tensor) for name, tensor in tensors.items()}
 
 
 def _script_rounds(module: torch.nn.Module) -> bool:
@@ -155,9 +162,39 @@ def _raising() -> TorchFunctionMode:
             if func in methods:
                 return args[0].double()
             named = {key: raised(value) for key, value in (kwargs or {}).items()}
-            return func(*(raised(value) for value in args), **named)
+            result = func(*(raised(value) for value in args), **named)
+            _refuse_rounding(func, args, result)
+            return result
 
     return Raising()
+
+
+def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:
+    """Refuse a call that turned float64 into less all the same: a cast by name, a float32 cache.
+
+    Values that float32 holds as they are, such as the inputs themselves, lose nothing.
+
+    Raises:
+        NoFloat64: values were rounded.
+    """
+    import torch
+
+    name = getattr(func, "__name__", str(func))
+    into = args[0] if name == "__setitem__" else result
+    if not isinstance(into, torch.Tensor) or not _is_smaller(into):
+        return
+    for value in args:
+        if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+            kept = value.to(into.dtype).to(torch.float64)
+            if not torch.equal(kept.nan_to_num(), value.nan_to_num()):
+                dtype = str(into.dtype).removeprefix("torch.")
+                raise NoFloat64(f"its {name} rounds to {dtype} all the same")
+
+
+def _is_smaller(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
 def _raised(tensor: torch.Tensor) -> torch.Tensor:

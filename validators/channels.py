@@ -118,9 +118,16 @@ def _among(values: Array, chosen: Array) -> int:
 def _answers(
     eager: Array, artifact: Array, limit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Eager and the error as rows of channels; 0 where there is NaN, Inf or fill."""
+    """Eager and the error as rows of channels; 0 where there is NaN, Inf or fill.
+
+    Of complex numbers the magnitudes of both.
+    """
     import numpy as np
 
+    if eager.dtype.kind == "c":
+        wide = eager.astype(np.complex128)
+        eager = np.abs(wide)
+        artifact = eager + np.abs(artifact - wide)
     truth = eager.astype(np.float64).reshape(-1, eager.shape[-1])
     answer = artifact.astype(np.float64).reshape(truth.shape)
     left_out = ~(np.isfinite(truth) & np.isfinite(answer)) | (np.abs(truth) > limit)

@@ -63,7 +63,8 @@ def fill_limit(eager: Array) -> float:
     if peak < _FILL_FROM:
         return math.inf
     sizes = np.concatenate([size[size > 0] for size in _sizes(eager)])
-    limit = _FILL_ABOVE * float(np.median(sizes))
+    with np.errstate(over="ignore"):  # float64 near its end: Inf, which is above any peak
+        limit = _FILL_ABOVE * float(np.median(sizes))
     return limit if limit < peak else _above_void(sizes / peak) * peak
 
 

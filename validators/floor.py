@@ -77,9 +77,11 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
     """
     known = [pair for pair in pairs if _measurable(name, pair)]
     sums = {pair.feed.name: _sums(name, pair) for pair in known}
-    sums = {feed: found for feed, found in sums.items() if found.count and found.signal > 0}
+    sums = {
+        feed: found for feed, found in sums.items() if found.count and 0 < found.signal < math.inf
+    }
     if not sums:
-        return None
+        return _unusable(name, pairs)
     usual = statistics.median(found.own / found.signal for found in sums.values())
     if usual > OTHER_FUNCTION**2:
         level = -10 * math.log10(usual)
@@ -93,6 +95,17 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
         feeds={feed: held.feed(found) for feed, found in sums.items()},
         channels=tuple(held.channels(name, known, sums)),
     )
+
+
+def _unusable(name: str, pairs: Sequence[Pair]) -> Floors | None:
+    """No floor; with a note where there is a float64 answer that could not be used."""
+    if not any(pair.exact and pair.eager[name].any() for pair in pairs):
+        return None  # or zero throughout: nothing to be relative to
+    note = (
+        f"output {name!r}: float64 cannot be set beside eager's (another shape, NaN or Inf, or "
+        "complex numbers): judged by the table"
+    )
+    return Floors(feeds={}, channels=(), note=note)
 
 
 def floor_channels(name: str, floors: Floors) -> Iterator[ChannelVerdict]:
@@ -249,7 +262,7 @@ def _sums(name: str, pair: Pair) -> _Sums:
 def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
     """7 x groups along `axis` (None: one group): count, signal, own, theirs, the two maxima, all.
 
-    Elements that are not finite in all three, and fill, are left out. Those that are zero in eager
+    Elements that are not finite in r, a and e, and fill, are left out. Those that are zero in eager
     and in float64 are left out of the groups too, having no noise of their own to be held to;
     `all` is theirs with these.
     """
@@ -269,16 +282,19 @@ def _grouped_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
     found = np.zeros((7, groups))
     for pieces in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
         rows = [piece.astype(np.float64).reshape(-1, groups) for piece in pieces]
-        kept = np.logical_and.reduce([np.isfinite(row) for row in rows])
+        kept = np.logical_and.reduce([np.isfinite(row) for row in rows[:3]])
         kept &= np.abs(rows[2]) <= limit
-        r, a, e, *more = (np.where(kept, row, 0.0) for row in rows)
-        own = np.sqrt(np.mean([(draw - r) ** 2 for draw in (e, *more)], axis=0))
-        theirs = np.abs(a - r)
-        alive = (r != 0) | (own != 0)
-        found[0] += alive.sum(axis=0)
-        for index, values in enumerate((r, own, theirs * alive), start=1):
-            found[index] += np.einsum("rc,rc->c", values, values)
-        np.maximum(found[4], own.max(axis=0, initial=0), out=found[4])
-        np.maximum(found[5], theirs.max(axis=0, initial=0), out=found[5])
-        found[6] += np.einsum("rc,rc->c", theirs, theirs)
+        r, a, e = (np.where(kept, row, 0.0) for row in rows[:3])
+        # A draw that is NaN says nothing of the noise there: eager's own stands in for it.
+        more = [np.where(kept & np.isfinite(row), row, e) for row in rows[3:]]
+        with np.errstate(over="ignore", invalid="ignore"):  # float64 near its end
+            own = np.sqrt(np.mean([(draw - r) ** 2 for draw in (e, *more)], axis=0))
+            theirs = np.abs(a - r)
+            alive = (r != 0) | (own != 0)
+            found[0] += alive.sum(axis=0)
+            for index, values in enumerate((r, own, theirs * alive), start=1):
+                found[index] += np.einsum("rc,rc->c", values, values)
+            np.maximum(found[4], own.max(axis=0, initial=0), out=found[4])
+            np.maximum(found[5], theirs.max(axis=0, initial=0), out=found[5])
+            found[6] += np.einsum("rc,rc->c", theirs, theirs)
     return found

@@ -9,8 +9,9 @@ a batch norm multiplies each row by one number, and what is altered stands out i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Array
 
@@ -23,10 +24,19 @@ _ALIKE = 0.9  # of the elements that are not zero are equal: it is that weight, 
 _ROUNDED = 1e-6  # of an element: eight units in the last place, which another rounding explains
 _TINY = 1e-30  # denormals are flushed to zero by some runtimes
 _MATRIX = 2  # dims
+_GLANCE = 6  # rows that tell whether two weights of one size have anything to do with each other
 _ROW = 8  # elements, of which one or two that are altered do not move the median
 
+# Asked with a test: whether any tensor that eager computes passes it.
+Computed: TypeAlias = Callable[[Callable[[Array], bool]], bool]
 
-def altered_weights(weights: Mapping[str, Array], constants: Iterable[Array]) -> tuple[str, ...]:
+
+def altered_weights(
+    weights: Mapping[str, Array],
+    constants: Iterable[Array],
+    *,
+    computed: Computed = lambda _: False,
+) -> tuple[str, ...]:
     """What is wrong with constants that are a weight but for some elements.
 
     A weight that has no constant alike was folded, split or left out: nothing is said of it, nor
@@ -35,26 +45,32 @@ def altered_weights(weights: Mapping[str, Array], constants: Iterable[Array]) ->
     Args:
         weights: float32 arrays of the checkpoint by name; those below 16 elements are left out.
         constants: float32 arrays of the artifact, in any order; read once.
+        computed: asked of a constant that is a weight but for some elements: what eager makes of
+            its weights itself (pruned by a mask, clamped) was not altered by anybody.
     """
     known = {name: array for name, array in weights.items() if array.size >= LEAST}
-    digests = {d: name for name, array in known.items() for d in _digests(array)}
-    found: set[str] = set()
+    digests = {digest for array in known.values() for digest in _digests(array)}
+    found: Counter[bytes] = Counter()
     sizes = {array.size for array in known.values()}
     left: list[Array] = []
     for constant in constants:
-        name = digests.get(_digest(constant))
-        if name is not None:
-            found.add(name)
+        digest = _digest(constant)
+        if digest in digests:
+            found[digest] += 1
         elif constant.size in sizes:
             left.append(constant)
-    same = {d for name in found for d in _digests(known[name])}
-    missing = {
-        name: array
-        for name, array in known.items()
-        if name not in found and same.isdisjoint(_digests(array))
-    }
-    told = (_told(name, array, left) for name, array in missing.items())
+    missing = {name: array for name, array in known.items() if not _taken(array, found)}
+    told = (_told(name, array, left, computed) for name, array in missing.items())
     return tuple(text for text in told if text)
+
+
+def _taken(array: Array, found: Counter[bytes]) -> bool:
+    """Take one constant that is the weight from those found, as equal weights have one each."""
+    for digest in _digests(array):
+        if found[digest]:
+            found[digest] -= 1
+            return True
+    return False
 
 
 def _digests(array: Array) -> tuple[bytes, ...]:
@@ -70,19 +86,36 @@ def _digest(array: Array) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).digest()
 
 
-def _told(name: str, weight: Array, constants: Iterable[Array]) -> str:
+def _told(name: str, weight: Array, constants: Iterable[Array], computed: Computed) -> str:
     """The constant that is this weight but for some elements, in words; empty if there is none."""
-    turned = [weight, weight.T] if weight.ndim == _MATRIX else [weight]
     for constant in constants:
-        for wanted in turned:
-            if constant.size != wanted.size or constant.shape[-1:] != wanted.shape[-1:]:
-                continue
-            found = constant.reshape(wanted.shape)
-            for meant in (wanted, _scaled(wanted, found)):
-                off = None if meant is None else _off(meant, found)
-                if meant is not None and off is not None:
-                    return _difference(name, meant, found, off)
+        for meant, found in _meant(weight, constant):
+            off = _off(meant, found)
+            if off is not None and not computed(lambda other, own=constant: _is_same(other, own)):  # type: ignore[misc]
+                return _difference(name, meant, found, off)
     return ""
+
+
+def _meant(weight: Array, constant: Array) -> Iterator[tuple[Array, Array]]:
+    """What the constant should be, if it is that weight or folded from it, and what it is."""
+    for wanted in [weight, weight.T] if weight.ndim == _MATRIX else [weight]:
+        if constant.size != wanted.size or constant.shape[-1:] != wanted.shape[-1:]:
+            continue
+        found = constant.reshape(wanted.shape)
+        yield wanted, found
+        scaled = _scaled(wanted, found)
+        if scaled is not None:
+            yield scaled, found
+
+
+def _is_same(computed: Array, constant: Array) -> bool:
+    """Whether the constant is that tensor, or folded from it, but for rounding."""
+    import numpy as np
+
+    return bool(computed.size == constant.size) and any(
+        bool((np.abs(meant - found) <= _ROUNDED * np.abs(meant)).all())
+        for meant, found in _meant(computed, constant)
+    )
 
 
 def _scaled(wanted: Array, found: Array) -> Array | None:
@@ -95,16 +128,27 @@ def _scaled(wanted: Array, found: Array) -> Array | None:
     rows, others = wanted.reshape(len(wanted), -1), found.reshape(len(wanted), -1)
     if wanted.ndim < _MATRIX or rows.shape[1] < _ROW:
         return None
+    few = np.unique(np.linspace(0, len(rows) - 1, _GLANCE).astype(int))
+    if _unfolded(rows[few], others[few])[1].mean() < _ALIKE / 2:
+        return None  # most pairs of one size: another weight, folded
+    meant, near = _unfolded(rows, others)
+    if not np.isfinite(meant).all():
+        return None
+    return np.asarray(np.where(near, others, meant).astype(found.dtype)).reshape(wanted.shape)
+
+
+def _unfolded(rows: Array, others: Array) -> tuple[Array, Array]:
+    """Each row times the median of its quotients, and where `others` are that but for rounding."""
+    import numpy as np
+
     times = np.ones(len(rows))
     for index, (row, other) in enumerate(zip(rows, others, strict=True)):
         alive = np.abs(row) > _TINY
         if alive.any():
             times[index] = np.median(other[alive] / row[alive])
-    if not np.isfinite(times).all():
-        return None
-    meant = rows * times[:, None]
-    near = np.abs(meant - others) <= _ROUNDED * np.abs(others)
-    return np.asarray(np.where(near, others, meant).astype(found.dtype)).reshape(wanted.shape)
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        meant = rows * times[:, None]
+        return meant, np.abs(meant - others) <= _ROUNDED * np.abs(others)
 
 
 def _off(wanted: Array, found: Array) -> NDArray[np.bool_] | None:

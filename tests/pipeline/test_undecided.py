@@ -111,3 +111,33 @@ def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
         cast("Subject", SimpleNamespace(eager=eager)),
     )
     assert not told[0].undecided[name].any()
+
+
+class Passing(nn.Module):
+    """The places of scores that reach a threshold which one just meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale >= 1).nonzero()
+
+
+def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> None:
+    module = Passing().eval()
+    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    eager = open_eager(loaded, resolve([parse_input("x:float32[6]")], {}))
+    x = np.array([0, 1, 2, 0, 3, 0], np.float32)
+    feed = NamedFeed(name="opt", arrays={"x": x}, sizes={})
+    outputs = eager.run(feed.arrays)
+    (name,) = outputs
+    assert outputs[name].ravel().tolist() == [1, 2, 4]
+    for answer, forgiven in (([2, 4, 4], [True] * 3), ([77, 2, 4], [False, True, True])):
+        (told,) = with_undecided(
+            [Reference(feed=feed, outputs=outputs)],
+            [Reply(outputs={name: np.array(answer).reshape(-1, 1)})],
+            Precision.FP32,
+            cast("Subject", SimpleNamespace(eager=eager)),
+        )
+        assert told.undecided[name].ravel().tolist() == forgiven

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed, Runner
@@ -251,3 +252,13 @@ def test_flat_leaves_inputs_alone_once_a_write_was_seen() -> None:
 
 def test_an_output_with_the_name_of_an_input_gets_out_at_its_end() -> None:
     assert does(lambda x: {"y": x + 1, "x": x + 2}).names(X) == ("y", "x_out")
+
+
+def test_what_eager_computes_on_its_way_is_shown() -> None:
+    module = nn.Linear(3, 20)
+    prune.l1_unstructured(module, "weight", amount=0.1)  # type: ignore[no-untyped-call]
+    pruned = module.weight.detach().numpy().copy()
+    eager = opened(module)
+    assert eager.computes(X, lambda array: np.array_equal(array, pruned))
+    assert not eager.computes(X, lambda array: np.array_equal(array, pruned * 2))
+    assert not np.array_equal(eager.weights()["weight_orig"], pruned)

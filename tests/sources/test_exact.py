@@ -108,3 +108,56 @@ def test_a_model_that_refuses_float64_says_why() -> None:
 
     with pytest.raises(NoFloat64, match="float32 alone"):
         run(Strict(), x=X)
+
+
+class Rounding(nn.Module):
+    """Goes through float32 in a way that cannot be raised."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.linear = nn.Linear(4, 4)
+        self.cache = torch.zeros(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        bias: torch.Tensor = self.linear.bias
+        if self.how == "name":
+            return y.type("torch.FloatTensor") * bias
+        if self.how == "other":
+            return y.to(self.cache) * bias
+        if self.how == "slice":
+            self.cache[:] = y
+            return self.cache * bias
+        return self.cache.copy_(y) * bias
+
+
+@pytest.mark.parametrize("how", ["name", "other", "slice", "copy"])
+def test_what_goes_through_float32_all_the_same_is_refused(how: str) -> None:
+    with pytest.raises(NoFloat64, match="float32"):
+        run(Rounding(how).eval(), x=X)
+
+
+def test_a_model_that_ends_in_float32_all_the_same_is_refused() -> None:
+    class Numpy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy().astype(np.float32)).exp()
+
+    with pytest.raises(NoFloat64, match="float32"):
+        run(Numpy(), x=X)
+
+
+def test_constants_of_float32_are_no_rounding() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.linspace(0, 1, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = torch.zeros(3, 4).masked_fill_(x > 0, 1.0)
+            return (x * self.table + mask).exp()
+
+    module = Table()
+    (y,) = run(module, x=X).values()
+    wanted = np.exp(X.astype(np.float64) * module.table.numpy() + (X > 0))
+    np.testing.assert_allclose(y, wanted, rtol=1e-14)

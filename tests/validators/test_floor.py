@@ -231,3 +231,95 @@ def test_more_draws_of_eagers_noise_take_its_luck_out() -> None:
 
     assert verdict([]).state is State.FAILED
     assert verdict(draws).passed
+
+
+def test_an_element_that_a_draw_makes_nan_of_is_judged_all_the_same() -> None:
+    """A square root of 0 is NaN where the input is off to below."""
+    truth = np.random.default_rng(3).random((4, 100)) + 1
+    truth[0, 0] = 0.5
+    plain = truth.astype(F)
+    draws = [truth * (1 + s * 2**-24) for s in (1, -1)]
+    for draw in draws:
+        draw[0] = np.nan
+    wrong = plain.copy()
+    wrong[0, 0] = 0.75
+    feed = NamedFeed(name="opt", arrays={"x": np.zeros((4, 6), F)}, sizes={})
+    one = Reference(
+        feed=feed,
+        outputs={"y": plain},
+        exact={"y": truth},
+        again=tuple({"y": draw.astype(F)} for draw in draws),
+    )
+    verdict = judge(
+        artifact="model.bin",
+        references=[one],
+        replies=[Reply(outputs={"y": wrong})],
+        tolerance=TOLERANCES[Precision.FP32],
+        device="cpu",
+        artifact_inputs=["x"],
+        signature=SIGNATURE,
+    )
+    assert verdict.state is State.FAILED
+
+
+@pytest.mark.parametrize("wrong", ["shape", "nan"])
+def test_float64_that_cannot_be_set_beside_eager_is_told(wrong: str) -> None:
+    def truth(x: Array) -> Array:
+        return exact(x)[:3] if wrong == "shape" else exact(x) * np.nan
+
+    verdict = judged(reordered, truth=truth)
+    assert verdict.passed
+    assert any("judged by the table" in note for note in verdict.notes)
+
+
+def test_a_complex_channel_is_judged_by_its_imaginary_part_too() -> None:
+    def spectrum(x: Array) -> Array:
+        return np.asarray((x @ FIRST[:, :8]) * (1 + 1j) * 10.0 ** (-0.7 * np.arange(8))).astype(
+            np.complex64
+        )
+
+    def wrong(x: Array) -> Array:
+        y = spectrum(x)
+        y.imag[:, 7] *= -1
+        return y
+
+    references, replies, good = [], [], []
+    for number in range(3):
+        x = RNG_FEEDS.standard_normal((4, 6)).astype(F)
+        feed = NamedFeed(name=f"seed-{number}", arrays={"x": x}, sizes={})
+        references.append(Reference(feed=feed, outputs={"y": spectrum(x)}))
+        replies.append(Reply(outputs={"y": wrong(x)}))
+        good.append(Reply(outputs={"y": spectrum(x) * np.complex64(1 + 1e-7)}))
+
+    def verdict(replies: list[Reply]) -> Verdict:
+        return judge(
+            artifact="model.bin",
+            references=references,
+            replies=replies,
+            tolerance=TOLERANCES[Precision.FP32],
+            device="cpu",
+            artifact_inputs=["x"],
+            signature=SIGNATURE,
+        )
+
+    assert verdict(good).passed
+    assert "channel 7 of axis -1" in verdict(replies).reason
+
+
+def test_float64_numbers_whose_squares_overflow_are_judged_by_the_table() -> None:
+    def scaled(model: Model) -> Model:
+        return lambda x: np.asarray(model(x).astype(D) * 1e300)
+
+    feed = NamedFeed(name="opt", arrays={"x": np.ones((4, 6), F)}, sizes={})
+    truth = scaled(exact)(np.ones((4, 6), F))
+    for times, passes in ((1 + 1e-15, True), (1.5, False)):
+        verdict = judge(
+            artifact="model.bin",
+            references=[Reference(feed=feed, outputs={"y": truth}, exact={"y": truth.copy()})],
+            replies=[Reply(outputs={"y": truth * times})],
+            tolerance=TOLERANCES[Precision.FP32],
+            device="cpu",
+            artifact_inputs=["x"],
+            signature=SIGNATURE,
+        )
+        assert verdict.passed == passes

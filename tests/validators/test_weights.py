@@ -99,3 +99,26 @@ def test_a_twin_of_another_weight_is_not_taken_for_it() -> None:
     twin = altered(WEIGHT)
     state = {"layer.weight": WEIGHT, "twin.weight": twin}
     assert altered_weights(state, [WEIGHT, twin]) == ()
+
+
+def test_one_of_two_equal_weights_that_is_altered_is_named() -> None:
+    state = {"one.weight": WEIGHT, "two.weight": WEIGHT.copy()}
+    (told,) = altered_weights(state, [WEIGHT, altered(WEIGHT)])
+    assert "1 of 600 elements" in told
+    assert altered_weights(state, [WEIGHT]) == ()
+
+
+@pytest.mark.parametrize("fold", [1.0, RNG.standard_normal((20, 1)).astype(np.float32)])
+def test_what_eager_makes_of_a_weight_itself_is_not_altered(fold: Any) -> None:
+    pruned = np.where(np.abs(WEIGHT) < 0.05, np.float32(0), WEIGHT)
+    assert 0 < np.count_nonzero(pruned != WEIGHT) < 60
+    made = [WEIGHT, WEIGHT.T, pruned]
+
+    def told(constant: Array) -> tuple[str, ...]:
+        return altered_weights(
+            {"w": WEIGHT}, [constant], computed=lambda test: any(map(test, made))
+        )
+
+    assert told(pruned * fold) == ()
+    assert told(altered(pruned * fold)) != ()
+    assert altered_weights({"w": WEIGHT}, [pruned * fold]) != ()
