@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 RNG = np.random.default_rng(4)
+_START = RNG.bit_generator.state
 WEIGHT = RNG.standard_normal((20, 30)).astype(np.float32)
 OTHER = RNG.standard_normal((20, 30)).astype(np.float32)
 BIAS = RNG.standard_normal(20).astype(np.float32)
 STATE = {"layer.weight": WEIGHT, "other.weight": OTHER, "layer.bias": BIAS}
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """The same in whatever order tests run."""
+    RNG.bit_generator.state = _START
 
 
 def altered(array: Array, times: float = 1.001) -> Array:
