@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import UsageError, first_line
+from ..core.errors import UsageError
 from .content import Content, MisfitError
 from .form import Form
 from .label_split import split_label
+from .loader import watched
 
 if TYPE_CHECKING:
     from ..core.contract import Array
@@ -43,7 +44,7 @@ class LabelledLoader:
         """
         import numpy as np
 
-        for item in self._watched(items):
+        for item in watched(items, self._spec):
             try:
                 content, found = split_label(item, self._names, label)
             except MisfitError as error:
@@ -52,16 +53,6 @@ class LabelledLoader:
             arrays = [content.parts[name] for name in self._names]
             np.savez(self._path(self._count), *arrays, found)  # by position: names may be any
             self._count += 1
-
-    def _watched(self, items: Iterable[object]) -> Iterator[object]:
-        """The items; an error of the user's code becomes one of ours."""
-        try:
-            yield from items
-        except Exception as error:
-            raise UsageError(
-                f"the loader {self._spec} raised {type(error).__name__}: {first_line(error)}",
-                hint="the error is in the loader's code; iterate it in Python to see all of it",
-            ) from error
 
     def _path(self, place: int) -> Path:
         return self._folder / f"{place}.npz"

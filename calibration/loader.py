@@ -60,7 +60,7 @@ class LoaderSource:
 
     def _samples(self) -> Iterator[tuple[str, Content | MisfitError]]:
         """Each sample with its name; a batch is cut, what does not fit is told later."""
-        for number, item in enumerate(self._watched()):
+        for number, item in enumerate(watched(self._items, self._spec)):
             name = f"{self._spec} item {number}"
             try:
                 content = content_of(item, self._form.names)
@@ -71,16 +71,6 @@ class LoaderSource:
             for index, row in enumerate(rows):
                 one = Content(parts=row, surplus=content.surplus)
                 yield (name if len(rows) == 1 else f"{name} row {index}"), one
-
-    def _watched(self) -> Iterator[object]:
-        """The items; an error of the user's code becomes one of ours."""
-        try:
-            yield from self._items
-        except Exception as error:
-            raise UsageError(
-                f"the loader {self._spec} raised {type(error).__name__}: {first_line(error)}",
-                hint="the error is in the loader's code; iterate it in Python to see all of it",
-            ) from error
 
     def _path(self, place: int) -> Path:
         return Path(self._folder, f"{place}.npz")
@@ -143,3 +133,18 @@ def items_of(spec: str, load: Callable[[str], object]) -> Iterable[object]:
         f"{spec} is a {type(found).__name__}, which cannot be iterated over",
         hint="name a DataLoader, a list of feeds, or a function that yields them",
     )
+
+
+def watched(items: Iterable[object], spec: str) -> Iterator[object]:
+    """The items of the loader `spec`; an error of the user's code becomes one of ours.
+
+    Raises:
+        UsageError: the loader raised.
+    """
+    try:
+        yield from items
+    except Exception as error:
+        raise UsageError(
+            f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
+            hint="the error is in the loader's code; iterate it in Python to see all of it",
+        ) from error

@@ -35,7 +35,10 @@ def test_what_is_damaged_is_not_there(tmp_path: Path, damage: bytes) -> None:
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    TradeOffStore(tmp_path / "file" / "below").keep("key", POINT)
+    store = TradeOffStore(tmp_path / "file" / "below")
+    store.keep("key", POINT)
+    assert store.take("key", TradeOff) is None
+    assert (tmp_path / "file").read_text() == ""
 
 
 def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
