@@ -10,6 +10,7 @@ import typer
 from ..core.errors import UsageError
 from . import options as o
 from . import options_accuracy as a
+from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
@@ -49,6 +50,8 @@ def build_trt(
         Path | None,
         typer.Option("--checkpoint", help="With a folder: where its checkpoint is now."),
     ] = None,
+    patch: c.Patch = None,
+    custom_op: c.CustomOp = None,
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
     workspace: t.Workspace = None,
@@ -67,7 +70,9 @@ def build_trt(
     timeout: t.Timeout = None,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
+    method: o.Method = None,
     inputs: o.Input = None,
+    static: o.Static = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -136,12 +141,11 @@ def build_trt(
             prepare_only=prepare_only, measuring=measuring, reports=reports,
         )  # fmt: skip
     if checkpoint is not None:
-        raise UsageError(
-            "--checkpoint is for a folder to finish", hint=f"modelc build-trt {checkpoint}"
-        )
+        hint = f"modelc build-trt {checkpoint}"
+        raise UsageError("--checkpoint is for a folder to finish", hint=hint)
     source = o.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-        strict=not no_strict, allow_pickle=allow_pickle,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
     )  # fmt: skip
     lowering = p.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
@@ -151,6 +155,7 @@ def build_trt(
     order = Order(
         source=source, wanted=(Wanted(target="tensorrt", precision=precision),),
         out=out or Path("out"), judging=judging, overwrite=overwrite, lowering=lowering,
+        patches=tuple(patch or ()), custom_ops=c.custom_ops_of(custom_op),
         settings=settings, cache=o.cache_folder(no_cache=no_cache), measuring=measuring,
     )  # fmt: skip
     carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet,

@@ -24,7 +24,9 @@ def debug(
     ] = None,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
+    method: o.Method = None,
     inputs: o.Input = None,
+    static: o.Static = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -87,9 +89,14 @@ def debug(
             samples=samples,
             strict=not no_strict,
             allow_pickle=allow_pickle,
+            method=method,
+            static=static,
         )
     else:
-        _refuse({"--model": model, "--model-arg": model_arg, "--input": inputs})
+        _refuse({
+            "--model": model, "--model-arg": model_arg, "--method": method,
+            "--input": inputs, "--static": static,
+        })  # fmt: skip
     with Screen(quiet=quiet) as screen:
         result = localise(
             artifact,

@@ -9,6 +9,7 @@ import typer
 
 from . import options as o
 from . import options_accuracy as a
+from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from .options_tolerance import Tolerances
@@ -38,11 +39,16 @@ def export(
     fp16: p.Fp16 = False,
     bf16: p.Bf16 = False,
     int8: p.Int8 = False,
+    patch: c.Patch = None,
+    custom_op: c.CustomOp = None,
+    runtimes: c.For = None,
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
+    method: o.Method = None,
     inputs: o.Input = None,
+    static: o.Static = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -82,16 +88,12 @@ def export(
     from .carry_out import carry_out
 
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
+    source = o.source_of(
+        checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+    )  # fmt: skip
     order = Order(
-        source=o.source_of(
-            checkpoint,
-            model=model,
-            model_args=model_arg,
-            inputs=inputs,
-            samples=samples,
-            strict=not no_strict,
-            allow_pickle=allow_pickle,
-        ),
+        source=source,
         wanted=tuple(Wanted.parse(text, precision) for text in to),
         out=out,
         judging=o.judging_of(
@@ -125,5 +127,8 @@ def export(
             budget=budget,
         ),
         cache=o.cache_folder(no_cache=no_cache),
+        patches=tuple(patch or ()),
+        custom_ops=c.custom_ops_of(custom_op),
+        runtimes=tuple(runtimes or ()),
     )
     carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=r.formats_of(report))

@@ -24,7 +24,9 @@ class CaptureChoice(StrEnum):
 
     AUTO = "auto"
     EXPORT = "export"
+    EXPORT_STRICT = "export-strict"
     SCRIPT = "script"
+    MIXED = "mixed"
     TRACE = "trace"
 
 
@@ -57,6 +59,24 @@ ModelArg = Annotated[
         "--model-arg",
         metavar="KEY=VALUE",
         help="Argument of the factory, typed by its annotation. Repeatable.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="Method of the module to convert instead of forward.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Static = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--static",
+        metavar="DIM",
+        help="Fix this dim at its opt size, as for a model that only takes that one. Repeatable.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -188,6 +208,8 @@ def source_of(
     samples: Path | None = None,
     strict: bool = True,
     allow_pickle: bool = False,
+    method: str | None = None,
+    static: Sequence[str] | None = None,
 ) -> Source:
     """The eager side of an order, from options."""
     from ..core.errors import UsageError
@@ -209,6 +231,8 @@ def source_of(
         allow_pickle=allow_pickle,
         inputs=tuple(inputs or ()),
         samples=samples,
+        method=method,
+        static=tuple(static or ()),
     )
 
 

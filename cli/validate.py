@@ -46,7 +46,9 @@ def validate(
     ] = None,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
+    method: o.Method = None,
     inputs: o.Input = None,
+    static: o.Static = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -93,7 +95,8 @@ def validate(
     from ..pipeline.reporting import fresh_reports
     from .screen import Screen
 
-    eager = {"--model": model, "--model-arg": model_arg, "--input": inputs}
+    eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
+             "--static": static}  # fmt: skip
     if against is None:
         _refuse([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
         source = None
@@ -101,7 +104,7 @@ def validate(
         _refuse(["--checkpoint"], [checkpoint], "beside --against")
         source = o.source_of(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-            strict=not no_strict, allow_pickle=allow_pickle,
+            strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
         )  # fmt: skip
     measuring = a.measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,

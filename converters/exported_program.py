@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,10 @@ from ..core.contract import (
 from ..core.errors import ModelcError
 from ..core.precision import Precision
 from ..core.signature import Signature
-from .capturing import call_record, exported, guarded, origin_of, parse_record, versions
+from .call_record import call_record, origin_of, parse_record
+from .capture.strategies import export_of
+from .guarded import guarded
+from .installed import versions
 from .opened import refused
 from .torch_runner import TorchRunner, check_device, float_state
 
@@ -58,18 +62,30 @@ def convert(job: Job) -> Converted:
     """Export and save; stack traces with their paths are left out of the file."""
     import torch
 
-    program = exported(job)
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)
-    program.example_inputs = None  # they may be the user's own data
+    taken = export_of(job)
     name = job.stem + SUFFIX
-    guarded(
-        "torch.export.save",
-        lambda: torch.export.save(
-            program, str(job.folder / name), extra_files={RECORD: call_record(job, "flat")}
-        ),
-    )
-    return Converted(files=((name, "model"),), versions=versions("torch"))
+    with _anonymous(taken.program) as program:
+        guarded(
+            "torch.export.save",
+            lambda: torch.export.save(
+                program, str(job.folder / name), extra_files={RECORD: call_record(job, "flat")}
+            ),
+        )
+    return Converted(files=((name, "model"),), versions=versions("torch"), notes=taken.notes)
+
+
+@contextmanager
+def _anonymous(program: torch.export.ExportedProgram) -> Iterator[torch.export.ExportedProgram]:
+    """The program without the user's data and paths; both are back afterwards, for others."""
+    traces = {node: node.meta.pop("stack_trace", None) for node in program.graph.nodes}
+    examples, program.example_inputs = program.example_inputs, None
+    try:
+        yield program
+    finally:
+        program.example_inputs = examples
+        for node, trace in traces.items():
+            if trace is not None:
+                node.meta["stack_trace"] = trace
 
 
 def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConversionError
-from .capturing import guarded
+from .guarded import guarded
 
 if TYPE_CHECKING:
     import onnx

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Job
-from .capturing import guarded
+from .guarded import guarded
 from .model_files import copy_external
 from .onnx_links import float_constants, links_of, values_of
 from .onnx_origins import all_nodes

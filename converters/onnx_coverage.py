@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed
 from ..core.records import Coverage
-from .capturing import guarded
+from .guarded import guarded
 from .onnx_flops import flops, shapes_of
 from .onnx_links import Node
 from .onnx_origins import all_nodes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
-from .capturing import guarded
+from .guarded import guarded
 from .onnx_origins import sidecar_of
 from .opened import refused
 

@@ -31,16 +31,11 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
 from . import onnx_coverage, probing_onnx
-from .capturing import (
-    Traced,
-    example_tensors,
-    exported,
-    guarded,
-    model_of,
-    scripted,
-    traced,
-    versions,
-)
+from .capture.eager import example_tensors, model_of
+from .capture.program import Exported, Program, Scripted
+from .capture.strategies import program_of
+from .guarded import guarded
+from .installed import versions
 from .onnx_debug import write_sidecar
 from .onnx_files import check_model, copy_sidecar, float_weights, save_model, set_metadata
 from .onnx_half import to_half
@@ -50,6 +45,7 @@ from .opened import refused
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
+    import torch
 
 NAME: str = "onnx"
 SUMMARY: str = "ONNX model, with a debug sidecar from node to module and source line"
@@ -99,8 +95,8 @@ def convert(job: Job) -> Converted:
     if job.parent is not None:
         return _derived(job, job.parent)
     opset = _opset(job)
-    model, trace = _capture(job, opset)
-    scope = "" if job.capture is Capture.SCRIPT else model_of(job).scope
+    model, taken = _capture(job, opset)
+    scope = model_of(job).scope if isinstance(taken, Exported) or taken.call == "flat" else ""
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
     path = job.folder / (job.stem + SUFFIX)
@@ -113,14 +109,15 @@ def convert(job: Job) -> Converted:
         files=files,
         versions=used,
         options=options,
-        frozen=() if trace is None else trace.frozen,
-        warned=() if trace is None else trace.warned,
+        notes=taken.notes,
+        frozen=taken.frozen if isinstance(taken, Scripted) else (),
+        warned=taken.warned if isinstance(taken, Scripted) else (),
     )
 
 
 def _opset(job: Job) -> int:
     opset = job.opset or DEFAULT_OPSET
-    legacy = job.capture is not Capture.EXPORT
+    legacy = job.capture not in (Capture.EXPORT, Capture.EXPORT_STRICT)
     if opset not in OPSETS:
         raise UsageError(
             f"opset {opset} cannot be written",
@@ -134,20 +131,17 @@ def _opset(job: Job) -> int:
     return opset
 
 
-def _capture(job: Job, opset: int) -> tuple[onnx_ir.Model, Traced | None]:
-    if job.capture is Capture.EXPORT:
-        return _from_export(job, opset), None
-    if job.capture is Capture.SCRIPT:
-        return _from_torchscript(job, opset, scripted(job)), None
-    trace = traced(job)
-    return _from_torchscript(job, opset, trace.module), trace
+def _capture(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
+    taken = program_of(job)
+    if isinstance(taken, Exported):
+        return _from_export(job, opset, taken.program), taken
+    return _from_torchscript(job, opset, taken.module), taken
 
 
-def _from_export(job: Job, opset: int) -> onnx_ir.Model:
+def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -> onnx_ir.Model:
     """Through torch.export and the dynamo exporter; dims take the signature's names."""
     import torch
 
-    captured = exported(job)
     program = guarded(
         "torch.onnx.export",
         lambda: torch.onnx.export(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from ..core.contract import Job
 from ..core.errors import ConversionError
 from ..core.precision import Precision
-from .capturing import guarded, versions
+from .guarded import guarded
+from .installed import versions
 from .onnx_autocast import Draft, autocast, draft_of, merge_weights
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_masks import LIMITS, clamp_masks

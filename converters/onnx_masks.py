@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed
 from ..core.precision import Precision
-from .capturing import guarded
+from .guarded import guarded
 from .onnx_links import Links, float_constants, links_of, values_of
 from .onnx_sessions import open_session, run_session
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
-from .capturing import guarded
+from .guarded import guarded
 
 if TYPE_CHECKING:
     import onnx

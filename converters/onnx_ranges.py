@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed
 from ..core.precision import Precision
-from .capturing import guarded
+from .guarded import guarded
 from .onnx_links import Links, float_constants, links_of, name_nodes, values_of
 from .onnx_masks import LIMITS, clamp_masks
 from .onnx_origins import UNKNOWN, Origin, origins_of

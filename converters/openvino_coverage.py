@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed
 from ..core.records import Coverage
-from .capturing import guarded
+from .guarded import guarded
 from .opened import present
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Job
 from ..core.precision import Precision
-from .capturing import guarded
+from .guarded import guarded
 from .onnx_links import float_constants
 from .onnx_origins import matching, origins_of, place_of
 from .onnx_ranges import weights_beyond

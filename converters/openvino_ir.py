@@ -30,7 +30,8 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
 from . import openvino_coverage, probing_openvino
-from .capturing import guarded, versions
+from .guarded import guarded
+from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded
 from .openvino_half import compress

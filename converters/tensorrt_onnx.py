@@ -20,7 +20,8 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
 from . import onnx_graph, probing_onnx
-from .capturing import guarded, versions
+from .guarded import guarded
+from .installed import versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import to_half
 from .onnx_origins import origins_of

@@ -28,7 +28,10 @@ from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.signature import Signature
 from . import probing_torchscript
-from .capturing import call_record, guarded, origin_of, parse_record, scripted, traced, versions
+from .call_record import call_record, origin_of, parse_record
+from .capture.strategies import torchscript_of
+from .guarded import guarded
+from .installed import versions
 from .opened import refused
 from .torch_runner import TorchRunner, check_device, float_state
 
@@ -64,26 +67,24 @@ def convert(job: Job) -> Converted:
     """Capture and save. A trace takes flat tensors; a script keeps the model's own call."""
     import torch
 
-    if job.capture is Capture.SCRIPT:
-        module, form = scripted(job), "native"
-        trace = None
-    else:
-        trace = traced(job)
-        module, form = trace.module, "flat"
+    taken = torchscript_of(job)
     name = job.stem + SUFFIX
     guarded(
         "torch.jit.save",
         lambda: torch.jit.save(
-            module, str(job.folder / name), _extra_files={RECORD: call_record(job, form)}
+            taken.module,
+            str(job.folder / name),
+            _extra_files={RECORD: call_record(job, taken.call)},
         ),
     )
     _strip(job.folder / name)
     return Converted(
         files=((name, "model"),),
         versions=versions("torch"),
-        options={"call": form},
-        frozen=() if trace is None else trace.frozen,
-        warned=() if trace is None else trace.warned,
+        options={"call": taken.call},
+        notes=taken.notes,
+        frozen=taken.frozen,
+        warned=taken.warned,
     )
 
 

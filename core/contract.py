@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -102,7 +102,10 @@ class Job:
     beside a parent lies its debug sidecar, where it has one. `feeds` are the validation feeds,
     `keep` the `--keep-fp` patterns, `half_io` whether inputs and outputs become half as well,
     `settings` the options that only this format has, as text. `cache` is a folder for what later
-    runs may use again; None does without.
+    runs may use again; None does without. `programs` are those taken down in this run already, by
+    capture: the formats share them. `custom_ops` says by operator (`ns::op`) which function
+    (`package.module:fn`) translates it, `runtimes` what the file must load in
+    (`onnxruntime==1.20`).
     """
 
     signature: Signature
@@ -120,6 +123,9 @@ class Job:
     keep: tuple[str, ...] = ()
     half_io: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    programs: MutableMapping[str, object] = field(default_factory=dict)
+    custom_ops: Mapping[str, str] = field(default_factory=dict)
+    runtimes: tuple[str, ...] = ()
     cache: Path | None = None
     advance: Advance = unheard
 

@@ -37,6 +37,7 @@ class Checkpoint:
     factory_args: dict[str, str] = field(default_factory=dict)
     strict: bool = True
     allow_pickle: bool = False
+    method: str | None = None  # what is called instead of forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Attempt:
     sqnr: float | None = None  # dB, the worst of the feeds that it was judged on
     latency: Latency | None = None
     size: int | None = None  # bytes
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,8 @@ class Artifact:
     `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
     `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
     froze tensor data; None where that is not known, as in records of an older modelc.
-    `judged_as` is the precision whose judging it is held to, where that is not its own.
+    `judged_as` is the precision whose judging it is held to, where that is not its own. `rewrites`
+    are what was changed in a copy of the model before it was captured, by name.
     """
 
     name: str
@@ -127,6 +130,7 @@ class Artifact:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     rejected: bool = False
+    rewrites: tuple[str, ...] = ()
     tolerance: Tolerance | None = None
     calibration: CalibrationRecord | None = None
     coverage: Coverage | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.contract import CalibrationFeeds
@@ -25,7 +25,8 @@ class Bench:
 
     `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
     `record` is of the calibration of this run, or of the parent's where that is quantized.
-    `labelled` is the labelled data with eager's answers, where accuracy is measured.
+    `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
+    those taken down already, by the rewrites of the model and the capture.
     """
 
     order: Order
@@ -38,6 +39,7 @@ class Bench:
     held_out: tuple[Reference, ...] = ()
     cache: CalibrationCache | None = None
     labelled: LabelledFeeds | None = None
+    programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from ..converters.capturing import versions
+from ..converters.installed import versions
 
 _PACKAGES = (
     "torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "nncf",

@@ -49,7 +49,10 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The eager side of an order: the checkpoint, how to build it, what goes into it."""
+    """The eager side of an order: the checkpoint, how to build it, what goes into it.
+
+    `method` is called instead of forward; `static` are dims that may be fixed at their opt size.
+    """
 
     checkpoint: Path
     model: str | None = None
@@ -58,6 +61,8 @@ class Source:
     allow_pickle: bool = False
     inputs: tuple[str, ...] = ()
     samples: Path | None = None
+    method: str | None = None
+    static: tuple[str, ...] = ()
 
 
 _LONGEST = 7 * 86_400.0  # seconds of a search: a week
@@ -217,7 +222,9 @@ class Order:
     `parent` is a converted model to start from instead of the eager one, `signature` what a
     manifest recorded for it. `capture` None is auto. `settings` are options that one target alone
     has, as text. `cache` is a folder for what later runs may use again; None does without.
-    `measuring` is what is measured on labelled data.
+    `measuring` is what is measured on labelled data. `patches` are functions of the user's
+    (`package.module:fn`) that change the copy of the model which is captured; `custom_ops` and
+    `runtimes` as in a Job.
     """
 
     source: Source
@@ -235,6 +242,9 @@ class Order:
     settings: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None
     measuring: Measuring | None = None
+    patches: tuple[str, ...] = ()
+    custom_ops: Mapping[str, str] = field(default_factory=dict)
+    runtimes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.wanted:
@@ -264,6 +274,10 @@ class Order:
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),
             "inputs": " ".join(self.source.inputs),
+            "static": " ".join(self.source.static),
+            "patch": " ".join(self.patches),
+            "custom_op": " ".join(f"{op}={fn}" for op, fn in self.custom_ops.items()),
+            "for": " ".join(self.runtimes),
             "device": self.judging.device or "",
             **self.judging.summary(),
             **self.lowering.summary(),

@@ -49,8 +49,8 @@ def _read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 
 
 def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
-    first = (one.digest, one.factory, one.factory_args)
-    return first == (other.digest, other.factory, other.factory_args)
+    first = (one.digest, one.factory, one.factory_args, one.method)
+    return first == (other.digest, other.factory, other.factory_args, other.method)
 
 
 def begin_record(

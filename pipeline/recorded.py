@@ -120,6 +120,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         model_args=recorded.factory_args,
         strict=recorded.strict,
         allow_pickle=recorded.allow_pickle,
+        method=recorded.method,
         samples=None if then is None else moved.samples or folder / then,
     )
 

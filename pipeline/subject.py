@@ -57,6 +57,7 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
             factory_args=source.model_args,
             strict=source.strict,
             allow_pickle=source.allow_pickle,
+            method=source.method,
         )
 
 

@@ -219,6 +219,9 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         half_io=order.lowering.half_io,
         settings=order.settings,
         cache=order.cache,
+        programs=bench.programs.setdefault((), {}),
+        custom_ops=order.custom_ops,
+        runtimes=order.runtimes,
     )
 
 
@@ -290,7 +293,8 @@ def _frozen(
         """Capture once more, for its own sake."""
         with bench.stage.step(f"look at branches in {capture}", log=f"{step.name}-branches"):
             job = job_of(step, parent, bench, folder)
-            step.target.convert(replace(job, capture=capture, folder=folder))
+            # what was taken down before would show nothing
+            step.target.convert(replace(job, capture=capture, folder=folder, programs={}))
 
     branches = look(bench.subject, bench.order.judging.accept)
     return frozen_by(capture, converted.frozen, branches, bench.subject, again)

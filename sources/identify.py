@@ -27,13 +27,14 @@ WEIGHTS = "weights"
 CONFIG = "config"
 
 
-def identify(
+def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     path: Path,
     *,
     factory: str | None,
     factory_args: Mapping[str, str],
     strict: bool = True,
     allow_pickle: bool = False,
+    method: str | None = None,
 ) -> Checkpoint:
     """Say what the checkpoint at `path` is, and hash its files.
 
@@ -57,6 +58,7 @@ def identify(
         factory_args=dict(factory_args),
         strict=strict,
         allow_pickle=allow_pickle,
+        method=method,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Array
-from ..capturing import guarded
+from ..guarded import guarded
 from .feeding import Samples
 from .wiring import PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, values
 from .workplace import Workplace

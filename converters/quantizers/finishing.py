@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import QuantizeJob
-from ..capturing import guarded
+from ..guarded import guarded
 from .activations import Activations
 from .bias_correction import correct_biases
 from .folding import fold_weights

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
-from ..capturing import versions
+from ..installed import versions
 from .activations import observe
 from .feeding import Reader, Samples, samples_of
 from .finishing import Finished, finish

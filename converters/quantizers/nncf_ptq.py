@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError
-from ..capturing import guarded, versions
+from ..guarded import guarded
+from ..installed import versions
 from .feeding import Samples, samples_of
 from .method import method_of
 from .openvino_reading import has_attention, inputs_of, names_in_ir, read_bounded

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError
-from ..capturing import versions
+from ..installed import versions
 from .activations import observe
 from .feeding import samples_of
 from .finishing import Finished, finish

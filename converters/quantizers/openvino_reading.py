@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.contract import QuantizeJob
 from ...core.signature import Signature
-from ..capturing import guarded
+from ..guarded import guarded
 from ..openvino_bounds import bounded
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ...core.errors import ConversionError, ModelcError
-from ..capturing import guarded
+from ..guarded import guarded
 
 Made = TypeVar("Made")
 _LOG = logging.getLogger(__name__)  # what is said here ends in the step's log

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import Feed, Outputs, QuantizeJob
-from ..capturing import guarded
+from ..guarded import guarded
 from ..onnx_origins import all_nodes, origins_of
 from .sites import Layer, Site, Sites, find_sites
 from .wiring import DEQUANTIZE, QUANTIZE, Wiring

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import QuantizeJob
 from ...core.errors import ConversionError
-from ..capturing import guarded
+from ..guarded import guarded
 from ..model_files import copy_external
 
 if TYPE_CHECKING:

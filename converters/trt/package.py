@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...core.contract import Readiness
 from ...core.errors import MissingError
-from ..capturing import versions
+from ..installed import versions
 from .driver import Driver, probe
 
 FLOOR = (10, 13)  # strongly typed networks and the names that are used are the same from here on

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.contract import Job, Preflight
 from ...core.precision import Precision
 from ...core.signature import Dim, Signature
-from ..capturing import guarded
+from ..guarded import guarded
 from ..onnx_origins import origins_of
 from .findings import Finding, Model, Severity, told
 from .graph_rules import Look, double_findings, node_findings

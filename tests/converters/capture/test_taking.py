@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capturing import exported, frozen_branches, scripted, traced
+from modelc.converters.capture.exporting import exported
+from modelc.converters.capture.scripting import scripted
+from modelc.converters.capture.tracing import frozen_branches, traced
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job
 from modelc.core.errors import ConversionError
@@ -109,12 +111,12 @@ def test_script_refuses_what_it_cannot_compile_and_says_where(job_of: JobOf) -> 
 
 
 def test_script_takes_the_module_itself_not_its_wrapper(job_of: JobOf) -> None:
-    made = scripted(job_of(gate(), GATE, capture=Capture.SCRIPT))
+    made = scripted(job_of(gate(), GATE, capture=Capture.SCRIPT)).module
     assert made.original_name == "Gate"
 
 
 def test_export_keeps_dims_within_their_bounds(job_of: JobOf) -> None:
-    program = exported(job_of(nn.Linear(3, 2), "x:float32[batch=2..6,3]"))
+    program = exported(job_of(nn.Linear(3, 2), "x:float32[batch=2..6,3]")).program
     (bounds,) = program.range_constraints.values()
     assert (int(bounds.lower), int(bounds.upper)) == (2, 6)
 

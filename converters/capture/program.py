@@ -1,0 +1,44 @@
+"""A program that was taken down: what every capture gives and every format starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...core.contract import Branch
+from ...core.findings import Warned
+
+if TYPE_CHECKING:
+    import torch
+
+    Export: TypeAlias = torch.export.ExportedProgram
+    Script: TypeAlias = torch.jit.ScriptModule
+else:
+    Export: TypeAlias = Any  # a record's fields are read by type at run time, without torch
+    Script: TypeAlias = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A program of torch.export: flat tensors in, a flat tuple out. None writes into it."""
+
+    program: Export
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted:
+    """A TorchScript module. `call` is `flat`, or `native` where it keeps the model's own call.
+
+    `frozen` are the user's lines at which a tracer made Python values of tensors, `warned` what it
+    said of the user's lines.
+    """
+
+    module: Script
+    call: str
+    frozen: tuple[Branch, ...] = ()
+    warned: tuple[Warned, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+Program: TypeAlias = Exported | Scripted

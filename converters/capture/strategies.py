@@ -1,0 +1,82 @@
+"""The table of captures: how each takes a program down, and when what it gives is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...core.capture import Capture
+from ...core.contract import Job
+from ...core.errors import UsageError
+from .exporting import exported
+from .program import Exported, Program, Scripted
+from .scripting import scripted
+from .tracing import traced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to take a program down.
+
+    `sound` says when what it gives holds for every feed of the signature; whether that is so here,
+    the verdict says. `keeps_branches` is whether branches on tensor data stay branches.
+    """
+
+    capture: Capture
+    take: Callable[[Job], Program]
+    sound: str
+    keeps_branches: bool = False
+
+
+STRATEGIES: tuple[Strategy, ...] = (
+    Strategy(
+        capture=Capture.EXPORT,
+        take=exported,
+        sound="always: what it cannot follow it refuses",
+    ),
+    Strategy(
+        capture=Capture.SCRIPT,
+        take=scripted,
+        sound="the module is within TorchScript's Python",
+        keeps_branches=True,
+    ),
+    Strategy(
+        capture=Capture.TRACE,
+        take=traced,
+        sound="no branch and no constant depends on data",
+    ),
+)
+
+
+def program_of(job: Job) -> Program:
+    """The job's model as its capture takes it down; once in a run, then from `job.programs`.
+
+    Raises:
+        ConversionError: the capture refused the model.
+    """
+    capture = job.capture
+    known = job.programs.get(str(capture))
+    if isinstance(known, Exported | Scripted):
+        return known
+    strategy = next((one for one in STRATEGIES if one.capture is capture), None)
+    if strategy is None:
+        raise UsageError(f"there is no capture {capture}", hint="see modelc export --help")
+    program = strategy.take(job)
+    job.programs[str(capture)] = program
+    return program
+
+
+def export_of(job: Job) -> Exported:
+    """As `program_of`, for a format that takes programs of torch.export alone."""
+    program = program_of(job)
+    if not isinstance(program, Exported):
+        raise TypeError(f"{job.capture} gave no program of torch.export")
+    return program
+
+
+def torchscript_of(job: Job) -> Scripted:
+    """As `program_of`, for a format that takes TorchScript alone."""
+    program = program_of(job)
+    if not isinstance(program, Scripted):
+        raise TypeError(f"{job.capture} gave no TorchScript")
+    return program

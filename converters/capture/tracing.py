@@ -1,0 +1,112 @@
+"""torch.jit.trace: one run taken down, and what the tracer said of the user's lines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ...core.contract import Branch, Job
+from ...core.findings import Warned
+from ..guarded import guarded
+from .eager import example_tensors, model_of
+from .program import Scripted
+
+_LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
+
+
+def traced(job: Job) -> Scripted:
+    """The flat model through `torch.jit.trace`, with what the tracer said of the user's lines.
+
+    The inputs carry the signature's names. Nothing is checked here: the verdict does that on
+    feeds other than the one traced.
+    """
+    import torch
+
+    model = model_of(job)
+    tensors = example_tensors(job)
+    caught: list[warnings.WarningMessage] = []
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("always")
+        warnings.showwarning = _keeper(caught)
+        made = guarded(
+            "torch.jit.trace",
+            lambda: torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's own
+                model.flat, tensors, check_trace=False, strict=False
+            ),
+        )
+    for warning in caught:
+        _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
+    for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
+        value.setDebugName(spec.name.replace(".", "_"))
+    return Scripted(
+        module=made, call="flat", frozen=frozen_branches(caught), warned=warnings_on(caught)
+    )
+
+
+def _keeper(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
+    """Keeps warnings; those of torch's Tensor class at the line that used the tensor.
+
+    `np.asarray(x)` and `3 in x` are the user's lines, but it is the class that warns.
+    """
+    import torch
+
+    tensors = str(Path(torch.__file__).parent / "_tensor.py")
+
+    def keep(
+        message: Warning, category: type[Warning], filename: str, lineno: int, *_: object
+    ) -> None:
+        frame = sys._getframe(1) if filename == tensors else None
+        within = False
+        while frame is not None:
+            within = within or frame.f_code.co_filename == tensors
+            if within and frame.f_code.co_filename != tensors:
+                filename, lineno = frame.f_code.co_filename, frame.f_lineno
+                break
+            frame = frame.f_back
+        kept.append(warnings.WarningMessage(message, category, filename, lineno))
+
+    return keep
+
+
+def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
+    """The user's lines where a tensor became a Python value: what is done with it is frozen.
+
+    Torch's own lines are left out: they check shapes, which the verdict does better.
+    """
+    import torch
+
+    return tuple(
+        dict.fromkeys(
+            Branch(file=warning.filename, line=warning.lineno)
+            for warning in _on_users_lines(caught)
+            if issubclass(warning.category, torch.jit._trace.TracerWarning)
+            and str(warning.message).startswith("Converting a tensor to")
+        )
+    )
+
+
+def warnings_on(caught: list[warnings.WarningMessage]) -> tuple[Warned, ...]:
+    """Each warning on a line of the user's once, its first sentence only."""
+    return tuple(
+        dict.fromkeys(
+            Warned(
+                file=warning.filename,
+                line=warning.lineno,
+                text=str(warning.message).strip().partition(". ")[0],
+                kind=warning.category.__name__,
+            )
+            for warning in _on_users_lines(caught)
+        )
+    )
+
+
+def _on_users_lines(
+    caught: list[warnings.WarningMessage],
+) -> Iterator[warnings.WarningMessage]:
+    import torch
+
+    library = Path(torch.__file__).parent
+    return (one for one in caught if not Path(one.filename).is_relative_to(library))
