@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ..core.contract import Array
 from ..core.errors import first_line
-from ..core.tree import leaves
+from ..core.loading import named
 from .findings import Kind
 
 Blob: TypeAlias = Path | io.BytesIO  # a file, or a member of an archive in memory
@@ -60,45 +60,15 @@ Reader: TypeAlias = Callable[[Blob], Read]
 
 
 def content_of(value: object, names: Sequence[str], look: Look | None = None) -> Content:
-    """Give the arrays in `value` the names of inputs.
-
-    A lone array is the only input; a tuple or list goes by position; a mapping goes by name, nested
-    ones by dotted names, numpy's own `arr_0` by position. What is left over is surplus.
+    """Give the arrays in `value` the names of inputs, by the rule of `core.loading.named`.
 
     Raises:
         MisfitError: an input is missing, or it is no array.
     """
-    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Mapping):
-        return _by_name(value[0], names, surplus=_positions(value, 1), look=look)
-    if isinstance(value, Mapping):
-        return _by_name(value, names, look=look)
-    if isinstance(value, (tuple, list)):
-        parts = dict(zip(names, value, strict=False))
-        return _complete(parts, names, _positions(value, len(names)), look)
-    if len(names) != 1:
+    found = named(value, names, is_array)
+    if found is None:
         raise MisfitError(Kind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
-    return _complete({names[0]: value}, names, (), look)
-
-
-def _positions(value: Sequence[object], taken: int) -> tuple[str, ...]:
-    return tuple(f"position {index}" for index in range(taken, len(value)))
-
-
-def _by_name(
-    value: Mapping[str, object],
-    names: Sequence[str],
-    *,
-    surplus: tuple[str, ...] = (),
-    look: Look | None,
-) -> Content:
-    found = {".".join(path): leaf for path, leaf in leaves(value, is_array)}
-    if not any(name in found for name in names):
-        for index, name in enumerate(names):
-            if f"arr_{index}" in found:
-                found[name] = found.pop(f"arr_{index}")
-    parts = {name: found[name] for name in names if name in found}
-    rest = tuple(name for name in found if name not in parts)
-    return _complete(parts, names, (*rest, *surplus), look)
+    return _complete(found.parts, names, found.surplus, look)
 
 
 def _complete(

@@ -146,9 +146,13 @@ def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> 
         raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}, outside {allowed}")
     if size < 1:
         raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}: it is empty")
-    if sizes.setdefault(dim.name, size) != size:
+    free = size if dim.relation is None else dim.relation.base_of(size)
+    if free is None:
+        raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}, not {dim.relation}")
+    name = dim.free.name or dim.name
+    if sizes.setdefault(name, free) != free:
         raise MisfitError(
-            Kind.SHAPE, f"{dim.name} is {sizes[dim.name]} in one input and {size} in {spec.name}"
+            Kind.SHAPE, f"{name} is {sizes[name]} in one input and {free} in {spec.name}"
         )
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
+from ..core.loading import watched
 from .content import Content, MisfitError
 from .form import Form
 from .label_split import split_label
-from .loader import watched
 
 if TYPE_CHECKING:
     from ..core.contract import Array

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from ..core.contract import Array, Feed
 from ..core.errors import UsageError
+from ..core.loading import is_loader, items_of
 from ..core.signature import Signature
 from .assume import Images
 from .content import MisfitError
@@ -22,8 +23,6 @@ from .label_files import LabelledSource, open_path
 from .label_loader import LabelledLoader
 from .label_options import LabelledOptions
 from .label_split import cut
-from .loader import items_of
-from .opening import LOADER
 from .shelf import digest_of
 
 
@@ -201,7 +200,7 @@ def open_labelled_set(
     path = Path(options.source)
     images, form = Images(options.preprocess, signature), Form.of(signature)
     source: LabelledSource
-    if not path.exists() and LOADER.fullmatch(options.source):
+    if is_loader(options.source):
         loader = LabelledLoader(options.source, form)
         loader.spool(items_of(options.source, load), options.label)
         source = loader

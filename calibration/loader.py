@@ -11,12 +11,12 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from ..core.contract import Feed
-from ..core.errors import UsageError, first_line
+from ..core.loading import watched
 from .content import Content, MisfitError, content_of
 from .form import Form
 
@@ -104,47 +104,3 @@ class LoaderSource:
             found = [archive[f"arr_{index}"] for index in range(len(self._form.names))]
         parts: Feed = dict(zip(self._form.names, found, strict=True))
         return Content(parts=parts, surplus=self._surplus)
-
-
-def items_of(spec: str, load: Callable[[str], object]) -> Iterable[object]:
-    """What `spec` names, called where it has to be, as an iterable.
-
-    Raises:
-        UsageError: it is no iterable, or its own code raised.
-    """
-    found = load(spec)
-    if not isinstance(found, Iterable) and callable(found):
-        try:
-            found = found()
-        except Exception as error:
-            raise UsageError(
-                f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
-                hint="it is called without arguments",
-            ) from error
-    if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
-        return found
-    if (
-        isinstance(found, Sized)
-        and hasattr(found, "__getitem__")
-        and not isinstance(found, Iterable)
-    ):
-        return (found[index] for index in range(len(found)))  # as a torch Dataset
-    raise UsageError(
-        f"{spec} is a {type(found).__name__}, which cannot be iterated over",
-        hint="name a DataLoader, a list of feeds, or a function that yields them",
-    )
-
-
-def watched(items: Iterable[object], spec: str) -> Iterator[object]:
-    """The items of the loader `spec`; an error of the user's code becomes one of ours.
-
-    Raises:
-        UsageError: the loader raised.
-    """
-    try:
-        yield from items
-    except Exception as error:
-        raise UsageError(
-            f"the loader {spec} raised {type(error).__name__}: {first_line(error)}",
-            hint="the error is in the loader's code; iterate it in Python to see all of it",
-        ) from error

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.contract import Feed
 from ..core.errors import UsageError
+from ..core.loading import is_loader, items_of
 from .assume import Images
 from .drawn import DrawnSource
 from .findings import Findings, Kind
 from .folder import FolderSource, list_files
 from .form import Form
 from .formats import SHARD, SUFFIXES, Source
-from .loader import LoaderSource, items_of
+from .loader import LoaderSource
 from .options import RANDOM, CalibrationOptions
 from .preprocess import Preprocess
 from .shards import ShardSource
 
-LOADER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _DRAWN = 4096  # drawn samples there are at most, where as many as there are were asked for
 
 
@@ -63,7 +62,7 @@ def open_source(
     if options.source == RANDOM:
         findings.add(Kind.DRAWN, "the samples are drawn, not real: true ranges may be far off")
         return Opened(source=DrawnSource(lent.draw, min(wanted, _DRAWN)), images=images)
-    if not path.exists() and LOADER.fullmatch(options.source):
+    if is_loader(options.source):
         loader = LoaderSource(options.source, items_of(options.source, lent.load), form)
         loader.spool(wanted, options.seed if chooses else None)
         source: Source = loader

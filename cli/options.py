@@ -94,8 +94,8 @@ Samples = Annotated[
     Path | None,
     typer.Option(
         "--inputs",
-        metavar="FILE",
-        help="Real samples (.npz, .pt, .safetensors): names, shapes, dtypes and values.",
+        metavar="FILE_OR_LOADER",
+        help="Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
         rich_help_panel=_MODEL,
     ),
 ]

@@ -86,6 +86,7 @@ class PlanRow:
     captures: tuple[str, ...]
     pending: str
     file: str
+    loads_in: str = ""
 
 
 def plan_rows(steps: Sequence[Step], order: Order) -> tuple[PlanRow, ...]:
@@ -99,6 +100,7 @@ def plan_rows(steps: Sequence[Step], order: Order) -> tuple[PlanRow, ...]:
             captures=(*map(str, step.captures), *(q.NAME for q in step.quantizers)),
             pending="" if step.pending is None else step.pending.reason,
             file=str(order.out / step.file),
+            loads_in=step.loads_in,
         )
         for step in steps
     )
@@ -118,6 +120,9 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
             escape(row.file) + (" [yellow](pending)[/]" if row.pending else ""),
         )
     console.print(table)
+    for row in rows:
+        if row.loads_in:
+            say(console, f"{escape(row.artifact)}: {escape(row.loads_in)}")
     for row in rows:
         if row.pending:
             why = escape(row.pending)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +20,17 @@ from ..core.contract import (
     Job,
     Readiness,
     Runner,
-    TensorInfo,
 )
 from ..core.errors import ModelcError
 from ..core.precision import Precision
 from ..core.signature import Signature
 from .call_record import call_record, origin_of, parse_record
+from .capture.eager import example_tensors
 from .capture.strategies import export_of
 from .guarded import guarded
 from .installed import versions
 from .opened import refused
+from .program_facts import operators, ranges, specs_of, tensor_infos, weight_elements
 from .torch_runner import TorchRunner, check_device, float_state
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ NAME: str = "pt2"
 SUMMARY: str = "torch.export program for torch"
 SUFFIX: str = ".pt2"
 MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
-CAPTURES: tuple[Capture, ...] = (Capture.EXPORT,)
+CAPTURES: tuple[Capture, ...] = (Capture.EXPORT, Capture.EXPORT_STRICT)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 
 
@@ -50,7 +50,15 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """A zip that says it is a pt2 archive."""
+    """A pt2 archive that holds a program; one that holds compiled code alone is another format."""
+    if not is_archive(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return not any("data/aotinductor/" in name for name in archive.namelist())
+
+
+def is_archive(path: Path) -> bool:
+    """A zip that says it is a pt2 archive, of whatever is in it."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -78,7 +86,7 @@ def convert(job: Job) -> Converted:
 def _anonymous(program: torch.export.ExportedProgram) -> Iterator[torch.export.ExportedProgram]:
     """The program without the user's data and paths; both are back afterwards, for others."""
     traces = {node: node.meta.pop("stack_trace", None) for node in program.graph.nodes}
-    examples, program.example_inputs = program.example_inputs, None
+    examples, program.example_inputs = program.example_inputs, _blank(program.example_inputs)
     try:
         yield program
     finally:
@@ -86,6 +94,29 @@ def _anonymous(program: torch.export.ExportedProgram) -> Iterator[torch.export.E
         for node, trace in traces.items():
             if trace is not None:
                 node.meta["stack_trace"] = trace
+
+
+@contextmanager
+def with_examples(
+    program: torch.export.ExportedProgram, job: Job
+) -> Iterator[torch.export.ExportedProgram]:
+    """The program with the job's example as its inputs, and without stack traces."""
+    with _anonymous(program) as bare:
+        bare.example_inputs = (example_tensors(job), {})
+        yield bare
+
+
+def _blank(examples: Any) -> Any:
+    """Zeros in place of the user's data, each stored as one number.
+
+    Without any examples torch leaves its checks of sizes out of the program that it loads.
+    """
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(
+        torch.Tensor, lambda one: torch.zeros((), dtype=one.dtype).expand(one.shape), examples
+    )
 
 
 def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
@@ -122,38 +153,17 @@ def weights(path: Path) -> Iterator[Array]:
 def inspect(path: Path) -> Inspection:
     """Parameters, operators, ranges and the record, without running anything."""
     program, record = _load(path)
-    weights: Counter[str] = Counter()
-    for tensor in program.state_dict.values():
-        weights[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
-    operators = Counter(
-        str(node.target) for node in program.graph.nodes if node.op == "call_function"
-    )
-    nodes = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    signature = program.graph_signature
+    inputs, outputs = tensor_infos(program, record)
     return Inspection(
         target=NAME,
-        inputs=_infos(signature.user_inputs, record.get("inputs"), nodes),
-        outputs=_infos(signature.user_outputs, record.get("outputs"), nodes),
-        facts={"ranges": ", ".join(f"{k}: {v}" for k, v in program.range_constraints.items())},
-        weights=weights,
-        operators=operators,
+        inputs=inputs,
+        outputs=outputs,
+        facts={"ranges": ranges(program, specs_of(record))},
+        weights=weight_elements(program),
+        operators=operators(program),
         metadata=origin_of(record),
     )
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:
     """Torch computes in the dtypes of the module: there is nothing to measure."""
-
-
-def _infos(
-    ids: tuple[object, ...], names: list[str] | None, values: dict[str, Any]
-) -> tuple[TensorInfo, ...]:
-    """One TensorInfo a graph input or output, under the record's names where it has them."""
-    shown = names if names is not None and len(names) == len(ids) else [str(i) for i in ids]
-    infos = []
-    for name, key in zip(shown, ids, strict=True):
-        value = values.get(str(key))
-        dtype = str(getattr(value, "dtype", "?")).removeprefix("torch.")
-        dims = tuple(str(dim) for dim in getattr(value, "shape", ()))
-        infos.append(TensorInfo(name=name, dtype=dtype, dims=dims))
-    return tuple(infos)

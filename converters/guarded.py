@@ -1,46 +1,129 @@
-"""The edge to the frameworks: whatever they raise becomes one ConversionError."""
+"""The edge to the frameworks: whatever they raise becomes one error, by its cause."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
-from ..core.errors import ConversionError, first_line
+from ..core.errors import first_line
 from ..core.signature import Signature
+from .capture.causes import RefusedError, cause_of
+from .capture.users import COMPILED, users_place
 
 Made = TypeVar("Made")
 
+_CHANGE = "change that line in a copy, with --patch PKG.MOD:FN; the whole text is in the log"
+_LOGGED = "the whole text is in the log"
+_DIM = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 
-def guarded(what: str, make: Callable[[], Made], signature: Signature | None = None) -> Made:
-    """Run one framework call; whatever it raises becomes one ConversionError.
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """Where in the model an exporter stopped: `ns::op`, the module's path, `file:line`."""
+
+    operator: str = ""
+    module: str = ""
+    place: str = ""
+
+
+Locate = Callable[[BaseException, str], Spot]  # the second is the operator that the text names
+
+
+def guarded(
+    what: str,
+    make: Callable[[], Made],
+    signature: Signature | None = None,
+    *,
+    locate: Locate | None = None,
+) -> Made:
+    """Run one framework call; whatever it raises becomes one `RefusedError`, a ConversionError.
 
     Args:
         what: the caller, as the message names it.
         make: the call.
         signature: whose names replace torch's own for dims, where there is one.
+        locate: finds where in the model it stopped.
     """
     try:
         return make()
     except Exception as error:  # the converter's edge: frameworks raise anything
-        reason = reason_of(error)
-        if signature is not None:
-            reason = _in_users_names(reason, signature)
-        raise ConversionError(
-            f"{what} refused the model: {reason}", hint="the whole text is in the log"
-        ) from error
+        known = next((one for one in _chain(error) if isinstance(one, RefusedError)), None)
+        if known is error:
+            raise
+        raise (known or _refused(what, error, signature, locate)) from error
+
+
+def _refused(
+    what: str, error: Exception, signature: Signature | None, locate: Locate | None
+) -> RefusedError:
+    """The error for a user: the cause in a line, where in the model it is, one way out."""
+    inner = _innermost(error)
+    found = cause_of(_told(error))
+    names = {} if found is None else found[1]
+    spot = Spot() if locate is None else locate(error, _operator(names))
+    if spot.operator:
+        names = {**names, **dict(zip(("ns", "op"), spot.operator.split("::"), strict=True))}
+    names["dim"] = _dim_of(str(inner), signature)
+    place = spot.place or users_place(error)
+    reason, hint = reason_of(error), _CHANGE if place else _LOGGED
+    if found is not None:
+        reason = found[0].says.format(**names) or reason
+        hint = found[0].hint.format(**names)
+    if found is not None and found[0].name == "dims" and not names["dim"]:
+        hint = _LOGGED
+    if signature is not None:
+        reason = _in_users_names(reason, signature)
+    module = f" in module {spot.module}" if spot.module else ""
+    where = f" (at {place})" if place else ""
+    return RefusedError(
+        f"{what} refused the model: {reason}{module}{where}",
+        hint=hint,
+        cause=None if found is None else found[0],
+    )
+
+
+def _told(error: BaseException) -> str:
+    """`TYPE: text` of the exceptions, what caused the others first."""
+    texts = [f"{type(one).__name__}: {one}" for one in _chain(error)]
+    return "\n".join(reversed(texts))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and what caused it."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__
+
+
+def _innermost(error: BaseException) -> BaseException:
+    *_, last = _chain(error)
+    return last
+
+
+def _operator(names: dict[str, str]) -> str:
+    return f"{names['ns']}::{names['op']}" if "op" in names else ""
 
 
 def reason_of(error: BaseException) -> str:
-    """The telling line of a torch exception, with the user's source line where it names one."""
-    inner = error.__cause__ if error.__cause__ is not None else error
+    """The telling line of a torch exception."""
+    inner = _innermost(error)
     points = re.findall(r"^\s+- (.+?)(?:\. If you\'re using|$)", str(inner), flags=re.MULTILINE)
     violated = "Constraints violated" in str(inner)
+    if COMPILED in str(inner):  # its first line is what it says, the rest is the place
+        return str(inner).strip().partition("\n")[0].rstrip(" :")
     line = points[0] if violated and points else first_line(inner)
-    if isinstance(inner, KeyError):  # whose text is the key alone
-        line = f"KeyError {line}"
-    source = _source_line(str(inner))
-    return f"{line} (at {source})" if source else line
+    return f"KeyError {line}" if isinstance(inner, KeyError) else line  # its text is the key alone
+
+
+def _dim_of(text: str, signature: Signature | None) -> str:
+    """The name of the first dim that a text of torch's is about; empty without one."""
+    match = None if signature is None else _DIM.search(text)
+    if signature is None or match is None:
+        return ""
+    return signature.inputs[int(match.group(1))].dims[int(match.group(2))].name or ""
 
 
 def _in_users_names(text: str, signature: Signature) -> str:
@@ -51,10 +134,4 @@ def _in_users_names(text: str, signature: Signature) -> str:
         dim = spec.dims[int(match.group(2))]
         return f"dim {dim.name or match.group(2)!r} of {spec.name}"
 
-    return re.sub(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", name, text)
-
-
-def _source_line(text: str) -> str:
-    """`file:line` of the last frame that a torch message quotes, or nothing."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', text)
-    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+    return _DIM.sub(name, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
@@ -67,7 +67,6 @@ def float_weights(path: Path) -> Iterator[Array]:
         RunnerError: the file cannot be read.
     """
     import onnx
-    from onnx import numpy_helper
 
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -77,9 +76,33 @@ def float_weights(path: Path) -> Iterator[Array]:
         if tensor.data_type != onnx.TensorProto.FLOAT:
             continue
         try:
-            yield numpy_helper.to_array(tensor, base_dir=str(path.parent))
+            yield _values(tensor, path.parent)
         except (OSError, ValueError) as error:
             raise refused("onnx", error) from error
+
+
+def _values(tensor: onnx.TensorProto, folder: Path) -> Array:
+    """The values of a float32 tensor; those in a file of their own are mapped, not read.
+
+    ONNX's own helper would keep what it reads in the model, until all of it is there.
+
+    Raises:
+        ValueError: the file ends before them, or lies outside the folder.
+        OSError: it cannot be opened.
+    """
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    shape = tuple(tensor.dims)
+    if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape:
+        return numpy_helper.to_array(tensor, base_dir=str(folder))
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    place = PurePosixPath(told.get("location", ""))
+    if place.is_absolute() or ".." in place.parts or not place.parts:
+        raise ValueError(f"the weights of {tensor.name} are not beside the model but in {place}")
+    offset = int(told.get("offset") or 0)
+    return np.memmap(folder / place, np.dtype("<f4"), "r", offset, shape)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

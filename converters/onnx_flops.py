@@ -60,7 +60,7 @@ def shapes_of(
         end = f"shape::{index}"
         probe.graph.node.append(helper.make_node("Shape", [name], [end], name=end))
         probe.graph.output.append(helper.make_tensor_value_info(end, TensorProto.INT64, [None]))
-    ends = run_session(open_session(probe, folder), example)
+    ends = run_session(open_session(probe, folder, once=True), example)
     found = {name: ends[f"shape::{index}"] for index, name in enumerate(wanted)}
     return shapes | {name: tuple(int(size) for size in shape) for name, shape in found.items()}
 

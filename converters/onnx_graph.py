@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,21 +31,21 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
 from . import onnx_coverage, probing_onnx
-from .capture.eager import example_tensors, model_of
-from .capture.program import Exported, Program, Scripted
-from .capture.strategies import program_of
+from .capture.eager import model_of
+from .capture.program import Exported, Scripted
 from .guarded import guarded
 from .installed import versions
 from .onnx_debug import write_sidecar
+from .onnx_exporting import DRAFT, program_in_onnx
 from .onnx_files import check_model, copy_sidecar, float_weights, save_model, set_metadata
 from .onnx_half import to_half
+from .onnx_lowering import lowered, opset_for
 from .onnx_runner import open_onnx
+from .onnx_runtimes import allowed_by
 from .opened import refused
 
 if TYPE_CHECKING:
     import onnx
-    import onnx_ir
-    import torch
 
 NAME: str = "onnx"
 SUMMARY: str = "ONNX model, with a debug sidecar from node to module and source line"
@@ -56,14 +56,20 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.BF16: "onnx",
     Precision.INT8: "onnx",
 }
-CAPTURES: tuple[Capture, ...] = (Capture.EXPORT, Capture.SCRIPT, Capture.TRACE)
+CAPTURES: tuple[Capture, ...] = (
+    Capture.EXPORT,
+    Capture.EXPORT_STRICT,
+    Capture.SCRIPT,
+    Capture.MIXED,
+    Capture.TRACE,
+)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 
 DEFAULT_OPSET = 20  # torch 2.13's own default; INT8 tools need 19 or more
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
 LEGACY_MAX_OPSET = 20  # the TorchScript exporter's last
+LEAST_OPSETS = {Precision.BF16: 22}  # where AutoCast goes: no convolution has it before
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of the fields
-_DRAFT = "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
 
 
 def readiness() -> Readiness:
@@ -95,16 +101,17 @@ def convert(job: Job) -> Converted:
     if job.parent is not None:
         return _derived(job, job.parent)
     opset = _opset(job)
-    model, taken = _capture(job, opset)
+    model, taken = program_in_onnx(job, opset)
     scope = model_of(job).scope if isinstance(taken, Exported) or taken.call == "flat" else ""
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
     path = job.folder / (job.stem + SUFFIX)
     files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
-    shutil.rmtree(job.folder / _DRAFT, ignore_errors=True)
+    shutil.rmtree(job.folder / DRAFT, ignore_errors=True)
+    options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
+    options |= lowered(path, job.runtimes)
     check_model(path)
     used = versions("torch", "onnx", "onnxscript", "onnx-ir")
-    options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
     return Converted(
         files=files,
         versions=used,
@@ -116,14 +123,8 @@ def convert(job: Job) -> Converted:
 
 
 def _opset(job: Job) -> int:
-    opset = job.opset or DEFAULT_OPSET
-    legacy = job.capture not in (Capture.EXPORT, Capture.EXPORT_STRICT)
-    if opset not in OPSETS:
-        raise UsageError(
-            f"opset {opset} cannot be written",
-            hint=f"choose {OPSETS.start} to {OPSETS.stop - 1}; the default is {DEFAULT_OPSET}",
-        )
-    if legacy and opset > LEGACY_MAX_OPSET:
+    opset = _in_range(job.opset, job.runtimes, last=_last(job.capture))
+    if opset > _last(job.capture):
         raise ConversionError(
             f"opset {opset} is beyond the TorchScript exporter, which ends at {LEGACY_MAX_OPSET}",
             hint=f"use --opset {LEGACY_MAX_OPSET}, or --capture export",
@@ -131,62 +132,43 @@ def _opset(job: Job) -> int:
     return opset
 
 
-def _capture(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
-    taken = program_of(job)
-    if isinstance(taken, Exported):
-        return _from_export(job, opset, taken.program), taken
-    return _from_torchscript(job, opset, taken.module), taken
+def _last(capture: Capture | None) -> int:
+    """The newest opset that the exporter behind a capture writes."""
+    by_program = capture in (Capture.EXPORT, Capture.EXPORT_STRICT)
+    return OPSETS.stop - 1 if by_program else LEGACY_MAX_OPSET
 
 
-def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -> onnx_ir.Model:
-    """Through torch.export and the dynamo exporter; dims take the signature's names."""
-    import torch
-
-    program = guarded(
-        "torch.onnx.export",
-        lambda: torch.onnx.export(
-            captured,
-            dynamo=True,
-            opset_version=opset,
-            input_names=[spec.name for spec in job.signature.inputs],
-            output_names=list(job.signature.outputs),
-            verbose=False,
-        ),
-    )
-    if program is None:
-        raise ConversionError("torch.onnx.export gave no program", hint="try --capture script")
-    names: dict[str | onnx_ir.SymbolicDim, str] = {}
-    axes = job.signature.axes()
-    for value in program.model.graph.inputs:
-        for axis, name in axes.get(value.name or "", {}).items():
-            dim = value.shape[axis] if value.shape is not None else None
-            if dim is not None and not isinstance(dim, int):
-                names.setdefault(dim, name)
-    program.rename_axes(names)
-    return program.model
+def _in_range(asked: int | None, runtimes: Sequence[str], *, last: int) -> int:
+    opset = opset_for(asked, runtimes, default=DEFAULT_OPSET, last=last)
+    if opset not in OPSETS:
+        raise UsageError(
+            f"opset {opset} cannot be written",
+            hint=f"choose {OPSETS.start} to {OPSETS.stop - 1}; the default is {DEFAULT_OPSET}",
+        )
+    return opset
 
 
-def _from_torchscript(job: Job, opset: int, module: object) -> onnx_ir.Model:
-    """Through the TorchScript exporter, which keeps `If` and `Loop`."""
-    import onnx_ir
-    import torch
+def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+    """What a plan says of the opset to come, asked before anything is made.
 
-    path = job.folder / _DRAFT / f"{job.stem}{SUFFIX}"
-    path.parent.mkdir()
-    guarded(
-        "torch.onnx.export (TorchScript)",
-        lambda: torch.onnx.export(
-            module,  # type: ignore[arg-type]  # a ScriptModule is taken, the stub says Module
-            example_tensors(job),
-            str(path),
-            dynamo=False,
-            opset_version=opset,
-            input_names=[spec.name for spec in job.signature.inputs],
-            output_names=list(job.signature.outputs),
-            dynamic_axes=job.signature.axes(),
-        ),
-    )
-    return onnx_ir.load(path)
+    Args:
+        asked: `--opset`.
+        runtimes: `--for`.
+        precision: of the artifact.
+
+    Raises:
+        UsageError: that opset cannot be written, or is beyond what the runtimes load.
+    """
+    allowed = allowed_by(runtimes)
+    opset = max(_in_range(asked, runtimes, last=OPSETS.stop - 1), LEAST_OPSETS.get(precision, 0))
+    if allowed is None:
+        return ""
+    if opset > allowed.opset:
+        raise UsageError(
+            f"{precision} is written at opset {opset}, beyond what --for allows: {allowed}",
+            hint="name a later release with --for, or another precision",
+        )
+    return f"opset {opset}: loads in {allowed}"
 
 
 def _derived(job: Job, parent: Path) -> Converted:
@@ -197,13 +179,17 @@ def _derived(job: Job, parent: Path) -> Converted:
     if job.precision is not Precision.INT8:
         half = to_half(job, parent, path)
         return Converted(
-            files=half.files, versions=half.versions, options=half.options, notes=half.notes
+            files=half.files,
+            versions=half.versions,
+            options={**half.options, **lowered(path, job.runtimes)},
+            notes=half.notes,
         )
     model = guarded("onnx_ir", lambda: onnx_ir.load(parent))
     set_metadata(model, job.metadata)
     files = save_model(model, path, external_data=job.external_data)
-    check_model(path)
     options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
+    options |= lowered(path, job.runtimes)
+    check_model(path)
     files = (*files, *copy_sidecar(parent, path))
     return Converted(files=files, versions=versions("onnx", "onnx-ir"), options=options)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.contract import Feed, Outputs
+from ..core.contract import Array, Feed, Outputs
 from ..core.errors import MissingError, RunnerError
 from .onnx_rounding import has_half, has_half_io, rounded, with_float_io
 from .onnx_sessions import CPU, Providers, open_session
@@ -85,7 +85,10 @@ class OnnxRunner(OpenedModel):
         self._session: onnxruntime.InferenceSession | None = session
 
     def run(self, feed: Feed) -> Outputs:
-        """Run the feed's arrays as they are."""
+        """Run the feed's arrays as they are; outputs are copies.
+
+        ONNX Runtime's own arrays keep the memory of the whole session, weights and all.
+        """
         if self._session is None:
             raise RuntimeError("the session is closed")
         given = dict(zip(self.inputs, present(feed, self.inputs), strict=True))
@@ -93,8 +96,15 @@ class OnnxRunner(OpenedModel):
             values = self._session.run(self._outputs, given)
         except Exception as error:
             raise _refused(error) from error
-        return dict(zip(self._outputs, values, strict=True))
+        return {name: _own(value) for name, value in zip(self._outputs, values, strict=True)}
 
     def close(self) -> None:
         """Drop the session and its memory."""
         self._session = None
+
+
+def _own(value: Array) -> Array:
+    """A copy where it is an array: a model may give sequences and maps, which are refused later."""
+    import numpy as np
+
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -27,10 +27,12 @@ def open_session(
     providers: Providers = CPU,
     *,
     held: Held | None = None,
+    once: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A session of a file, or of a graph in memory whose weights may lie in `folder`.
 
-    `held` are weights that were taken out of the graph; they must outlive the session.
+    `held` are weights that were taken out of the graph; they must outlive the session. A session
+    that runs `once` does not arrange its weights for speed, which takes a second copy of them.
 
     Raises:
         Exception: whatever ONNX Runtime raises; the caller says what it means.
@@ -39,6 +41,9 @@ def open_session(
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS
+    options.enable_cpu_mem_arena = not once
+    if once:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if isinstance(model, Path):
         source: str | bytes = str(model)
     else:

@@ -33,7 +33,7 @@ from . import openvino_coverage, probing_openvino
 from .guarded import guarded
 from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
-from .openvino_bounds import bounded
+from .openvino_bounds import bounded, check_bounds
 from .openvino_half import compress
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def convert(job: Job) -> Converted:
     model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(parent)))
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
+    check_bounds(model, job.signature)
     for key, value in job.metadata.items():
         model.set_rt_info(value, ["modelc", key])
     name = job.stem + SUFFIX

@@ -8,6 +8,7 @@ from ..core.contract import Deferred, Target
 from ..core.errors import UsageError
 from ..core.names import unknown
 from . import (
+    aoti_package,
     exported_program,
     onnx_graph,
     openvino_ir,
@@ -19,6 +20,7 @@ from . import (
 TARGETS: tuple[Target, ...] = (
     torchscript_module,
     exported_program,
+    aoti_package,
     onnx_graph,
     openvino_ir,
     tensorrt_onnx,

@@ -8,7 +8,7 @@ an engine that can be proven without a GPU is proven on this file, by ONNX Runti
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from .guarded import guarded
 from .installed import versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import to_half
+from .onnx_lowering import lowered
 from .onnx_origins import origins_of
 from .trt.findings import Finding, Model, Severity, shown, told
 from .trt.qdq import check_qdq
@@ -73,9 +74,14 @@ def convert(job: Job) -> Converted:
     return Converted(
         files=half.files,
         versions=half.versions,
-        options=half.options,
+        options={**half.options, **lowered(path, job.runtimes)},
         notes=(*half.notes, *warnings),
     )
+
+
+def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+    """As the ONNX that it is made from."""
+    return onnx_graph.planned(asked, runtimes, precision)
 
 
 def _checked(job: Job, parent: Path, path: Path) -> Converted:
@@ -84,11 +90,13 @@ def _checked(job: Job, parent: Path, path: Path) -> Converted:
     warnings = _refuse_faults(model, parent, required=job.precision is Precision.INT8)
     set_metadata(model, job.metadata)
     files = save_model(model, path, external_data=job.external_data)
+    options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
+    options |= lowered(path, job.runtimes)
     check_model(path)
     return Converted(
         files=(*files, *copy_sidecar(parent, path)),
         versions=versions("onnx", "onnx-ir"),
-        options={"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)},
+        options=options,
         notes=warnings,
     )
 

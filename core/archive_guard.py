@@ -25,7 +25,8 @@ _PICKLED = re.compile(
 _PROGRAM = re.compile(r"(?:^|/)(?:models/[^/]*\.json|serialized_exported_program\.json)$")
 _CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _HARMLESS = re.compile(r"[\w\s+\-*/%(),.<>=!&|~]*")
-_SYMBOL = re.compile(r"\bSymbol\('(\w+)'")  # sympy's srepr quotes the names of symbols
+# sympy's srepr quotes the names of symbols, and the digits of floats
+_QUOTED = re.compile(r"\b(Symbol|Float)\('([\w+-]+(?:\.\d+(?:[eE][+-]?\d+)?)?)'")
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]")
 
 
@@ -85,7 +86,7 @@ def _expressions(value: object) -> Iterator[str]:
 
 def _is_arithmetic(text: str) -> bool:
     """Numbers, names, operators and the capitalised functions of sympy and torch; no attributes."""
-    text = _SYMBOL.sub(r"Symbol(\1", text)
+    text = _QUOTED.sub(r"\1(\2", text)
     calls = _CALLED.findall(text)
     return (
         _HARMLESS.fullmatch(text) is not None

@@ -134,8 +134,10 @@ def _value(parameter: Parameter, parts: dict[str, dict[Path, object]]) -> object
     return list(value) if parameter.listed and isinstance(value, tuple) else value
 
 
-def bind(names: Iterable[str], parameters: Sequence[Parameter]) -> Binding:
-    """Find the parameter for each input.
+def bind(
+    names: Iterable[str], parameters: Sequence[Parameter], *, call: str = "forward"
+) -> Binding:
+    """Find the parameter of `call` for each input.
 
     The first dotted segment of a name is looked up among the parameters. Where none of the names
     is one, they go by order; where only some are not, these go by order to what is still required.
@@ -144,14 +146,14 @@ def bind(names: Iterable[str], parameters: Sequence[Parameter]) -> Binding:
         UsageError: an input has no parameter, or a required parameter no input.
     """
     paths = [tuple(name.split(".")) for name in names]
-    homes = _homes(list(dict.fromkeys(path[0] for path in paths)), parameters)
+    homes = _homes(list(dict.fromkeys(path[0] for path in paths)), parameters, call)
     places = tuple((*homes[path[0]], *path[1:]) for path in paths)
     given = {place[0] for place in places}
     lacking = [p.name for p in parameters if p.required and p.name not in given and not p.constant]
     if lacking:
         raise UsageError(
-            f"forward requires {', '.join(lacking)}, which no input gives"
-            f" (forward takes {_listing(parameters)})",
+            f"{call} requires {', '.join(lacking)}, which no input gives"
+            f" ({call} takes {_listing(parameters)})",
             hint=f'add --input "{lacking[0]}:float32[...]"',
         )
     nested: dict[str, dict[Path, object]] = {}
@@ -162,7 +164,7 @@ def bind(names: Iterable[str], parameters: Sequence[Parameter]) -> Binding:
     return Binding(places=places, parameters=tuple(parameters))
 
 
-def _homes(heads: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Path]:
+def _homes(heads: Sequence[str], parameters: Sequence[Parameter], call: str) -> dict[str, Path]:
     """The parameter, as the beginning of a place, for each first segment."""
     plain = [p for p in parameters if p.kind not in _REST and not p.constant]
     known = {p.name for p in plain} & set(heads)
@@ -174,10 +176,12 @@ def _homes(heads: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, P
     unknown = [head for head in heads if head not in known]
     homes: dict[str, Path] = {head: (head,) for head in known}
     homes.update({head: (p.name,) for head, p in zip(unknown, free, strict=False)})
-    return homes | _rest_homes(unknown[len(free) :], parameters)
+    return homes | _rest_homes(unknown[len(free) :], parameters, call)
 
 
-def _rest_homes(heads: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Path]:
+def _rest_homes(
+    heads: Sequence[str], parameters: Sequence[Parameter], call: str
+) -> dict[str, Path]:
     """Places in *args or **kwargs for what no other parameter takes."""
     rest = next((p.name for p in parameters if p.kind is Kind.REST), None)
     if rest is not None:
@@ -189,8 +193,8 @@ def _rest_homes(heads: Sequence[str], parameters: Sequence[Parameter]) -> dict[s
         near = difflib.get_close_matches(head, names, n=1)
         if by_name is None or near:
             raise UsageError(
-                f"forward has no parameter {head!r} (it takes {_listing(parameters)})",
-                hint=f"did you mean {near[0]!r}?" if near else "name the inputs as forward does",
+                f"{call} has no parameter {head!r} (it takes {_listing(parameters)})",
+                hint=f"did you mean {near[0]!r}?" if near else f"name the inputs as {call} does",
             )
         homes[head] = (by_name, head)
     return homes

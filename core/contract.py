@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -103,8 +103,8 @@ class Job:
     `keep` the `--keep-fp` patterns, `half_io` whether inputs and outputs become half as well,
     `settings` the options that only this format has, as text. `cache` is a folder for what later
     runs may use again; None does without. `programs` are those taken down in this run already, by
-    capture: the formats share them. `custom_ops` says by operator (`ns::op`) which function
-    (`package.module:fn`) translates it, `runtimes` what the file must load in
+    capture: the formats share them. `custom_ops` has the function that translates an operator, by
+    the operator's name (`ns::op`), `runtimes` what the file must load in
     (`onnxruntime==1.20`).
     """
 
@@ -124,7 +124,7 @@ class Job:
     half_io: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     programs: MutableMapping[str, object] = field(default_factory=dict)
-    custom_ops: Mapping[str, str] = field(default_factory=dict)
+    custom_ops: Mapping[str, Callable[..., object]] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
     cache: Path | None = None
     advance: Advance = unheard
@@ -270,6 +270,38 @@ class Deferred(Target, Protocol):
 
         Raises:
             ConversionError: the parent cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class Native(Target, Protocol):
+    """A target whose model files run code of their maker when they are opened."""
+
+    def distrusted(self, path: Path, settings: Mapping[str, str]) -> str:
+        """Why the file must not be opened; empty where its maker is trusted."""
+        ...
+
+    def open_runner(
+        self,
+        path: Path,
+        device: str,
+        signature: Signature,
+        settings: Mapping[str, str] | None = None,
+    ) -> Runner:
+        """Open a model file on a device, where its maker is trusted."""
+        ...
+
+
+@runtime_checkable
+class Lowered(Target, Protocol):
+    """A target whose files can be made for runtimes that are named (`Job.runtimes`)."""
+
+    def planned(self, asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+        """What a plan says of the version to be written; nothing where no runtime is named.
+
+        Raises:
+            UsageError: `asked`, or the precision, is beyond what the runtimes load.
         """
         ...
 

@@ -1,7 +1,8 @@
 """The `--input` mini-language: `name:dtype[dim,dim,...]{low..high}`.
 
-A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, or `_`
-(the sample's size). dtype and values may be left out where a sample or the checkpoint says them.
+A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, a relation to
+another dim (`seq2=seq1`, `h=32*k`, `2*seq`, `n=seq+1`, `h=32*(k=1..8)`), or `_` (the sample's
+size). dtype and values may be left out where a sample or the checkpoint says them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import math
 import re
 from dataclasses import dataclass
 
+from .dims import Dim, Relation, default_opt
 from .errors import UsageError
-from .signature import DTYPES, FLOATS, UNBOUNDED, Dim, InputPattern, ValueRange, default_opt
+from .signature import DTYPES, FLOATS, InputPattern, ValueRange
 
 _NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INT = re.compile(r"\d+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
 _MOST_SIZES = 3  # min..opt..max
+_RELATION = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
 _HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
 
 
@@ -108,6 +111,8 @@ def _dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
 def _dim(cursor: _Cursor) -> Dim | None:
     start = cursor.at
     size = cursor.match(_INT)
+    if size is not None and cursor.take("*"):
+        return _related(cursor, None, times=int(size), start=start)
     if size is not None:
         if int(size) == 0:
             raise cursor.fail("a size above 0", at=start)
@@ -117,10 +122,64 @@ def _dim(cursor: _Cursor) -> Dim | None:
         raise cursor.fail("a size, a dim name or '_'")
     if name == "_":
         return None
-    if not cursor.take("="):
-        low, opt, high = UNBOUNDED
-        return Dim(name=name, low=low, opt=opt, high=high, bounded=False)
+    if cursor.take("="):
+        return _defined(cursor, name)
+    plus = _plus(cursor)
+    if plus:
+        return _derived(None, Relation(base=name, plus=plus), Dim.unbounded(name))
+    return Dim.unbounded(name)
+
+
+def _defined(cursor: _Cursor, name: str) -> Dim:
+    """What stands behind `name=`: a range or a relation."""
+    start = cursor.at
+    times = re.compile(r"(\d+) *\*").match(cursor.text, start)
+    if times is not None:
+        cursor._step(len(times.group()))
+        return _related(cursor, name, times=int(times.group(1)), start=start)
+    if cursor.text.startswith("(", start) or _WORD.match(cursor.text, start):
+        return _related(cursor, name, times=1, start=start)
     return _range(cursor, name)
+
+
+def _related(cursor: _Cursor, name: str | None, *, times: int, start: int) -> Dim:
+    """`k`, `k+1`, `(k=1..8)`, `(k=1..8)-1` behind `times*`."""
+    if times < 1:
+        raise cursor.fail("a factor above 0", at=start, hint=_RELATION)
+    inside = cursor.take("(")
+    base = cursor.match(_WORD)
+    if base is None or base == "_":
+        raise cursor.fail("a dim name", hint=_RELATION)
+    dim = Dim.unbounded(base)
+    if inside:
+        cursor.need("=", "'=' and the range")
+        dim = _range(cursor, base)
+        cursor.need(")", "')'")
+    relation = Relation(base=base, times=times, plus=_plus(cursor), stated=inside)
+    return _derived(name, relation, dim)
+
+
+def _plus(cursor: _Cursor) -> int:
+    sign = "+" if cursor.take("+") else "-" if cursor.take("-") else ""
+    if not sign:
+        return 0
+    size = cursor.match(_INT)
+    if size is None:
+        raise cursor.fail("a number", hint=_RELATION)
+    return int(sign + size)
+
+
+def _derived(name: str | None, relation: Relation, base: Dim) -> Dim:
+    """A dim without a name of its own is called as it is written: `2*seq`.
+
+    The least size is looked at once the range of the base is known: it may stand elsewhere.
+    """
+    sizes = (relation.size(size) for size in (base.low, base.opt, base.high))
+    low, opt, high = sizes
+    return Dim(
+        name=name or str(relation), low=low, opt=opt, high=high, bounded=base.bounded,
+        relation=relation,
+    )  # fmt: skip
 
 
 def _range(cursor: _Cursor, name: str) -> Dim:

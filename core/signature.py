@@ -5,52 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from .dims import UNBOUNDED, Dim, Relation, default_opt
 from .errors import UsageError
+from .names import unknown
+from .relations import settled
+
+__all__ = [
+    "DTYPES", "FLOATS", "UNBOUNDED", "Dim", "InputPattern", "InputSpec", "Relation", "Signature",
+    "ValueRange", "default_opt", "resolve",
+]  # fmt: skip
 
 DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 FLOATS = ("float32", "float64", "float16")
-# A dim given by name alone is unbounded in the artifact; feeds still need sizes.
-UNBOUNDED = (1, 4, 8)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dim:
-    """One dimension. Fixed when it has no name; otherwise any size in low..high.
-
-    `opt` is the size to capture at and to tune for. `bounded` is False for a dim given by name
-    alone: its low, opt and high are then only the sizes that feeds are drawn at.
-    """
-
-    low: int
-    opt: int
-    high: int
-    name: str | None = None
-    bounded: bool = True
-
-    @classmethod
-    def fixed(cls, size: int) -> Dim:
-        """A dimension that is always `size`."""
-        return cls(low=size, opt=size, high=size)
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether the artifact must take more than one size here."""
-        return self.name is not None and (not self.bounded or self.low != self.high)
-
-    def __str__(self) -> str:
-        if self.name is None:
-            return str(self.opt)
-        if not self.bounded:
-            return self.name
-        middle = "" if self.opt == default_opt(self.low, self.high) else f"{self.opt}.."
-        return f"{self.name}={self.low}..{middle}{self.high}"
-
-
-def default_opt(low: int, high: int) -> int:
-    """The middle of a range: the size to capture at where the user named none."""
-    return (low + high) // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +83,56 @@ class Signature:
         """The dims that vary, by name, in order of first appearance."""
         return {dim.name: dim for dim in self.named_dims() if dim.name and dim.dynamic}
 
+    @property
+    def free_dims(self) -> dict[str, Dim]:
+        """The dims whose sizes may be chosen, by name; those with a relation follow from them."""
+        return {dim.free.name or "": dim.free for dim in self.dynamic_dims.values()}
+
+    def fixed_at_opt(self, names: Iterable[str]) -> Signature:
+        """The same with these dims, and what depends on them, fixed at their opt sizes.
+
+        Raises:
+            UsageError: a name is no dim that varies.
+        """
+        known = {**self.free_dims, **self.dynamic_dims}
+        bases: set[str] = set()
+        for name in names:
+            if name not in known:
+                raise unknown("dim in --static:", name, list(known) or ["(none varies)"])
+            bases.add(known[name].free.name or "")
+        return replace(
+            self,
+            inputs=tuple(
+                replace(
+                    spec,
+                    dims=tuple(
+                        Dim.fixed(dim.opt) if dim.name and dim.free.name in bases else dim
+                        for dim in spec.dims
+                    ),
+                )
+                for spec in self.inputs
+            ),
+        )
+
     def with_outputs(self, outputs: Iterable[str]) -> Signature:
         """The same inputs with the output names that eager gave."""
         return replace(self, outputs=tuple(outputs))
 
     def axes(self) -> dict[str, dict[int, str]]:
-        """Dynamic axes by input: `{"x": {0: "batch"}}`, inputs without any left out."""
+        """Dynamic axes by input: `{"x": {0: "batch"}}`, inputs without any left out.
+
+        Dims that are equal by a relation have one name.
+        """
         found = {
-            spec.name: {i: dim.name for i, dim in enumerate(spec.dims) if dim.name and dim.dynamic}
+            spec.name: {i: _axis(dim) for i, dim in enumerate(spec.dims) if dim.dynamic}
             for spec in self.inputs
         }
         return {name: axes for name, axes in found.items() if axes}
+
+
+def _axis(dim: Dim) -> str:
+    relation = dim.relation
+    return (relation.base if relation is not None and relation.equal else dim.name) or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +172,11 @@ def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) ->
     specs = [
         _merge(given[name], known.get(name)) if name in given else known[name] for name in order
     ]
-    return Signature(inputs=_share_ranges(specs))
+    dims = settled([dim for spec in specs for dim in spec.dims])
+    parts = iter(dims)
+    return Signature(
+        inputs=tuple(replace(spec, dims=tuple(next(parts) for _ in spec.dims)) for spec in specs)
+    )
 
 
 def _merge(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
@@ -216,25 +227,18 @@ def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Di
             f"--input {pattern.text!r} says {dim.opt} where the sample has {sample.opt}",
             hint="write '_' to keep the sample's size, or a name to make it dynamic",
         )
-    if not dim.bounded:
+    return dim if dim.bounded else _with_sample(dim, sample, pattern)
+
+
+def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
+    """A dim without bounds takes the sample's size for its opt."""
+    if dim.relation is None:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
-    return dim
-
-
-def _share_ranges(specs: Iterable[InputSpec]) -> tuple[InputSpec, ...]:
-    """A range given once holds for every dim of that name."""
-    specs = tuple(specs)
-    chosen: dict[str, Dim] = {}
-    for dim in (dim for spec in specs for dim in spec.dims if dim.name is not None):
-        known = chosen.get(dim.name or "")
-        if known is None or (dim.bounded, dim.high) > (known.bounded, known.high):
-            chosen[dim.name or ""] = dim
-    return tuple(
-        replace(
-            spec,
-            dims=tuple(
-                dim if dim.name is None or dim.bounded else chosen[dim.name] for dim in spec.dims
-            ),
+    size = dim.relation.base_of(sample.opt)
+    if size is None:
+        raise UsageError(
+            f"--input {pattern.text!r} says {dim} where the sample has {sample.opt}",
+            hint="correct the relation, or give another sample",
         )
-        for spec in specs
-    )
+    base = replace(dim.free, opt=size, high=max(dim.free.high, size))
+    return Dim.derived(dim.name or "", dim.relation, base)

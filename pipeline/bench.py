@@ -10,6 +10,7 @@ from ..core.findings import Warned
 from ..core.manifest import Failure, Pending
 from ..core.records import Artifact, CalibrationRecord
 from ..core.verdict import Verdict
+from ..sources.stamp import UNSTAMPED, Stamp
 from ..validators.judge import Reference
 from .accuracy import LabelledFeeds
 from .calibration_cache import CalibrationCache
@@ -26,7 +27,8 @@ class Bench:
     `held_out` is eager on the calibration samples that no quantizer saw: INT8 is judged on them.
     `record` is of the calibration of this run, or of the parent's where that is quantized.
     `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
-    those taken down already, by the rewrites of the model and the capture.
+    those taken down already, by the rewrites of the model and the capture. `stamp` is of the
+    checkpoint when it was read.
     """
 
     order: Order
@@ -40,6 +42,7 @@ class Bench:
     cache: CalibrationCache | None = None
     labelled: LabelledFeeds | None = None
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
+    stamp: Stamp = UNSTAMPED
 
 
 @dataclass(frozen=True, kw_only=True)

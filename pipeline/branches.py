@@ -96,6 +96,8 @@ class Branches:
         fixed = [one for one in found if unknown or any(map(means(one), places))]
         unseen = [p for p in places if not any(means(one)(p) for one in fixed)]
         faults = [_untested(one) for one in fixed if one.record.untested and not self._ok(one)]
+        if verdict.passed:
+            faults += [_unseen(one) for one in fixed if _hides(one) and not self._ok(one)]
         faults += [
             f"{place}: the capture froze tensor data there, and eager could not be watched doing it"
             for place in unseen
@@ -248,7 +250,8 @@ def frozen_by(
         left -= subject.eager.reached(subject.example, left)  # with sizes, then
     doubt = [one for one in watched.found if one not in frozen and one.record.untested]
     if doubt:
-        seen = _converted(again)
+        # torch._dynamo reads the code and runs none of it: there is nothing to watch
+        seen = None if capture is Capture.EXPORT_STRICT else _converted(again)
         frozen += [one for one in doubt if seen is None or one.places & seen]
     told = [one.record.place for one in frozen]
     return tuple(dict.fromkeys([*told, *(f"{shortest(f)}:{line}" for f, line in sorted(left))]))
@@ -275,6 +278,18 @@ def _untested(found: Found) -> str:
     return f"{found.record.told}: {found.record.untested}"
 
 
+def _hides(found: Found) -> bool:
+    """Whether a frozen value differs between feeds that it makes no difference to.
+
+    Something takes the difference out of it, as `max(1, value)` does, and may not on other feeds.
+    """
+    return found.record.kind == "value" and bool(found.others)
+
+
+def _unseen(found: Found) -> str:
+    return f"{found.record.told}: it differs between feeds, and no feed shows what it decides"
+
+
 def _frozen(found: Found) -> str:
     what = "value" if found.record.kind == "value" else "branch"
     on = "with another value" if what == "value" else "on its other arm"
@@ -285,7 +300,8 @@ def _frozen(found: Found) -> str:
 
 def _mend(fixed: Sequence[Found], branches: Branches) -> str:
     """What a user can do about branches that no feed took otherwise."""
-    left = [one for one in fixed if one.record.untested and not branches.accepts(one.record)]
+    open_ones = [one for one in fixed if one.record.untested or _hides(one)]
+    left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:
         return "capture it with export or script"
     place = left[0].record.place

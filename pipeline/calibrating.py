@@ -18,10 +18,11 @@ from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.signature import Signature, resolve
 from ..sources.factory import find
-from ..sources.samples import read_samples, specs_of
+from ..sources.samples import specs_of
 from ..validators.draw import generator_for, values_of
 from ..validators.feeds import SAMPLE, draw_feeds
 from ..validators.samples import check_samples
+from .sampling import sample_without_model
 from .stage import Stage
 from .subject import Subject
 
@@ -121,7 +122,7 @@ def _described(
         )
     if samples is None:
         return resolve(patterns, {}), None
-    found = read_samples(samples, [pattern.name for pattern in patterns])
+    found = sample_without_model(samples, [pattern.name for pattern in patterns])
     signature = resolve(patterns, specs_of(found))
     return signature, check_samples(signature, found)[0]
 
@@ -143,9 +144,10 @@ def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[
                 shape[0] = form.per_feed
             generator = generator_for(seed, "calibration", index, spec.name)
             one = values[spec.name]
-            masked = one.binary and bool(shape)
             drawn[spec.name] = (
-                one.draw_mask(shape, generator, "example") if masked else one.draw(shape, generator)
+                one.draw_mask(shape, generator, "example")
+                if one.masks(spec)
+                else one.draw(shape, generator)
             )
         return drawn
 

@@ -101,6 +101,8 @@ def redrawn(then: FeedPlan, now: FeedPlan, stage: Stage) -> FeedPlan:
 
     What was asked for now alone, another number or seed, leaves the record as it is.
     """
+    if then.samples_digest != now.samples_digest:
+        stage.note(f"{now.samples} gives other samples than those on record", warning=True)
     if (then.count, then.seed) != (now.count, now.seed):
         return then
     changes = _changes(then.drawn, now.drawn)

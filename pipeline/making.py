@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
+from ..converters.capture.causes import is_needless, strict_may_take, telling
+from ..core.capture import Capture
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
 from ..core.manifest import Failure
@@ -12,6 +15,7 @@ from ..core.precision import Precision
 from ..core.records import Artifact, Attempt, CalibrationRecord
 from ..core.verdict import Verdict
 from ..sources.branches import shortest
+from ..sources.rewrites.table import suited, told
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
@@ -21,42 +25,68 @@ from .stage import Clock
 from .trying import Trial, Way, attempt, ways_of
 from .worst import drop_worst, place_worst
 
+PATCH = "patch:"  # what a rewrite of the user's own begins with
+
+
+@dataclass
+class _Tried:
+    """What was tried for one step so far, in order."""
+
+    step: Step
+    attempts: list[Attempt] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    errors: list[ModelcError] = field(default_factory=list)
+    _refused: list[Way] = field(default_factory=list)
+
+    def holds(self) -> bool:
+        """Whether one of the trials passed."""
+        return any(trial.verdict.passed for trial in self.trials)
+
+    def all_of(self, ways: Iterable[Way], parent: Parent, bench: Bench) -> None:
+        """Try ways until one holds; quantizers are all tried."""
+        for way in ways:
+            if way.capture is Capture.EXPORT_STRICT and not strict_may_take(self._of(way)):
+                continue
+            began = Clock()
+            try:
+                trial = attempt(self.step, way, parent, bench)
+            except (ConversionError, RunnerError) as error:
+                if is_needless(error) and len(self.step.captures) > 1:
+                    continue
+                self._refused.append(way)
+                self.errors.append(error)
+                self.attempts.append(_refused(way, error, began))
+            else:
+                self.trials.append(trial)
+                self.attempts.append(_attempt(trial, began))
+                if trial.verdict.passed and way.quantizer is None:
+                    return
+            _passed_over(way, self.step, self.attempts[-1], bench)
+
+    def _of(self, way: Way) -> list[ModelcError]:
+        """What refused the way's copy of the model so far."""
+        refused = zip(self._refused, self.errors, strict=True)
+        return [error for other, error in refused if other.rewrites == way.rewrites]
+
 
 def make(step: Step, parent: Parent, bench: Bench) -> Made:
     """Try the step's ways in order; the verdict decides, not the absence of an exception.
 
     Captures end at the first that holds; a trace that froze a branch whose other arm no feed took
-    does not. Quantizers are all tried.
+    does not. Where none holds, copies of the model are tried that known rewrites were made on.
+    Quantizers are all tried.
     """
     clock = Clock()
-    attempts: list[Attempt] = []
-    trials: list[Trial] = []
-    errors: list[ModelcError] = []
-    for way in ways_of(step):
-        began = Clock()
-        try:
-            trial = attempt(step, way, parent, bench)
-        except (ConversionError, RunnerError) as error:
-            errors.append(error)
-            attempts.append(
-                Attempt(
-                    capture=way.name, outcome="error", reason=error.message, seconds=began.seconds
-                )
-            )
-            _passed_over(way, step, attempts[-1], bench)
-            continue
-        trials.append(trial)
-        attempts.append(_attempt(trial, began))
-        if trial.verdict.passed and way.quantizer is None:
-            break
-        _passed_over(way, step, attempts[-1], bench)
+    tried = _try(step, parent, bench)
+    trials, attempts = tried.trials, tried.attempts
     if not trials:
         drop_worst(bench.folder.path, f"{REJECTED}/{step.name}")
-        return Made(failure=failure_of(step, errors[0], attempts))
+        return Made(failure=failure_of(step, telling(tried.errors), attempts))
     try:
         best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
     except (ConversionError, RunnerError) as error:
         return Made(failure=failure_of(step, error, attempts))
+    bench.stamp.check()
     artifact, verdict = _settle(step, best, parent, bench)
     for workplace in {trial.workplace for trial in (*trials, best)}:
         rmtree(workplace)  # what was not chosen may be gigabytes
@@ -69,6 +99,23 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
 
 
+def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
+    """The model as it is, but for the user's patches; then with rewrites, set after set."""
+    tried = _Tried(step=step)
+    patches = tuple(f"{PATCH}{spec}" for spec in bench.order.patches)
+    tried.all_of(ways_of(step, patches), parent, bench)
+    if not step.captures or tried.holds():
+        return tried
+    reasons = [one.reason for one in tried.attempts]
+    for names in suited(bench.subject.eager, reasons):
+        tried.all_of(ways_of(step, (*patches, *names)), parent, bench)
+        if tried.holds():
+            for name in names:
+                bench.stage.note(f"{step.name}: captured with {told(name)}")
+            break
+    return tried
+
+
 def _within_budget(
     step: Step, plain: Trial, parent: Parent, bench: Bench
 ) -> tuple[Trial, tuple[TradeOff, ...]]:
@@ -79,9 +126,20 @@ def _within_budget(
     return found.trial, found.tradeoffs
 
 
+def _refused(way: Way, error: ModelcError, clock: Clock) -> Attempt:
+    return Attempt(
+        capture=way.name,
+        outcome="error",
+        reason=error.message,
+        seconds=clock.seconds,
+        rewrites=way.rewrites,
+    )
+
+
 def _attempt(trial: Trial, clock: Clock) -> Attempt:
     return Attempt(
         capture=trial.way.name,
+        rewrites=trial.way.rewrites,
         outcome=str(trial.verdict.state),
         reason=trial.verdict.reason,
         seconds=clock.seconds,
@@ -128,6 +186,7 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
         options=dict(trial.converted.options),
         versions=dict(trial.converted.versions),
         notes=trial.converted.notes,
+        rewrites=trial.way.rewrites,
         frozen=trial.frozen,
         judged_as=trial.converted.judged_as,
         rejected=not passed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..converters.quantizers.registry import quantizer_named, quantizers_for
 from ..converters.registry import TARGETS, deferred, target_named, target_of
 from ..core.capture import Capture
-from ..core.contract import EAGER, Quantizer, Readiness, Target
+from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
 from ..core.errors import MissingError, UsageError
 from ..core.names import unknown
 from ..core.precision import Precision
@@ -23,6 +23,7 @@ class Step:
 
     `captures` are tried in order, `quantizers` are all tried and the best is kept; both are empty
     where there is nothing to choose. `pending` is why this host cannot make it but only prepare.
+    `loads_in` says what is written for the runtimes that were named.
     """
 
     target: Target
@@ -32,6 +33,7 @@ class Step:
     asked: bool = True
     quantizers: tuple[Quantizer, ...] = ()
     pending: Readiness | None = None
+    loads_in: str = ""
 
     @property
     def name(self) -> str:
@@ -63,7 +65,7 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
         planner.add(wanted)
     steps = tuple(planner.steps.values())
     _check_lowering(order, steps)
-    return steps
+    return _for_runtimes(order, steps)
 
 
 class _Planner:
@@ -165,6 +167,23 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
         if given and not of_use:
             what, _, mend = why.partition(": ")
             raise UsageError(f"{option} has no effect: {what}", hint=f"{mend}, or leave it out")
+
+
+def _for_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps with what they are written for, once all of it is known to be possible."""
+    planned = {
+        step.name: step.target.planned(order.opset, order.runtimes, step.wanted.precision)
+        for step in steps
+        if isinstance(step.target, Lowered)
+    }
+    if order.runtimes and not planned:
+        raise UsageError(
+            f"--for {' '.join(order.runtimes)} has no effect: nothing here is ONNX",
+            hint="add --to onnx, or leave it out",
+        )
+    if order.parent is not None:  # whose opset nobody has read yet; the conversion will
+        return tuple(steps)
+    return tuple(replace(step, loads_in=planned.get(step.name, "")) for step in steps)
 
 
 def _as_precise(origin: str, wanted: Wanted) -> Wanted:

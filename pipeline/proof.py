@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..converters.registry import deferred
-from ..core.contract import Runner, Target, Weighted
+from ..core.contract import Deferred, Native, Runner, Target, Weighted
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Tolerance, Verdict
@@ -41,10 +40,10 @@ class Candidate:
 
     def open(self, device: str, signature: Signature) -> Runner:
         """Open it in its format's runtime."""
-        special = deferred(self.target)
-        if special is None:
-            return self.target.open_runner(self.path, device, signature)
-        return special.open_runner(self.path, device, signature, self.settings)
+        target = self.target
+        if isinstance(target, Deferred | Native):
+            return target.open_runner(self.path, device, signature, self.settings)
+        return target.open_runner(self.path, device, signature)
 
 
 def prove(
@@ -79,7 +78,9 @@ def prove(
         loose=loose_feeds(subject, held_out) | beyond,
     )
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+        subject.eager.rest()  # the runtime holds weights of its own now
         asked = case.ask(references, lambda done, total: stage.advance(title, done, total))
+        subject.eager.rest()  # and has given them back
         evidence, verdict = second_look(asked, subject)
         notes = notes_on(verdict, held_out, beyond)
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.errors import UsageError
+from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import Checkpoint, FileRecord
 from ..validators.fingerprint import alike
@@ -153,4 +154,6 @@ def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
 
 def _relative(path: str, folder: OutputFolder) -> str:
     """Both ends resolved: `..` after a symbolic link leads elsewhere."""
+    if is_loader(path):
+        return path
     return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..core.capture import Capture
 from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError
+from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Checkpoint
 from ..core.verdict import Tolerance
@@ -121,8 +122,13 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         strict=recorded.strict,
         allow_pickle=recorded.allow_pickle,
         method=recorded.method,
-        samples=None if then is None else moved.samples or folder / then,
+        samples=None if then is None else moved.samples or _samples(then, folder),
     )
+
+
+def _samples(then: str, folder: Path) -> Path:
+    """Where the recorded samples are: a loader is no file, and nowhere but in the user's code."""
+    return Path(then) if is_loader(then) else folder / then
 
 
 def as_recorded(judging: Judging, manifest: Manifest) -> Judging:
@@ -148,8 +154,8 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
             hint="give the right one with --checkpoint, or export again",
         )
     samples = manifest.feeds.samples_digest
-    if source.samples is None or samples is None:
-        return
+    if source.samples is None or samples is None or is_loader(str(source.samples)):
+        return  # what a loader gives is looked at when it is fed
     if not source.samples.exists() or sha256_of(source.samples) != samples:
         raise CheckpointError(
             f"the samples {source.samples} are gone or changed since the export",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS, target_named
-from ..core.contract import Target
-from ..core.errors import MissingError, RunnerError
+from ..core.contract import Native, Target
+from ..core.errors import CheckpointError, MissingError, RunnerError
 from ..core.events import Tell, silence
 from ..core.findings import WorstFeed
 from ..core.manifest import Failure, Manifest
@@ -90,7 +90,9 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
-            missing = _not_here(artifact, targets)
+            missing = _not_here(artifact, targets) or _untrusted(
+                artifact, folder, settings or {}, targets
+            )
             if missing is not None:
                 done = replace(done, failures=(*done.failures, missing))
                 continue
@@ -179,6 +181,24 @@ def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None
         message=f"not judged here: {readiness.reason}",
         hint=readiness.mend,
         exit_code=MissingError.exit_code,
+    )
+
+
+def _untrusted(
+    artifact: Artifact, folder: Path, settings: Mapping[str, str], targets: tuple[Target, ...]
+) -> Failure | None:
+    """Why the artifact is not opened, where that runs its maker's code; its verdict stays."""
+    target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
+    if not isinstance(target, Native) or changed_file(artifact, folder):
+        return None  # what was changed is refused without being opened
+    reason = target.distrusted(path, settings)
+    if not reason:
+        return None
+    return Failure(
+        step=artifact.name,
+        message=f"not judged: {reason}",
+        hint="add --trust-engine, only if you trust its maker",
+        exit_code=CheckpointError.exit_code,
     )
 
 

@@ -14,6 +14,7 @@ from ..core.digest import sha256_of
 from ..core.events import Tell, silence
 from ..core.manifest import Failure, Manifest
 from ..core.records import Artifact
+from ..sources.stamp import stamp_of
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
 from .branches import with_branches
@@ -53,8 +54,10 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         manifest = replace(manifest, steps=tuple(step.name for step in plan))
         bench = measured(bench_for(order, subject, folder, stage), held)
         bench = _calibrated(bench, plan, held)
-        for step in plan:
+        for done, step in enumerate(plan, start=1):
             manifest = carry_out(step, manifest, bench)
+            if not any(later.captures for later in plan[done:]):
+                bench.programs.clear()  # nothing starts from them any more
         return manifest
 
 
@@ -71,6 +74,7 @@ def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage
             "checkpoint": subject.checkpoint.digest,
         },
         cache=None if order.cache is None else CalibrationCache(order.cache / "calibration"),
+        stamp=stamp_of(subject.checkpoint),
     )
 
 
@@ -119,8 +123,13 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
     """Make one step; the manifest with it is written before what it no longer names goes.
 
     What was refused by its values is then looked into for its guilty layer.
+
+    Raises:
+        CheckpointError: the checkpoint was written to meanwhile.
     """
-    now = recorded(manifest, step, _make(step, manifest, bench))
+    made = _make(step, manifest, bench)
+    bench.stamp.check()
+    now = recorded(manifest, step, made)
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:
         if pending.step not in {step.name, *left}:

@@ -6,25 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
 from ..core.names import unknown
 from ..core.records import Checkpoint
-from ..core.signature import InputSpec, Signature, resolve
+from ..core.signature import Signature, resolve
 from ..sources.eager import Eager, open_eager
 from ..sources.identify import identify
+from ..sources.known import known_beside
 from ..sources.load import load
 from ..sources.loaded import Loaded
-from ..sources.samples import read_samples, specs_of
+from ..sources.samples import specs_of
 from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_feed, unranged
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
 from ..validators.judge import Reference
 from .feeding import answered
 from .order import Judging, Source
+from .relating import Trials, explaining
+from .sampling import Samples, further_feeds, samples_of
 from .stage import Stage
+from .static_dims import told_static
 
 REFERENCE = "eager reference"
 
@@ -83,12 +86,17 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     with stage.step("load model", log="checkpoint") as clock:
         loaded = load(checkpoint)
         clock.detail = checkpoint.kind
-    samples = _samples(source, loaded)
+    given = samples_of(source, loaded, judging, signature)
+    samples = None if given is None else given.first
     settled = signature or _settle(source, loaded, samples)
     if not source.inputs and signature is None:
         stage.note(f"inputs as the {_teller(source)} says: {_shown(settled)}")
-    for note in loaded.notes:
+    notes = (*loaded.notes, *(given.notes if given else ()))
+    for note in notes:
         stage.note(note)
+    if source.static and signature is None:
+        stage.note(told_static(settled, source.static))
+        settled = settled.fixed_at_opt(source.static)
     subject = _refer(
         Subject(
             checkpoint=checkpoint,
@@ -96,11 +104,11 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
             eager=open_eager(loaded, settled),
             example=example_feed(settled, seed=judging.seed or 0, samples=samples),
             references=(),
-            feeds=_feed_plan(source, judging),
-            notes=loaded.notes,
+            feeds=_feed_plan(given, judging),
+            notes=notes,
             fingerprint={},
         ),
-        samples,
+        given,
         stage,
         wanted=wanted,
     )
@@ -119,33 +127,23 @@ def _shown(signature: Signature) -> str:
     return "  ".join(str(spec) for spec in signature.inputs)
 
 
-def _samples(source: Source, loaded: Loaded) -> Mapping[str, Array] | None:
-    if source.samples is None:
-        return None
-    return read_samples(source.samples, loaded.parameters)
-
-
 def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None) -> Signature:
-    known: Mapping[str, InputSpec] = loaded.known if samples is None else specs_of(samples)
+    patterns = [parse_input(text) for text in source.inputs]
+    known = known_beside(loaded, patterns) if samples is None else specs_of(samples)
     if not source.inputs and not known:
         raise UsageError(
             f"nothing says what goes into {source.checkpoint}",
             hint='give --input "x:float32[batch=1..8,3,224,224]" or --inputs SAMPLE',
         )
-    return resolve([parse_input(text) for text in source.inputs], known)
+    return resolve(patterns, known)
 
 
-def _feed_plan(source: Source, judging: Judging) -> FeedPlan:
+def _feed_plan(samples: Samples | None, judging: Judging) -> FeedPlan:
     count = LEAST_FEEDS if judging.feeds is None else judging.feeds
     seed = judging.seed or 0
-    if source.samples is None:
+    if samples is None:
         return FeedPlan(count=count, seed=seed)
-    return FeedPlan(
-        count=count,
-        seed=seed,
-        samples=str(source.samples),
-        samples_digest=sha256_of(source.samples),
-    )
+    return FeedPlan(count=count, seed=seed, samples=samples.origin, samples_digest=samples.digest)
 
 
 def _check_names(signature: Signature, names: tuple[str, ...], feed: NamedFeed) -> None:
@@ -181,30 +179,34 @@ def _size(feed: NamedFeed) -> int:
 
 def _refer(
     subject: Subject,
-    samples: Mapping[str, Array] | None,
+    given: Samples | None,
     stage: Stage,
     *,
     wanted: Callable[[NamedFeed], bool] | None,
 ) -> Subject:
     """Run eager once on each feed that is wanted, after seeing that it answers the same twice."""
     plan, seed = subject.feeds, subject.feeds.seed
+    samples = None if given is None else given.first
     basic = draw_feeds(subject.signature, count=plan.count, seed=seed, samples=samples)
-    feeds = (*basic, *hard_feeds(subject.signature, seed=seed, samples=samples))
+    real, misfits = further_feeds(given, subject.signature)
+    feeds = (*basic, *real, *hard_feeds(subject.signature, seed=seed, samples=samples))
     smallest = min(basic, key=_size)
+    trials = Trials(subject.eager, subject.signature, seed, samples)
     with stage.step(REFERENCE, log="eager") as clock:
-        subject.eager.check_stable(smallest.arrays)
+        with explaining(trials, smallest.sizes):
+            subject.eager.check_stable(smallest.arrays)
         names = subject.eager.names(smallest.arrays)
         subject = replace(subject, signature=subject.signature.with_outputs(names))
         found = answered(
             feeds if wanted is None else [feed for feed in feeds if wanted(feed)],
-            lambda feed: reference_on(subject, feed),
+            lambda feed: _explained(subject, feed, trials),
             lambda done, total: stage.advance(REFERENCE, done, total),
         )
         marks = {}
         if wanted is None:
             marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
-    seen = (*subject.eager.notes, *_poorly_drawn(subject.signature, samples))
+    seen = (*misfits, *subject.eager.notes, *_poorly_drawn(subject.signature, samples))
     for note in (*seen, *filter(None, [found.note])):
         stage.note(note, warning=True)
     return replace(
@@ -214,6 +216,12 @@ def _refer(
         fingerprint=marks,
         notes=(*subject.notes, *seen),
     )
+
+
+def _explained(subject: Subject, feed: NamedFeed, trials: Trials) -> Reference:
+    """As `reference_on`; that a feed is rejected for its sizes is said with what mends it."""
+    with explaining(trials, feed.sizes):
+        return reference_on(subject, feed)
 
 
 def reference_on(subject: Subject, feed: NamedFeed) -> Reference:

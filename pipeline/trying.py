@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -12,11 +14,13 @@ from ..converters.registry import prepares
 from ..core.capture import Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
-from ..core.errors import ConversionError
+from ..core.errors import ConversionError, UsageError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
 from ..core.verdict import Verdict
+from ..sources.factory import find
+from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
 from .bench import Bench, Parent
 from .branches import frozen_by, look
@@ -32,12 +36,14 @@ from .weighing import weighed
 class Way:
     """How a step is tried: by a capture, with a quantizer, or as its target does it.
 
-    `kept` are names of the parent's nodes that stay in floating point beside the order's own.
+    `kept` are names of the parent's nodes that stay in floating point beside the order's own,
+    `rewrites` what is changed in a copy of the model that is captured.
     """
 
     capture: Capture | None = None
     quantizer: Quantizer | None = None
     kept: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -70,11 +76,12 @@ class Trial:
         return sum(file.size for file in self.files if file.role not in ("debug", ROLE))
 
 
-def ways_of(step: Step) -> tuple[Way, ...]:
-    """The ways to try, in order."""
+def ways_of(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Way, ...]:
+    """The ways to try, in order; captures take the model down with these rewrites."""
     if step.quantizers:
         return tuple(Way(quantizer=quantizer) for quantizer in step.quantizers)
-    return tuple(Way(capture=capture) for capture in step.captures) or (Way(),)
+    captures = (Way(capture=capture, rewrites=rewrites) for capture in step.captures)
+    return tuple(captures) or (Way(),)
 
 
 def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
@@ -85,7 +92,8 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         RunnerError: the runtime would not open what was made.
     """
     source = _quantize(step, way, parent, bench)
-    product = _convert(step, way, source, parent, bench)
+    with _rewritten(way, bench) as changed:
+        product = _convert(step, way, source, parent, changed)
     if source is not None:
         rmtree(source.path.parent)  # gigabytes, and many are tried
     candidate = Candidate(
@@ -99,10 +107,11 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
     held_out = held_out_for(step.wanted.precision, bench)
     judging = bench.order.judging_of(step.wanted)
     verdict = prove(candidate, bench.subject, judging, bench.stage, held_out=held_out)
-    branches = look(bench.subject, bench.order.judging.accept)
-    frozen = _frozen(step, way, parent, product.converted, bench)
+    with _rewritten(way, bench) as changed:
+        branches = look(changed.subject, bench.order.judging.accept)
+        frozen = _frozen(step, way, parent, product.converted, changed)
     verdict = branches.judged(verdict, frozen, traced=parent.traced)
-    if way.capture is Capture.TRACE:
+    if way.capture in (Capture.TRACE, Capture.MIXED):
         verdict = branches.traced(verdict)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
     latency = _latency(step, product.path, parent, bench)
@@ -118,6 +127,13 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         accuracy=accuracy,
         switchable=source is not None and readable(source.path),
     )
+
+
+@contextmanager
+def _rewritten(way: Way, bench: Bench) -> Iterator[Bench]:
+    """The bench with the way's copy of the model in eager's place; eager judges all the same."""
+    with rewritten(bench.subject.eager, way.rewrites) as model:
+        yield replace(bench, subject=replace(bench.subject, eager=model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +186,7 @@ def _convert(
         job = replace(
             job_of(step, parent if source is None else _instead(parent, source), bench, workplace),
             capture=way.capture,
+            programs=bench.programs.setdefault(way.rewrites, {}),
             advance=lambda done, total: bench.stage.advance(title, done, total),
         )
         if way.capture is not None:
@@ -178,6 +195,7 @@ def _convert(
         made = [*converted.files, *_samples(step, bench, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = bench.order.judging.device_for(step.target)
+        bench.subject.eager.rest()  # what follows runs the file
         coverage = step.target.coverage(workplace / files[0].name, bench.subject.example, device)
         _refuse_nothing(step, coverage)
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
@@ -219,10 +237,24 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         half_io=order.lowering.half_io,
         settings=order.settings,
         cache=order.cache,
-        programs=bench.programs.setdefault((), {}),
-        custom_ops=order.custom_ops,
+        custom_ops={name: _function(spec) for name, spec in order.custom_ops.items()},
         runtimes=order.runtimes,
     )
+
+
+def _function(spec: str) -> Callable[..., object]:
+    """The function of the user's that `package.module:fn` names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = find(spec, "--custom-op")
+    if not callable(found):
+        raise UsageError(
+            f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
+            hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
+        )
+    return found
 
 
 def held_out_for(precision: Precision, bench: Bench) -> tuple[Reference, ...]:
@@ -293,8 +325,10 @@ def _frozen(
         """Capture once more, for its own sake."""
         with bench.stage.step(f"look at branches in {capture}", log=f"{step.name}-branches"):
             job = job_of(step, parent, bench, folder)
-            # what was taken down before would show nothing
-            step.target.convert(replace(job, capture=capture, folder=folder, programs={}))
+            # what was taken down before would show nothing, but the others need not run again
+            known = bench.programs.get(way.rewrites, {})
+            others = {name: one for name, one in known.items() if name != str(capture)}
+            step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 
     branches = look(bench.subject, bench.order.judging.accept)
     return frozen_by(capture, converted.frozen, branches, bench.subject, again)

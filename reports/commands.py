@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 
+from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from .words import clean
 
@@ -58,10 +59,12 @@ def _export(manifest: Manifest) -> str:
         words += ["--model", checkpoint.factory]
     for key, value in checkpoint.factory_args.items():
         words += ["--model-arg", f"{key}={value}"]
+    words += ["--method", checkpoint.method] if checkpoint.method else []
     words += [] if checkpoint.strict else ["--no-strict"]
     words += ["--allow-pickle"] if checkpoint.allow_pickle else []
     if manifest.feeds.samples:
-        words += ["--inputs", _below(manifest.feeds.samples)]
+        samples = manifest.feeds.samples
+        words += ["--inputs", samples if is_loader(samples) else _below(samples)]
     words += [*_options(manifest.order), "--feeds", str(manifest.feeds.count)]
     words += ["--seed", str(manifest.feeds.seed), "-o", FOLDER]
     return clean(" ".join(quote(word) for word in words))

@@ -14,6 +14,7 @@ from .computed import Watch, watching
 from .exact import Exact, NoFloat64, open_exact
 from .flat import SCOPE, flat_module
 from .load import training_modules
+from .mapped import rest
 from .off import off_feed, off_weights
 from .outputs import split_outputs
 from .stability import unstable_outputs, unstable_reason
@@ -37,7 +38,7 @@ def open_eager(loaded: Loaded, signature: Signature) -> Eager:
         UsageError: an input has no parameter, or a required parameter no input.
     """
     inputs = tuple(spec.name for spec in signature.inputs)
-    return Eager(loaded.module, inputs, bind(inputs, loaded.takes))
+    return Eager(loaded.module, inputs, bind(inputs, loaded.takes, call=loaded.call))
 
 
 class Eager:
@@ -53,6 +54,13 @@ class Eager:
         self._exact: Exact | None = None
         self._no_float64 = ""
         self._watched: tuple[tuple[str, ...], Watched] | None = None
+
+    def on(self, module: torch.nn.Module) -> Eager:
+        """The same inputs into another module that is called alike: a copy of this one's."""
+        other = Eager(module, self.inputs, self._binding)
+        other._written = self._written
+        other._flat = flat_module(module, self._binding, written=self._written)
+        return other
 
     @property
     def module(self) -> torch.nn.Module:
@@ -121,6 +129,10 @@ class Eager:
             self._no_float64 = str(error)
             self._exact = None
             return None
+
+    def rest(self) -> None:
+        """Give the memory of weights that lie in mapped files back, until they are used again."""
+        rest(self._module)
 
     def weights(self) -> dict[str, Array]:
         """The float32 parameters by name, read-only, without a copy where they lie on the CPU."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..core.arrays import to_array
 from ..core.call import Binding
 from ..core.errors import first_line
+from .casting import UncastWeight, casting, sharing
 from .outputs import split_outputs
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _ROOM = 0.5  # of the memory that is free: more than that for a copy of the weights is too much
 _WIDTH = 8  # bytes of a float64
+_WHOLE = 2**30  # bytes in float64 up to which a copy of all weights is made: casting takes time
+_AT_ONCE = 3  # weights that one call may take
 _IN_A_DTYPE = (
     "to", "type_as", "zeros", "ones", "full", "empty", "arange", "linspace", "tensor", "softmax",
     "log_softmax", "sum", "mean", "cumsum", "zeros_like", "ones_like", "full_like", "_cast_Float",
@@ -33,40 +36,62 @@ class NoFloat64(Exception):  # noqa: N818 - no error of anybody's: the judge fal
     """The model cannot be run in float64; the message is one line that says why."""
 
 
-def open_exact(module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding) -> Exact:
-    """A copy of the module in float64.
+def open_exact(
+    module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding, *, whole: int = _WHOLE
+) -> Exact:
+    """The module in float64: a copy, or beyond `whole` bytes each weight when it is used.
 
     Raises:
         NoFloat64: it holds quantized weights, cannot be copied, or memory is too small.
     """
-    needed = sum(tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers()))
+    if _script_rounds(module):
+        raise NoFloat64("its TorchScript asks for a smaller float dtype, which would round it")
+    sizes = [tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers())]
+    lean = sum(sizes) > whole and not _holds_script(module)
+    _check_room(_AT_ONCE * max(sizes) if lean else sum(sizes))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients, which nobody asks for
+            twin = sharing(module) if lean else copy.deepcopy(module).double()
+    except Exception as error:
+        raise NoFloat64(f"it cannot be copied in float64: {first_line(error)}") from error
+    return Exact(twin, inputs, binding, lean=lean)
+
+
+def _check_room(needed: int) -> None:
     free = _free_memory()
     if free is not None and needed > _ROOM * free:
         raise NoFloat64(
             f"its weights need {needed / 1e9:.1f} GB in float64, {free / 1e9:.1f} GB are free"
         )
-    if _script_rounds(module):
-        raise NoFloat64("its TorchScript asks for a smaller float dtype, which would round it")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of gradients, which nobody asks for
-            twin = copy.deepcopy(module).double()
-    except Exception as error:
-        raise NoFloat64(f"it cannot be copied in float64: {first_line(error)}") from error
-    return Exact(twin, inputs, binding)
+
+
+def _holds_script(module: torch.nn.Module) -> bool:
+    import torch
+
+    return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
 class Exact:
     """The module with float64 weights, fed float64: what each output would be without roundoff.
 
     Every float dtype that the model's code asks for is raised to float64 as well, so that a
-    `.float()` or `dtype=torch.float32` in forward does not round the reference.
+    `.float()` or `dtype=torch.float32` in forward does not round the reference. `lean` says that
+    the weights are float32 still, and are cast when they are used.
     """
 
-    def __init__(self, module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple[str, ...],
+        binding: Binding,
+        *,
+        lean: bool = False,
+    ) -> None:
         self._module = module
         self._inputs = inputs
         self._binding = binding
+        self._lean = lean
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed; float outputs are float64, the others as they are.
@@ -79,10 +104,13 @@ class Exact:
 
         given = [_raised(torch.from_numpy(_copy(feed[name]))) for name in self._inputs]
         try:
-            with torch.no_grad(), _default_float64(), _raising():
+            cast = casting(self._module) if self._lean else nullcontext()
+            with torch.no_grad(), _default_float64(), _raising(), cast:
                 value = self._binding.call(self._module, given)
         except NoFloat64:
             raise
+        except UncastWeight as error:
+            raise NoFloat64(f"it is too large for a copy in float64, and {error}") from error
         except Exception as error:
             raise NoFloat64(f"it does not run in float64: {first_line(error)}") from error
         tensors, _ = split_outputs(value, taken=self._inputs)

@@ -10,11 +10,14 @@ import re
 import sys
 import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Union, get_args, get_origin
 
 from ..core.errors import CheckpointError, UsageError, first_line
+from .hyper_parameters import HyperParameters
+from .loaded import Module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +25,32 @@ if TYPE_CHECKING:
     import torch
 
 _SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_FETCHES = "pretrained"  # the parameter by which factories fetch weights: timm, torchvision
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def build(spec: str, arguments: Mapping[str, str]) -> torch.nn.Module:
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """The module, and what was said to the factory beside the user's own arguments."""
+
+    module: Module
+    notes: tuple[str, ...] = ()
+
+
+def build(
+    spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
+) -> torch.nn.Module:
+    """As `built`, the module alone."""
+    return built(spec, arguments, recorded).module
+
+
+def built(
+    spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
+) -> Built:
     """Call the factory `package.module:name` with `arguments`, converted by its annotations.
+
+    What it takes beside them comes from `recorded`. A factory that would fetch weights by default
+    is told not to: the checkpoint has them.
 
     Raises:
         UsageError: the factory or one of its arguments is not there.
@@ -39,19 +63,54 @@ def build(spec: str, arguments: Mapping[str, str]) -> torch.nn.Module:
     with working_folder_importable(), seeded():  # importing may build, too
         found = _found(spec, "--model")
         if isinstance(found, nn.Module):
-            return found
+            if arguments:
+                raise UsageError(
+                    f"--model-arg {next(iter(arguments))} has no effect: {spec} is a module "
+                    "already, and is not called",
+                    hint="leave it out, or name the function or class that builds the module",
+                )
+            return Built(module=found)
         if not callable(found):
             raise UsageError(
                 f"--model {spec} is a {type(found).__name__}, which cannot be called",
                 hint="name a function or class that builds the module",
             )
-        built = _call(found, arguments, spec)
-    if not isinstance(built, nn.Module):
+        more = _beside(found, arguments, recorded or HyperParameters())
+        module = _call(found, arguments, spec, more)
+    if not isinstance(module, nn.Module):
         raise CheckpointError(
-            f"the factory {spec} returned {type(built).__name__}, not a torch.nn.Module",
+            f"the factory {spec} returned {type(module).__name__}, not a torch.nn.Module",
             hint="return the module from the factory",
         )
-    return built
+    told = ", ".join(f"{name}={value!r}" for name, value in more.items() if name != _FETCHES)
+    notes = [f"built with the hyper_parameters of the checkpoint: {told}"] if told else []
+    if more.get(_FETCHES) is False:
+        notes.append(f"{spec} was given {_FETCHES}=False: the weights are the checkpoint's")
+    return Built(module=module, notes=tuple(notes))
+
+
+def _beside(
+    factory: Callable[..., object], arguments: Mapping[str, str], recorded: HyperParameters
+) -> dict[str, object]:
+    """What the factory is given that the user did not say.
+
+    Raises:
+        UsageError: a recorded value is no plain data, or weights were to be fetched.
+    """
+    signature = _signature(factory)
+    if _BOOLS.get(arguments.get(_FETCHES, "").lower()):
+        raise UsageError(
+            f"--model-arg {_FETCHES}={arguments[_FETCHES]} would fetch weights, and the checkpoint "
+            "has them",
+            hint=f"leave {_FETCHES} out",
+        )
+    more = recorded.arguments(signature, arguments)
+    fetches = signature.parameters.get(_FETCHES)
+    if _FETCHES not in arguments and (
+        more.get(_FETCHES) or (fetches is not None and fetches.default is True)
+    ):
+        more[_FETCHES] = False
+    return more
 
 
 def find(spec: str, option: str) -> object:
@@ -134,25 +193,35 @@ def _attribute(module: ModuleType, path: str, asked: str) -> object:
     return found
 
 
-def _call(factory: Callable[..., object], arguments: Mapping[str, str], spec: str) -> object:
+def _call(
+    factory: Callable[..., object],
+    arguments: Mapping[str, str],
+    spec: str,
+    more: Mapping[str, object],
+) -> object:
     signature = _signature(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    values: dict[str, object] = {}
+    values: dict[str, object] = dict(more)
     for name, text in arguments.items():
         parameter = signature.parameters.get(name)
         if parameter is None and not open_ended:
             raise _no_parameter(name, signature, spec)
         annotation = inspect.Parameter.empty if parameter is None else parameter.annotation
         values[name] = _convert(name, text, annotation)
+    first = [
+        values.pop(name)
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is parameter.POSITIONAL_ONLY and name in values
+    ]
     try:
-        signature.bind(**values)
+        signature.bind(*first, **values)
     except TypeError as error:
         raise UsageError(
             f"--model {spec}: {error} (it takes {signature})",
             hint="add --model-arg KEY=VALUE for it",
         ) from error
     try:
-        return factory(**values)
+        return factory(*first, **values)
     except Exception as error:
         raise _broken(f"the factory {spec}", error) from error
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, MissingError, first_line
+from ..core.errors import CheckpointError, MissingError, UsageError, first_line
 from .factory import seeded
-from .huggingface_inputs import known_inputs
+from .huggingface_cache import cached, cached_inputs
+from .huggingface_config import number
+from .huggingface_inputs import LONGEST, Asked, known_inputs
+from .huggingface_tasks import CACHED, WITH_PAST, class_for, length_of, task_of
 from .loaded import Loaded
 from .sniff import HUGGINGFACE
 
@@ -21,23 +25,72 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
+_NO_CACHE = "use_cache was turned off: key-value caches are outputs of --model-arg task={} alone"
+
 
 def load(checkpoint: Checkpoint) -> Loaded:
     """Build the class that config.json names, with its weights in float32."""
     folder = Path(checkpoint.path)
     config = _config(folder)
-    kind = _model_class(folder, config)
+    _check_installed(folder)
+    task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
+    kind, found_by = class_for(folder, config, task)
     model, report = _from_pretrained(kind, folder)
-    notes = _notes(report, folder, strict=checkpoint.strict)
+    notes = [*found_by, *_notes(report, folder, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were brought to float32")
     if getattr(model.config, "use_cache", False):
         model.config.use_cache = False
-        notes.append("use_cache was turned off: key-value caches are no outputs")
+        notes += [] if task in CACHED else [_NO_CACHE.format(WITH_PAST)]
+    loaded = _opened(model, folder, tuple(notes), length or LONGEST)
+    if length is not None and "input_ids" not in loaded.known:
+        raise UsageError(
+            f"--model-arg length={length} has no effect: {kind.__name__} takes no tokens",
+            hint="leave it out",
+        )
+    return _with_cache(loaded, past=task == WITH_PAST) if task in CACHED else loaded
+
+
+def _opened(model: PreTrainedModel, folder: Path, notes: tuple[str, ...], length: int) -> Loaded:
     takes = parameters_of(model.forward)
-    known = known_inputs(model.config, tuple(parameter.name for parameter in takes))
-    return Loaded(kind=HUGGINGFACE, module=model, takes=takes, known=known, notes=tuple(notes))
+    asked = Asked(
+        name=type(model).__name__,
+        required={parameter.name for parameter in takes if parameter.required},
+        reserved=_reserved(model),
+        length=length,
+        preprocessor=_preprocessor(folder),
+    )
+    known = known_inputs(model.config, tuple(parameter.name for parameter in takes), asked)
+    return Loaded(
+        kind=HUGGINGFACE, module=model, takes=takes, known=known, assumed=True, notes=notes
+    )
+
+
+def _with_cache(loaded: Loaded, *, past: bool) -> Loaded:
+    """The same with keys and values among its outputs, and among its inputs."""
+    model = cast("PreTrainedModel", loaded.module.eval())
+    module, takes, layers = cached(model, past=past)
+    names = [parameter.name for parameter in takes]
+    window = number(model.config, "sliding_window")
+    known = cached_inputs(loaded.known, names, layers, past=past, window=window)
+    return replace(loaded, module=module, takes=takes, known=known)
+
+
+def _reserved(model: PreTrainedModel) -> int:
+    """How many positions no token can have: those up to the padding's, as RoBERTa counts them."""
+    places = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    padding = [index for p in places if isinstance(index := getattr(p, "padding_idx", None), int)]
+    return max(padding) + 1 if padding else 0
+
+
+def _preprocessor(folder: Path) -> dict[str, object]:
+    """What the folder's preprocessor says; it is optional, and says sizes alone here."""
+    try:
+        found = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _config(folder: Path) -> dict[str, object]:
@@ -56,24 +109,14 @@ def _config(folder: Path) -> dict[str, object]:
     return config
 
 
-def _model_class(folder: Path, config: dict[str, object]) -> type[PreTrainedModel]:
+def _check_installed(folder: Path) -> None:
     try:
-        import transformers
+        import transformers  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise MissingError(
             f"{folder} is a Hugging Face folder, and transformers is not installed",
             hint="pip install 'modelc[hf]'",
         ) from error
-    names = config.get("architectures")
-    name = names[0] if isinstance(names, list) and names else "AutoModel"
-    found = getattr(transformers, name, None)
-    if found is None:
-        raise CheckpointError(
-            f"{folder} is a {name}, which transformers {transformers.__version__} does not have",
-            hint="add --model PKG.MOD:FACTORY; code that comes with a checkpoint is never run",
-        )
-    chosen: type[PreTrainedModel] = found
-    return chosen
 
 
 def _from_pretrained(
@@ -82,7 +125,7 @@ def _from_pretrained(
     import torch
 
     try:
-        with _quiet(), seeded():
+        with quiet(), seeded():
             loaded: object = kind.from_pretrained(
                 folder,
                 dtype=torch.float32,
@@ -99,7 +142,7 @@ def _from_pretrained(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No bars and no load report: what they say comes back as notes and errors."""
     from transformers.utils import logging
 

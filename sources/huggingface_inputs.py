@@ -2,76 +2,139 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ..core.signature import Dim, InputSpec, ValueRange, default_opt
+from ..core.dims import Dim, default_opt
+from ..core.signature import InputSpec, ValueRange
+from .huggingface_audio import audio_inputs
+from .huggingface_config import find, number
+from .huggingface_series import series_inputs
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_LONGEST = 64  # tokens; longer feeds cost time and show no more
+LONGEST = 64  # tokens, unless more are asked for; longer feeds cost time and show no more
 _BATCH = Dim(name="batch", low=1, opt=default_opt(1, 4), high=4)
+_CHOICES = Dim(name="choices", low=2, opt=3, high=4)
+_USUAL_SIDE = 224  # pixels, where neither config nor preprocessor says
+_ONLY_IF_REQUIRED = ("position_ids", "pixel_mask", "decoder_attention_mask")
+_RANK_2 = 2
 
 
-def known_inputs(config: object, parameters: Sequence[str]) -> dict[str, InputSpec]:
-    """Token and image inputs among forward's parameters, in forward's order.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A model whose inputs are asked for: its class, what it requires, and its preprocessor.
 
-    Empty where the model takes neither: the user then says the inputs.
+    `reserved` is how many of its positions no token can have: RoBERTa's begin after the padding's.
+    `length` is the most tokens that are wanted, where the model has as many positions.
     """
-    specs = {**_images(config), **_tokens(config)}
+
+    name: str = ""
+    required: Collection[str] = ()
+    reserved: int = 0
+    length: int = LONGEST
+    preprocessor: Mapping[str, object] = field(default_factory=dict)
+
+
+def known_inputs(
+    config: object, parameters: Sequence[str], asked: Asked | None = None
+) -> dict[str, InputSpec]:
+    """Token, image, audio and time series inputs among forward's parameters, in their order.
+
+    What the model does without is left out where it says nothing by itself, as positions do.
+    Empty where the model takes none of these: the user then says the inputs.
+    """
+    asked = asked or Asked()
+    specs: dict[str, InputSpec] = {}
+    if "past_values" in parameters:
+        specs = series_inputs(config, parameters, _BATCH)
+    else:
+        if "input_ids" in parameters:
+            specs.update(_tokens(config, asked))
+        elif "decoder_input_ids" in parameters:
+            specs.update(_decoder_tokens(config, asked))
+        if "pixel_values" in parameters:
+            specs.update(_images(config, asked))
+        specs.update(audio_inputs(config, parameters, _BATCH))
     if not getattr(config, "is_encoder_decoder", False):
-        specs.pop("decoder_input_ids", None)
-    return {name: specs[name] for name in parameters if name in specs}
+        specs = {name: spec for name, spec in specs.items() if not name.startswith("decoder_")}
+    return {
+        name: specs[name]
+        for name in parameters
+        if name in specs and (name not in _ONLY_IF_REQUIRED or name in asked.required)
+    }
 
 
-def _tokens(config: object) -> dict[str, InputSpec]:
-    vocabulary = _number(config, "vocab_size")
+def _tokens(config: object, asked: Asked) -> dict[str, InputSpec]:
+    vocabulary = number(config, "vocab_size")
     if vocabulary is None:
         return {}
-    longest = min(_number(config, "max_position_embeddings", "n_positions") or _LONGEST, _LONGEST)
-    ids = ValueRange(low=0, high=vocabulary - 1)
-    rows = {
-        "input_ids": (_length("sequence", longest), ids),
-        "attention_mask": (_length("sequence", longest), ValueRange(low=0, high=1)),
-        "decoder_input_ids": (_length("decoder_sequence", longest), ids),
+    most = number(config, "max_position_embeddings", "n_positions")
+    longest = _longest(None if most is None else most - asked.reserved, asked)
+    length = _length("sequence", longest)
+    dims = (_BATCH, _CHOICES, length) if asked.name.endswith("ForMultipleChoice") else (
+        _BATCH, length)  # fmt: skip
+    kinds = number(config, "type_vocab_size") or 0
+    found = {
+        "input_ids": _whole("input_ids", dims, vocabulary - 1),
+        "attention_mask": _whole("attention_mask", dims, 1),
+        "position_ids": _whole("position_ids", dims, longest - 1),
     }
-    return {
-        name: InputSpec(name=name, dtype="int64", dims=(_BATCH, length), values=values)
-        for name, (length, values) in rows.items()
-    }
+    if kinds >= _RANK_2:
+        found["token_type_ids"] = _whole("token_type_ids", dims, kinds - 1)
+    return {**found, **_decoder_tokens(config, asked)}
 
 
-def _images(config: object) -> dict[str, InputSpec]:
-    size = _find(config, "image_size")
-    sides = (size, size) if isinstance(size, int) else size
-    channels = _number(config, "num_channels") or 3
-    if not isinstance(sides, (tuple, list)) or not all(isinstance(side, int) for side in sides):
+def _longest(most: int | None, asked: Asked) -> int:
+    return asked.length if most is None else max(min(most, asked.length), 1)
+
+
+def _decoder_tokens(config: object, asked: Asked) -> dict[str, InputSpec]:
+    decoder = getattr(config, "decoder", None) or config
+    vocabulary = number(decoder, "vocab_size") or number(config, "vocab_size")
+    if vocabulary is None:
         return {}
-    dims = (_BATCH, *(Dim.fixed(side) for side in (channels, *sides)))
-    return {"pixel_values": InputSpec(name="pixel_values", dtype="float32", dims=dims)}
+    most = number(decoder, "max_target_positions", "max_position_embeddings", "n_positions")
+    dims = (_BATCH, _length("decoder_sequence", _longest(most, asked)))
+    return {
+        "decoder_input_ids": _whole("decoder_input_ids", dims, vocabulary - 1),
+        "decoder_attention_mask": _whole("decoder_attention_mask", dims, 1),
+    }
+
+
+def _images(config: object, asked: Asked) -> dict[str, InputSpec]:
+    """Pixels, with frames where the model takes videos."""
+    sides = _sides(config, asked.preprocessor)
+    channels = number(config, "num_channels") or 3
+    frames = number(config, "num_frames")
+    sizes = (channels, *sides) if frames is None else (frames, channels, *sides)
+    dims = (_BATCH, *(Dim.fixed(size) for size in sizes))
+    return {
+        "pixel_values": InputSpec(name="pixel_values", dtype="float32", dims=dims),
+        "pixel_mask": _whole("pixel_mask", (_BATCH, *(Dim.fixed(side) for side in sides)), 1),
+    }
+
+
+def _sides(config: object, preprocessor: Mapping[str, object]) -> tuple[int, int]:
+    """Height and width: the config's, the preprocessor's, or the usual."""
+    for found in (find(config, "image_size"), *map(preprocessor.get, ("crop_size", "size"))):
+        if isinstance(found, int):
+            return found, found
+        if isinstance(found, (tuple, list)) and len(found) == _RANK_2:
+            height, width = found
+            if isinstance(height, int) and isinstance(width, int):
+                return height, width
+        if isinstance(found, Mapping):
+            height = found.get("height", found.get("shortest_edge"))
+            width = found.get("width", found.get("shortest_edge"))
+            if isinstance(height, int) and isinstance(width, int):
+                return height, width
+    return _USUAL_SIDE, _USUAL_SIDE
+
+
+def _whole(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
+    """Whole numbers from 0 to `high`."""
+    return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
 
 
 def _length(name: str, longest: int) -> Dim:
     low = min(2, longest)
     return Dim(name=name, low=low, opt=default_opt(low, longest), high=longest)
-
-
-def _number(config: object, *names: str) -> int | None:
-    for name in names:
-        value = _find(config, name)
-        if isinstance(value, int):
-            return value
-    return None
-
-
-def _find(config: object, name: str) -> object:
-    """The attribute of the config, or of its text or vision part."""
-    for part in (
-        config,
-        getattr(config, "text_config", None),
-        getattr(config, "vision_config", None),
-    ):
-        value = getattr(part, name, None)
-        if value is not None:
-            return value
-    return None

@@ -58,7 +58,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         factory_args=dict(factory_args),
         strict=strict,
         allow_pickle=allow_pickle,
-        method=method,
+        method=None if method == "forward" else method,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, UsageError
 from . import (
     exported_program,
     huggingface_folder,
@@ -14,6 +14,7 @@ from . import (
     torchscript_archive,
 )
 from .loaded import Loaded
+from .method import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def load(checkpoint: Checkpoint) -> Loaded:
             f"{checkpoint.path} is of the unknown kind {checkpoint.kind!r}",
             hint=f"kinds are {', '.join(_OPENERS)}",
         )
+    _check_arguments(checkpoint)
     loaded = _OPENERS[checkpoint.kind](checkpoint)
+    if checkpoint.method is not None:
+        loaded = with_method(loaded, checkpoint.method)
     notes = list(loaded.notes)
     if checkpoint.factory and loaded.kind in (TORCHSCRIPT, PT2):
         notes.append(f"--model {checkpoint.factory} is not used: the file brings its own code")
@@ -57,6 +61,21 @@ def load(checkpoint: Checkpoint) -> Loaded:
         parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))
     return replace(loaded, notes=tuple(notes))
+
+
+def _check_arguments(checkpoint: Checkpoint) -> None:
+    """That no argument is without effect in silence.
+
+    Raises:
+        UsageError: there is nothing that takes it.
+    """
+    arguments, kind = checkpoint.factory_args, checkpoint.kind
+    if arguments and checkpoint.factory is None and kind != HUGGINGFACE:
+        raise UsageError(
+            f"--model-arg {next(iter(arguments))} has no effect: {checkpoint.path} is not built by "
+            "a factory",
+            hint="leave it out, or add --model with the function or class that takes it",
+        )
 
 
 def training_modules(module: torch.nn.Module) -> tuple[str, ...]:

@@ -21,16 +21,19 @@ class Loaded:
     """An eager module in eval mode on the CPU.
 
     `kind` is the checkpoint's, or `pickle` where a pickled object was allowed. `known` is what the
-    checkpoint itself says of its inputs, in order; `takes` are forward's parameters.
+    checkpoint itself says of its inputs, in order; where they are `assumed`, the model takes others
+    as well. `takes` are the parameters of what is called, `call` its name.
     """
 
     kind: str
     module: Module
     takes: tuple[Parameter, ...]
     known: dict[str, InputSpec] = field(default_factory=dict)
+    assumed: bool = False
+    call: str = "forward"
     notes: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of forward's parameters, in order, without *args and **kwargs."""
+        """The names of the parameters, in order, without *args and **kwargs."""
         return tuple(p.name for p in self.takes if not p.kind.value.startswith("*"))

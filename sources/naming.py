@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import TypeAlias
 
 # Calls through which a number stays a number.
 _PLAIN_CALLS = frozenset(
@@ -15,6 +16,9 @@ _PLAIN_NODES = (
     ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.IfExp, ast.NamedExpr,
     ast.Starred,
 )  # fmt: skip
+_FILLS = frozenset(("append", "appendleft", "add", "insert", "extend", "update", "setdefault"))
+Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def mentions(
@@ -37,6 +41,8 @@ def mentions(
         return False
     if _asks_kind(expression):
         return False
+    if isinstance(expression, COMPREHENSIONS):
+        return _gathers(expression, names, plain=plain)
     children = [
         child.value if isinstance(child, ast.keyword) else child
         for child in ast.iter_child_nodes(expression)
@@ -47,6 +53,35 @@ def mentions(
         for child in children
         if isinstance(child, ast.expr)
     )
+
+
+def _gathers(expression: Comprehension, names: frozenset[str], *, plain: bool) -> bool:
+    """Whether a comprehension is of numbers that come from the names, or asks for them.
+
+    `any(p > 3 for p in peaks)` depends on `peaks`.
+    """
+    asked = False
+    for part in expression.generators:
+        if mentions(part.iter, names, array=False, plain=True):
+            names |= dotted(part.target)
+        asked = asked or any(mentions(one, names, array=False, plain=False) for one in part.ifs)
+    return asked or any(
+        mentions(one, names, array=False, plain=plain) for one in _elements(expression)
+    )
+
+
+def _elements(expression: Comprehension) -> tuple[ast.expr, ...]:
+    if isinstance(expression, ast.DictComp):
+        return expression.key, expression.value
+    return (expression.elt,)
+
+
+def fills(parent: ast.AST, child: ast.AST) -> frozenset[str]:
+    """The names of the container that a call puts a value into: `peaks.append(value)`."""
+    if not isinstance(parent, ast.Call) or child not in parent.args:
+        return frozenset()
+    known = called(parent) in _FILLS and isinstance(parent.func, ast.Attribute)
+    return dotted(getattr(parent.func, "value", None)) if known else frozenset()
 
 
 def _asks_kind(expression: ast.AST) -> bool:
@@ -63,6 +98,8 @@ def keeps_plain(parent: ast.AST, child: ast.AST) -> bool:
         return maths or called(parent) in _PLAIN_CALLS
     if isinstance(parent, ast.Subscript):
         return child is parent.value
+    if isinstance(parent, COMPREHENSIONS):
+        return child in _elements(parent)
     return isinstance(parent, _PLAIN_NODES)
 
 

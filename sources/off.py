@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
+
+from .mapped import Places, changing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,18 +21,15 @@ def off_weights(module: torch.nn.Module, share: float, seed: int) -> Iterator[No
     import torch
 
     generator = torch.Generator().manual_seed(seed)
+    places = Places()
     floats = [p for p in dict.fromkeys(module.parameters()) if p.is_floating_point()]
-    kept = [parameter.detach().clone() for parameter in floats]
-    try:
-        with torch.no_grad():
-            for parameter in floats:
+    with ExitStack() as changed:
+        for parameter in floats:
+            changed.enter_context(changing(parameter, places))
+            with torch.no_grad():
                 noise = torch.randn(parameter.shape, generator=generator)
-                parameter.mul_((1 + share * noise).to(parameter.dtype))
+                parameter.mul_(noise.mul_(share).add_(1).to(parameter.dtype))
         yield
-    finally:
-        with torch.no_grad():
-            for parameter, before in zip(floats, kept, strict=True):
-                parameter.copy_(before)
 
 
 def off_feed(feed: Feed, share: float, seed: int) -> Feed:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.call import parameters_of
 from ..core.errors import CheckpointError, UsageError, first_line
-from .factory import build
+from .factory import built
+from .factory_inputs import loaded_from
 from .identify import weight_files
-from .loaded import Loaded
 from .sniff import SAFETENSORS
 from .weights import Filling, renaming
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.records import Checkpoint
+    from .loaded import Loaded
 
 PORTION = 256 * 2**20  # bytes of one file that are mapped at once
 
@@ -31,14 +31,14 @@ def load(checkpoint: Checkpoint) -> Loaded:
             hint="add --model with the function or class that builds the module",
         )
     files = weight_files(checkpoint)
-    module = build(checkpoint.factory, checkpoint.factory_args)
+    made = built(checkpoint.factory, checkpoint.factory_args)
     keys = [key for file in files for key in _keys(file)]
-    filling = Filling(module=module, rename=renaming(keys, module.state_dict()))
+    filling = Filling(module=made.module, rename=renaming(keys, made.module.state_dict()))
     for file in files:
         for portion in portions(file):
             filling.add(portion)
-    notes = filling.finish(checkpoint.path, strict=checkpoint.strict)
-    return Loaded(kind=SAFETENSORS, module=module, takes=parameters_of(module.forward), notes=notes)
+    notes = (*made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+    return loaded_from(made.module, kind=SAFETENSORS, notes=notes)
 
 
 def _keys(path: Path) -> list[str]:

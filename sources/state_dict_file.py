@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ..core.call import parameters_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.torch_file import read_safely, torch_load, unreadable
-from .factory import build, working_folder_importable
+from .factory import built, working_folder_importable
+from .factory_inputs import loaded_from
+from .hyper_parameters import KEY, is_lightning, recorded_in
 from .identify import weight_files
 from .loaded import Loaded
 from .sniff import PICKLE, STATE_DICT
@@ -41,11 +43,11 @@ def load(checkpoint: Checkpoint) -> Loaded:
     if checkpoint.factory is None:
         raise _needs_factory(path)
     tensors, notes = _tensors(found, path)
-    module = build(checkpoint.factory, checkpoint.factory_args)
-    filling = Filling(module=module, rename=renaming(tensors, module.state_dict()))
+    made = built(checkpoint.factory, checkpoint.factory_args, recorded_in(found))
+    filling = Filling(module=made.module, rename=renaming(tensors, made.module.state_dict()))
     filling.add(tensors)
-    notes = (*notes, *filling.finish(str(path), strict=checkpoint.strict))
-    return Loaded(kind=kind, module=module, takes=parameters_of(module.forward), notes=notes)
+    notes = (*notes, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
+    return loaded_from(made.module, kind=kind, notes=notes)
 
 
 def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> Loaded:
@@ -53,13 +55,13 @@ def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> Loaded:
     if checkpoint.factory is None:
         raise _needs_factory(checkpoint.path)
     shards = [_tensors(read_safely(file), file)[0] for file in files]
-    module = build(checkpoint.factory, checkpoint.factory_args)
+    made = built(checkpoint.factory, checkpoint.factory_args)
     keys = [key for shard in shards for key in shard]
-    filling = Filling(module=module, rename=renaming(keys, module.state_dict()))
+    filling = Filling(module=made.module, rename=renaming(keys, made.module.state_dict()))
     for shard in shards:
         filling.add(shard)
-    notes = filling.finish(checkpoint.path, strict=checkpoint.strict)
-    return Loaded(kind=STATE_DICT, module=module, takes=parameters_of(module.forward), notes=notes)
+    notes = (*made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+    return loaded_from(made.module, kind=STATE_DICT, notes=notes)
 
 
 def _needs_factory(path: Path | str) -> UsageError:
@@ -74,6 +76,8 @@ def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
     try:
         return read_safely(path), STATE_DICT
     except CheckpointError as refusal:
+        if not allow_pickle and is_lightning(path):
+            raise _with_objects(refusal) from refusal
         if not allow_pickle or "refused" not in refusal.message:
             raise
     with working_folder_importable():
@@ -81,6 +85,14 @@ def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
             return torch_load(path, weights_only=False), PICKLE
         except Exception as error:
             raise unreadable(path, error) from error
+
+
+def _with_objects(refusal: CheckpointError) -> CheckpointError:
+    return CheckpointError(
+        f"{refusal.message} (a Lightning checkpoint, whose {KEY} or callbacks hold objects)",
+        hint="save torch.load(...)['state_dict'] alone with torch.save where it was made, or add "
+        "--allow-pickle, only if you trust its maker: it runs code of theirs",
+    )
 
 
 def _tensors(found: object, path: Path) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:

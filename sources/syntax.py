@@ -8,7 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .naming import called, computes, dotted, keeps_plain, mentions, targets_of
+from .catching import is_caught
+from .naming import (
+    COMPREHENSIONS,
+    called,
+    computes,
+    dotted,
+    fills,
+    keeps_plain,
+    mentions,
+    targets_of,
+)
 from .places import Site
 from .spans import Chain, Span, chain_to, span_of, text_of, tree_of
 
@@ -17,7 +27,6 @@ _TOLD = frozenset(
 )
 _CHECKS = frozenset(("_check", "_assert", "_assert_async", "assert_close", "_check_is_size"))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +95,11 @@ def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ..
         text = linecache.getline(site.file, site.line).strip()
         return (Held(file=site.file, line=site.line, text=text),)
     origin = _Origin(site=site, outer=sites[1:], array=array)
-    return tuple(dict.fromkeys(_climb(chain, origin)))
+    found = tuple(dict.fromkeys(_climb(chain, origin)))
+    if any(isinstance(one, Idle) for one in found) and is_caught(sites):
+        held = _held(site, chain[-1])  # a check whose error is caught decides what runs
+        return tuple(held if isinstance(one, Idle) else one for one in found)
+    return found
 
 
 def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
@@ -95,7 +108,7 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     Where a bare name is asked for its truth, the instruction stands for the whole statement.
     """
     whole, site = chain[-1], origin.site
-    if isinstance(whole, (*_COMPREHENSIONS, ast.If, ast.While, ast.IfExp, ast.Assert)):
+    if isinstance(whole, (*COMPREHENSIONS, ast.If, ast.While, ast.IfExp, ast.Assert)):
         yield from _whole(whole, site, chain[:-1])
         return
     plain = True
@@ -103,6 +116,8 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
         parent, child = chain[at - 1], chain[at]
         if _tested(parent, child):
             yield from _branch(parent, child, site.file, chain[: at - 1])
+            if plain and isinstance(parent, (ast.For, ast.AsyncFor)):
+                yield from _named(targets_of(parent), chain[:at], origin)
             return
         if isinstance(parent, ast.stmt) or (
             isinstance(parent, ast.Lambda) and child is parent.body
@@ -111,6 +126,8 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
             return
         if isinstance(parent, ast.NamedExpr):
             yield from _named(dotted(parent.target), chain[:at], origin)
+        if plain and fills(parent, child):
+            yield from _named(fills(parent, child), chain[:at], origin)
         plain = plain and keeps_plain(parent, child)
     yield _held(site, chain[-1])
 
@@ -119,7 +136,7 @@ def _whole(node: ast.AST, site: Site, above: Chain) -> Iterator[Meaning]:
     """What is asked where an instruction stands for a whole branch, comprehension or check."""
     if isinstance(node, ast.Assert):
         yield Idle(file=site.file, line=site.line)
-    elif isinstance(node, _COMPREHENSIONS):
+    elif isinstance(node, COMPREHENSIONS):
         for part in node.generators:
             for condition in part.ifs:
                 yield from _branch(part, condition, site.file, [*above, node])
@@ -179,13 +196,21 @@ def _named(names: frozenset[str], chain: Chain, origin: _Origin) -> Iterator[Mea
 def _spread(names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool) -> frozenset[str]:
     """The names, and all that are computed from them in turn."""
     kinds = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
-    assigned = [(node, node.value) for node in nodes if isinstance(node, kinds)]
+    assigned = [(targets_of(node), node.value) for node in nodes if isinstance(node, kinds)]
+    assigned += [(targets_of(node), node.iter) for node in nodes if isinstance(node, ast.For)]
+    assigned += [
+        (fills(node, value), value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        for value in node.args
+        if fills(node, value)
+    ]
     before: frozenset[str] = frozenset()
     while names != before:
         before = names
-        for node, value in assigned:
+        for targets, value in assigned:
             if value is not None and mentions(value, names, array, plain=True):
-                names |= targets_of(node)
+                names |= targets
     return names
 
 
@@ -255,7 +280,7 @@ def _after(whole: ast.AST, part: ast.comprehension, condition: ast.AST) -> Itera
         yield from (whole.key, whole.value)
     elif isinstance(whole, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
         yield whole.elt
-    if isinstance(whole, _COMPREHENSIONS):
+    if isinstance(whole, COMPREHENSIONS):
         yield from part.ifs[part.ifs.index(condition) + 1 :]  # type: ignore[arg-type]  # is one of them
         for later in whole.generators[whole.generators.index(part) + 1 :]:
             yield from (later.target, later.iter)

@@ -81,6 +81,8 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         """Follows data from operator to operator, those within torch included."""
 
+        supports_higher_order_operators = True  # as torch.cond
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
@@ -150,7 +152,8 @@ class _Book:
         """Pass data on from what an operator took to what it gave and wrote."""
         given = list(_tensors_of((*args, *kwargs.values())))
         data = any(self._is_data(tensor) for tensor in given) or (not given and self.leaked)
-        name = func._schema.name.partition("::")[2]
+        schema = getattr(func, "_schema", None)  # what is of higher order has none
+        name = _name_of(func) if schema is None else schema.name.partition("::")[2]
         if data and name in _SCALARS:
             self._note(answer)
         shaped = any(_key(tensor) in self.shaped for tensor in given)
@@ -203,8 +206,9 @@ def _tensors_of(values: Iterable[object]) -> Iterator[torch.Tensor]:
 def _written(
     func: Any, args: Sequence[object], kwargs: dict[str, object]
 ) -> Iterator[torch.Tensor]:
-    """The arguments that an operator changes."""
-    for index, argument in enumerate(func._schema.arguments):
+    """The arguments that an operator changes; one of higher order, as torch.cond, none."""
+    schema = getattr(func, "_schema", None)
+    for index, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
             yield from _tensors_of((value,))
@@ -216,7 +220,7 @@ def _sizes_by_data(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
 
     if name == "index":
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in given[1:])
-    return torch.Tag.dynamic_output_shape in func.tags
+    return torch.Tag.dynamic_output_shape in getattr(func, "tags", ())
 
 
 def _name_of(func: Any) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError
+from .mapped import Places, Taking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import torch
+    from torch.overrides import TorchFunctionMode
 
-PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning and wrappers, compile
+# DataParallel; Lightning and wrappers; compile
+PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
 _SHOWN = 10
 
 
@@ -53,7 +56,10 @@ def renaming(keys: Iterable[str], expected: Iterable[str]) -> Renaming:
 
 
 class Filling:
-    """A module being filled, in one go or in portions: what fits goes in at once."""
+    """A module being filled, in one go or in portions: what fits goes in at once.
+
+    Weights of a mapped file are not copied where nobody can tell.
+    """
 
     def __init__(self, module: torch.nn.Module, rename: Renaming) -> None:
         self.module = module
@@ -62,9 +68,10 @@ class Filling:
         self.unexpected: set[str] = set()
         self.missing: set[str] | None = None
         self.half: set[str] = set()
+        self._taking = Taking()
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy tensors, under the checkpoint's own keys, into the module."""
+        """Put tensors, under the checkpoint's own keys, into the module."""
         import torch
 
         own = self.module.state_dict()
@@ -79,7 +86,10 @@ class Filling:
                 fitting[name] = own[name]
             else:
                 fitting[name] = tensor
-        missing, unexpected = self.module.load_state_dict(fitting, strict=False)
+        del own  # its views would count as others that share the memory
+        self._taking.places = Places()  # those of this portion among them
+        with _taking_over(self._taking):
+            missing, unexpected = self.module.load_state_dict(fitting, strict=False)
         self.unexpected.update(unexpected)
         # each portion lacks what the others bring: missing is what all of them lack
         lacking = set(missing)
@@ -112,6 +122,29 @@ class Filling:
         kinds = " and ".join(sorted(self.half))
         halves = [f"the checkpoint's weights are {kinds}"] if kinds else []
         return (*self.rename.notes, *halves, *found)
+
+
+def _taking_over(taking: Taking) -> TorchFunctionMode:
+    """A mode in which a module's own loading takes mapped memory over instead of copying it.
+
+    So what modules do to their state dict while they load it is done as ever.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class TakingOver(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            if func is torch.Tensor.copy_ and len(args) == 2 and taking.take(*args):  # noqa: PLR2004
+                return args[0]
+            return func(*args, **(kwargs or {}))
+
+    return TakingOver()
 
 
 def _fits(own: torch.Tensor, tensor: torch.Tensor) -> bool:

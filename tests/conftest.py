@@ -42,9 +42,12 @@ def why_not(target: Target) -> str:
     return "" if readiness.ready else readiness.reason
 
 
+COMPILED = ("aoti",)  # a C++ compiler takes half a minute for each model: their own tests make one
+
+
 def made_here(target: Target) -> bool:
-    """Whether the target and what it is made from are ready, and run on the CPU."""
-    if why_not(target) or "cpu" not in target.DEVICES:
+    """Whether the target and what it is made from are ready, quick to make, and run on the CPU."""
+    if target.NAME in COMPILED or why_not(target) or "cpu" not in target.DEVICES:
         return False
     origins = {origin.partition(":")[0] for origin in target.MADE_FROM.values()} - {target.NAME}
     return all(origin == EAGER or made_here(target_named(origin)) for origin in origins)
@@ -203,7 +206,9 @@ def exports(
     def export(name: str) -> Path:
         if name not in made:
             # torch.export alone refuses gate and lstm
-            able = [t for t in filter(made_here, TARGETS) if t.CAPTURES != (Capture.EXPORT,)]
+            sound = {Capture.EXPORT, Capture.EXPORT_STRICT}
+            made_so = filter(made_here, TARGETS)
+            able = [t for t in made_so if not t.CAPTURES or set(t.CAPTURES) - sound]
             wanted = [Wanted(target=t.NAME) for t in able if Precision.FP32 in t.MADE_FROM]
             out = tmp_path_factory.mktemp(name) / "out"
             made[name] = exported(sources(name), out, *wanted)

@@ -123,7 +123,7 @@ class _Change:
 
         if not array.size:
             return array
-        if self.values.binary and array.ndim:
+        if self.values.masks(self.spec):
             name = ("max", "opt", "random")[int(self.generator.integers(3))]
             return self.values.draw_mask(array.shape, self.generator, name)
         if other is not None and self.generator.random() < 0.2:  # noqa: PLR2004 - one in five

@@ -55,6 +55,10 @@ class Values:
         """Whether the input holds 0 and 1 alone, as masks do."""
         return self.dtype not in FLOATS and (self.low, self.high) == (0, 1)
 
+    def masks(self, spec: InputSpec) -> bool:
+        """Whether the input is a mask: 0 and 1 in rows. One element alone is a switch."""
+        return self.binary and any(dim.high > 1 for dim in spec.dims)
+
     def draw_mask(self, shape: Sequence[int], generator: np.random.Generator, feed: str) -> Array:
         """A mask that every model can use: each row along the last axis has a 1 in front.
 

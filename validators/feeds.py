@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core.contract import Array, Feed
@@ -10,6 +10,7 @@ from ..core.errors import UsageError
 from ..core.findings import FeedRecord
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
 from .draw import Values, generator_for, values_of
+from .example import example_sizes, telling
 from .samples import check_samples
 
 LEAST_FEEDS = 5
@@ -19,7 +20,7 @@ _REDRAWS = 16  # a small mask may come out the same; sixteen times running means
 
 @dataclass(frozen=True, kw_only=True)
 class NamedFeed:
-    """One feed: what it is called, its arrays by input, and the sizes of its dynamic dims.
+    """One feed: what it is called, its arrays by input, and the sizes of its free dims.
 
     `kind` and `beyond` are as in `FeedRecord`.
     """
@@ -104,13 +105,11 @@ def example_feed(signature: Signature, seed: int = 0, samples: Feed | None = Non
     Raises:
         UsageError: the samples do not fit the signature.
     """
-    dims = signature.dynamic_dims
     if samples is not None:
         sample = _sample(signature, samples)
-        if _telling(dims, sample.sizes):
+        if telling(signature, sample.sizes):
             return sample.arrays
-    sizes = dict(zip(dims, _distinct(list(dims.values())), strict=True))
-    return Drawer.of(signature, seed, samples).feed("example", sizes).arrays
+    return Drawer.of(signature, seed, samples).feed("example", example_sizes(signature)).arrays
 
 
 def _sample(signature: Signature, samples: Feed) -> NamedFeed:
@@ -135,9 +134,9 @@ class Drawer:
 
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
         """One input of the feed of that name."""
-        shape = [sizes.get(dim.name or "", dim.opt) for dim in spec.dims]
+        shape = [dim.size(sizes) for dim in spec.dims]
         values, generator = self.values[spec.name], generator_for(self.seed, feed, spec.name)
-        if values.binary and shape:
+        if values.masks(spec):
             return values.draw_mask(shape, generator, feed)
         return values.draw(shape, generator)
 
@@ -148,7 +147,7 @@ class Drawer:
 
     def corners(self) -> dict[str, NamedFeed]:
         """All dims at their lowest, at their opt and at their highest."""
-        dims = self.signature.dynamic_dims
+        dims = self.signature.free_dims
         pick: dict[str, Callable[[Dim], int]] = {
             "min": lambda dim: dim.low,
             OPT: lambda dim: dim.opt,
@@ -171,7 +170,7 @@ class Drawer:
     def seeded(self, name: str) -> NamedFeed:
         """A feed at random sizes."""
         sizes: dict[str, int] = {}
-        for key, dim in self.signature.dynamic_dims.items():
+        for key, dim in self.signature.free_dims.items():
             generator = generator_for(self.seed, name, "size of", key)
             sizes[key] = int(generator.integers(dim.low, dim.high, endpoint=True))
         return self.feed(name, sizes, "seed")
@@ -188,46 +187,3 @@ class Drawer:
                     arrays = {**opt.arrays, spec.name: again}
                     yield NamedFeed(name=name, arrays=arrays, sizes=opt.sizes, kind="vary")
                     break
-
-
-def _telling(dims: Mapping[str, Dim], sizes: Mapping[str, int]) -> bool:
-    """Whether a capture at these sizes takes no dim for a constant or for another dim."""
-    wide = all(sizes[name] >= 2 for name, dim in dims.items() if _most(dim) >= 2)  # noqa: PLR2004 - 1 broadcasts
-    best = len(set(_distinct(list(dims.values()))))
-    return wide and len(set(sizes.values())) >= best
-
-
-def _most(dim: Dim) -> int:
-    """The largest size to capture at; a dim without bounds may take any."""
-    return dim.high if dim.bounded else max(dim.high, 1 << 10)
-
-
-def _distinct(dims: Sequence[Dim]) -> tuple[int, ...]:
-    """A size for each dim, near its opt: all different if the ranges allow it."""
-    options = [_nearest(dim, len(dims)) for dim in dims]
-    found = _assign(options, ())
-    if found is not None:
-        return found
-    sizes: list[int] = []
-    for choice in options:
-        sizes.append(next((size for size in choice if size not in sizes), choice[0]))
-    return tuple(sizes)
-
-
-def _nearest(dim: Dim, count: int) -> list[int]:
-    """The `count` sizes nearest to the opt, from 2 on where the range has any; larger first."""
-    low, high = min(max(dim.low, 2), _most(dim)), _most(dim)
-    around = range(max(low, dim.opt - count), min(high, max(low, dim.opt) + count) + 1)
-    return sorted(around, key=lambda size: (abs(size - dim.opt), -size))[:count]
-
-
-def _assign(options: Sequence[Sequence[int]], used: tuple[int, ...]) -> tuple[int, ...] | None:
-    """One of each options, no two the same; None if there is no such choice."""
-    if not options:
-        return ()
-    for size in options[0]:
-        if size not in used:
-            rest = _assign(options[1:], (*used, size))
-            if rest is not None:
-                return (size, *rest)
-    return None

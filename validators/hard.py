@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..core.signature import Dim, Signature
+from ..core.signature import Dim, InputSpec, Signature
 from .feeds import NEGATED, OPT, Drawer, NamedFeed
 from .hard_values import BEYOND, CHANGES, UNDEFINED, Hard
 
@@ -28,11 +28,11 @@ def hard_feeds(
     """Draw the feeds on which conversions go wrong that hold on usual ones.
 
     Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or
-    `lowest:<dim>` and `highest:<dim>` where there are more than three; `odd`; `nearly-max`;
-    `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows: `zeros`,
-    `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
-    `mask-holes`, `mask-one`. What
-    would say nothing new (a size that is drawn already, values as another feed has) is left out.
+    `lowest:<dim>`, `highest:<dim>` and `pairs-<n>` where there are more than three; `odd`;
+    `nearly-max`; `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows:
+    `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
+    `mask-holes`, `mask-one`. What would say nothing new (a size that is drawn already, values as
+    another feed has) is left out.
 
     Raises:
         UsageError: the samples do not fit the signature.
@@ -43,14 +43,18 @@ def hard_feeds(
 
 
 def batch_of(signature: Signature) -> Dim | None:
-    """The dim that counts rows: the first input's first dim that is dynamic, if there is one."""
+    """The dim that counts rows: the first input's first dim that is dynamic, if there is one.
+
+    What it follows from, where it is equal to another; a multiple of another counts no rows.
+    """
     firsts = (spec.dims[0] for spec in signature.inputs if spec.dims)
-    return next((dim for dim in firsts if dim.dynamic), None)
+    counts = (dim for dim in firsts if dim.dynamic and (not dim.relation or dim.relation.equal))
+    return next((dim.free for dim in counts), None)
 
 
 def _sized(drawer: Drawer) -> Iterator[NamedFeed]:
     """Feeds at sizes that no other feed has for certain."""
-    dims = drawer.signature.dynamic_dims
+    dims = drawer.signature.free_dims
     if not dims:
         return
     seen = [feed.sizes for feed in drawer.corners().values()]
@@ -70,6 +74,7 @@ def _corners(dims: Mapping[str, Dim]) -> _Sized:
         for name, dim in dims.items():
             yield f"lowest:{name}", {**opt, name: dim.low}, "shape"
             yield f"highest:{name}", {**opt, name: dim.high}, "shape"
+        yield from _pairs(dims)
         return
     for ends in itertools.product((False, True), repeat=len(dims)):
         high = [name for name, end in zip(dims, ends, strict=True) if end]
@@ -77,11 +82,26 @@ def _corners(dims: Mapping[str, Dim]) -> _Sized:
         yield f"corner:{'+'.join(high)}", sizes, "shape"
 
 
+def _pairs(dims: Mapping[str, Dim]) -> _Sized:
+    """Feeds in which, taken together, each two dims are once at opposite ends.
+
+    The number of two dims differs in one binary digit at least: a feed for each digit, with the
+    dims high that have it set, and one with these low. `min` and `max` are the other two cases.
+    """
+    for digit in range((len(dims) - 1).bit_length()):
+        for up in (True, False):
+            sizes = {
+                name: dim.high if (bool(number >> digit & 1) is up) else dim.low
+                for number, (name, dim) in enumerate(dims.items())
+            }
+            yield f"pairs-{2 * digit + (1 if up else 2)}", sizes, "shape"
+
+
 def _odd(drawer: Drawer) -> _Sized:
     """Every dim but the batch at an odd size near its opt: what halves it must round."""
     batch = batch_of(drawer.signature)
     sizes: dict[str, int] = {}
-    for name, dim in drawer.signature.dynamic_dims.items():
+    for name, dim in drawer.signature.free_dims.items():
         odd = [size for size in (dim.opt + 1, dim.opt - 1, dim.opt + 2, dim.opt - 2) if size % 2]
         fit = [size for size in odd if dim.low <= size <= dim.high and size not in sizes.values()]
         sizes[name] = dim.opt if dim == batch or not fit else fit[0]
@@ -91,7 +111,7 @@ def _odd(drawer: Drawer) -> _Sized:
 def _nearly(drawer: Drawer) -> _Sized:
     """Every dim but the batch one below its highest: off by one where a length is compared."""
     batch = batch_of(drawer.signature)
-    dims = drawer.signature.dynamic_dims
+    dims = drawer.signature.free_dims
     if any(dim != batch for dim in dims.values()):
         low = {name: dim.low for name, dim in dims.items()}
         high = {n: dim.high - 1 for n, dim in dims.items() if dim != batch and dim.high > dim.low}
@@ -100,7 +120,7 @@ def _nearly(drawer: Drawer) -> _Sized:
 
 def _batches(drawer: Drawer) -> _Sized:
     batch = batch_of(drawer.signature)
-    opt = {name: dim.opt for name, dim in drawer.signature.dynamic_dims.items()}
+    opt = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
     for size in BATCHES:
         if batch is not None and batch.name and batch.low <= size <= batch.high:
             yield f"batch-{size}", {**opt, batch.name: size}, "batch"
@@ -113,16 +133,25 @@ def _repeated(drawer: Drawer) -> Iterator[NamedFeed]:
     batch = batch_of(drawer.signature)
     if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row repeats nothing
         return
-    dims = drawer.signature.dynamic_dims
+    if any(_multiple(spec, batch) for spec in drawer.signature.inputs):
+        return  # its rows are no multiple of one row's
+    dims = drawer.signature.free_dims
     rows = min(batch.high, max(batch.low, BATCHES[2]))
     base = drawer.feed(OPT, {**{name: dim.opt for name, dim in dims.items()}, batch.name: rows})
     arrays = {
         spec.name: np.repeat(base.arrays[spec.name][:1], rows, axis=0)
-        if spec.dims and spec.dims[0].name == batch.name
+        if spec.dims and spec.dims[0].dynamic and spec.dims[0].free == batch
         else base.arrays[spec.name]
         for spec in drawer.signature.inputs
     }
     yield NamedFeed(name=REPEATED, arrays=arrays, sizes=base.sizes, kind="batch")
+
+
+def _multiple(spec: InputSpec, batch: Dim) -> bool:
+    """Whether the input's first dim is another number than the batch, but follows from it."""
+    first = next(iter(spec.dims), None)
+    relation = None if first is None else first.relation
+    return relation is not None and relation.base == batch.name and not relation.equal
 
 
 def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
@@ -151,7 +180,7 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
 
 
 def _base(drawer: Drawer) -> NamedFeed:
-    sizes = {name: dim.opt for name, dim in drawer.signature.dynamic_dims.items()}
+    sizes = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
     batch = batch_of(drawer.signature)
     if batch is not None and batch.name:
         rows = 1 if _row_size(drawer.signature, batch) > _LARGE_ROW else _FEW_ROWS
@@ -162,7 +191,7 @@ def _base(drawer: Drawer) -> NamedFeed:
 def _row_size(signature: Signature, batch: Dim) -> int:
     """Elements of one row over all inputs, at the opt sizes."""
     return sum(
-        math.prod(dim.opt for dim in spec.dims if dim.name != batch.name)
+        math.prod(dim.opt for dim in spec.dims if not dim.name or dim.free != batch)
         for spec in signature.inputs
     )
 

@@ -42,10 +42,6 @@ class Hard:
         return generator_for(*self.key)
 
 
-def _is_mask(hard: Hard, array: Array) -> bool:
-    return hard.values.binary and array.ndim > 0
-
-
 def _filled(hard: Hard, array: Array, value: float) -> Array | None:
     """The array full of `value`; None where the input does not hold it."""
     import numpy as np
@@ -88,20 +84,18 @@ def _large(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     return None if spec.values is not None else _scaled(hard, spec, array, MAGNITUDE)
 
 
-def _end(hard: Hard, array: Array, end: float | None) -> Array | None:
-    if end is None or _is_mask(hard, array):
+def _end(hard: Hard, spec: InputSpec, array: Array, end: float | None) -> Array | None:
+    if end is None or hard.values.masks(spec):
         return None
     return _filled(hard, array, end)
 
 
 def _lowest(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    del spec
-    return _end(hard, array, hard.values.low)
+    return _end(hard, spec, array, hard.values.low)
 
 
 def _highest(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    del spec
-    return _end(hard, array, hard.values.high)
+    return _end(hard, spec, array, hard.values.high)
 
 
 def _signs(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
@@ -118,7 +112,7 @@ def _one_hot(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     """In each row one element at its highest, all others 0 or at their lowest."""
     import numpy as np
 
-    if _is_mask(hard, array) or array.ndim == 0:
+    if hard.values.masks(spec) or array.ndim == 0:
         return None
     low, high = hard.values.low, hard.values.high
     off = 0.0 if low is None or high is None or low <= 0 <= high else low
@@ -134,8 +128,7 @@ def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     """Masks as models get them seldom: padded on the left, with holes, of one position."""
     import numpy as np
 
-    del spec
-    if not _is_mask(hard, array):
+    if not hard.values.masks(spec):
         return None
     length = array.shape[-1]
     position = np.arange(length)

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array], dict[str, int]]:
-    """The sample arrays in the signature's order and dtypes, and the sizes of its dynamic dims.
+    """The sample arrays in the signature's order and dtypes, and the sizes of its free dims.
 
     Raises:
         UsageError: a name is missing or too many, a cast would change values, a fixed dim has
-            another size, a named dim has two sizes or leaves its range, or an array is empty.
+            another size, a named dim has two sizes, leaves its range or breaks its relation, or an
+            array is empty.
     """
     _check_names(signature, samples)
     arrays = {spec.name: _cast(spec, samples[spec.name]) for spec in signature.inputs}
@@ -26,15 +27,28 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
     for spec, dim, size in _dims(signature, arrays):
         if not dim.dynamic:
             _check_fixed(spec, dim, size)
-        elif sizes.setdefault(dim.name or "", size) != size:
+            continue
+        _check_range(spec, dim, size)
+        free = _free_size(spec, dim, size)
+        name = dim.free.name or ""
+        if sizes.setdefault(name, free) != free:
             raise UsageError(
-                f"the sample's dim {dim.name!r} is {sizes[dim.name or '']} in one input "
-                f"and {size} in {spec.name!r}",
+                f"the sample's dim {name!r} is {sizes[name]} in one input "
+                f"and {free} in {spec.name!r}",
                 hint="cut the arrays to one size, or give the dims different names",
             )
-        else:
-            _check_range(spec, dim, size)
     return arrays, sizes
+
+
+def _free_size(spec: InputSpec, dim: Dim, size: int) -> int:
+    """The size of the dim that varies freely here: of 64 with `h=32*k` it is 2."""
+    free = size if dim.relation is None else dim.relation.base_of(size)
+    if free is None:
+        raise UsageError(
+            f"the sample of {spec.name!r} has {dim.name}={size}, which is not {dim.relation}",
+            hint="cut the sample to such a size, or correct the relation in --input",
+        )
+    return free
 
 
 def _check_names(signature: Signature, samples: Feed) -> None:

@@ -48,36 +48,61 @@ def altered_weights(
         computed: asked of a constant that is a weight but for some elements: what eager makes of
             its weights itself (pruned by a mask, clamped) was not altered by anybody.
     """
-    known = {name: array for name, array in weights.items() if array.size >= LEAST}
-    digests = {digest for array in known.values() for digest in _digests(array)}
+    known = _Known({name: array for name, array in weights.items() if array.size >= LEAST})
     found: Counter[bytes] = Counter()
-    sizes = {array.size for array in known.values()}
     left: list[Array] = []
     for constant in constants:
+        if not known.has_size(constant.size):
+            continue
         digest = _digest(constant)
-        if digest in digests:
+        if known.has(digest, constant.size):
             found[digest] += 1
-        elif constant.size in sizes:
+        else:
             left.append(constant)
-    missing = {name: array for name, array in known.items() if not _taken(array, found)}
+    missing = {name: array for name, array in known.weights.items() if not known.take(name, found)}
     told = (_told(name, array, left, computed) for name, array in missing.items())
     return tuple(text for text in told if text)
 
 
-def _taken(array: Array, found: Counter[bytes]) -> bool:
-    """Take one constant that is the weight from those found, as equal weights have one each."""
-    for digest in _digests(array):
-        if found[digest]:
-            found[digest] -= 1
-            return True
-    return False
+class _Known:
+    """Weights by what they hold, each read once; turned over only once a constant asks for that."""
 
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        self.weights = weights
+        self._plain = {name: _digest(array) for name, array in weights.items()}
+        self._turned: dict[str, bytes | None] = {}
+        self._digests = set(self._plain.values())
+        self._by_size: dict[int, list[str]] = {}
+        for name, array in weights.items():
+            self._by_size.setdefault(array.size, []).append(name)
+        self._turned_over: set[int] = set()  # sizes whose weights were
 
-def _digests(array: Array) -> tuple[bytes, ...]:
-    """Of the weight as it is and turned over."""
-    if array.ndim != _MATRIX:
-        return (_digest(array),)
-    return _digest(array), _digest(array.T)
+    def has_size(self, size: int) -> bool:
+        """Whether a weight has that many elements."""
+        return size in self._by_size
+
+    def has(self, digest: bytes, size: int) -> bool:
+        """Whether a weight of that many elements holds that, as it is or turned over."""
+        if digest not in self._digests and size not in self._turned_over:
+            self._turned_over.add(size)
+            turned = map(self._of_turned, self._by_size[size])
+            self._digests.update(one for one in turned if one is not None)
+        return digest in self._digests
+
+    def take(self, name: str, found: Counter[bytes]) -> bool:
+        """Take one constant that is the weight from those found; equal weights have one each."""
+        plain = self._plain[name]
+        digest = plain if found[plain] else self._of_turned(name)
+        if digest is None or not found[digest]:
+            return False
+        found[digest] -= 1
+        return True
+
+    def _of_turned(self, name: str) -> bytes | None:
+        array = self.weights[name]
+        if name not in self._turned:
+            self._turned[name] = _digest(array.T) if array.ndim == _MATRIX else None
+        return self._turned[name]
 
 
 def _digest(array: Array) -> bytes:

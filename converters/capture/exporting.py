@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...core.contract import Job
-from ...core.signature import Dim
 from ..guarded import guarded
+from .dims import Shapes, export_in_ranges
 from .eager import example_tensors, model_of
+from .from_script import from_script, holds_script
 from .program import Exported
 
+if TYPE_CHECKING:
+    import torch
 
-def exported(job: Job) -> Exported:
+
+def exported(job: Job, *, strict: bool = False) -> Exported:
     """The model through `torch.export`, with the signature's dynamic dims and ranges."""
     import torch
 
     model = model_of(job)
-    axes = job.signature.axes()
-    dims = job.signature.dynamic_dims
-    shapes = tuple(
-        {axis: _hint(dims[name]) for axis, name in axes.get(spec.name, {}).items()}
-        for spec in job.signature.inputs
-    )
     tensors = example_tensors(job)
-    with torch.no_grad():
-        program = guarded(
-            "torch.export",
-            lambda: torch.export.export(
-                model.flat, tensors, dynamic_shapes=(shapes,), strict=False
-            ),
+    what = f"torch.export{' (strict)' if strict else ''}"
+    flat = model.flat
+    if holds_script(model):
+        flat = guarded(what, lambda: from_script(model, tensors))
+
+    def export(shapes: Shapes) -> torch.export.ExportedProgram:
+        return guarded(
+            what,
+            lambda: torch.export.export(flat, tensors, dynamic_shapes=(shapes,), strict=strict),
             job.signature,
         )
-    return Exported(program=program)
+
+    with torch.no_grad():
+        program, notes = export_in_ranges(job, export)
+    return Exported(program=program, notes=notes)
 
 
-def _hint(dim: Dim) -> object:
-    import torch
-
-    if not dim.bounded:
-        return torch.export.Dim.DYNAMIC
-    return torch.export.Dim.DYNAMIC(min=dim.low, max=dim.high)
+def exported_strictly(job: Job) -> Exported:
+    """As `exported`, from bytecode: torch._dynamo reads forward and runs none of it."""
+    return exported(job, strict=True)

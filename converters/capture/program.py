@@ -30,13 +30,14 @@ class Exported:
 class Scripted:
     """A TorchScript module. `call` is `flat`, or `native` where it keeps the model's own call.
 
-    `frozen` are the user's lines at which a tracer made Python values of tensors, `warned` what it
-    said of the user's lines.
+    `frozen` are the user's lines at which a tracer made Python values of tensors, `within` the
+    paths of the modules whose code that was, `warned` what it said of the user's lines.
     """
 
     module: Script
     call: str
     frozen: tuple[Branch, ...] = ()
+    within: tuple[str, ...] = ()
     warned: tuple[Warned, ...] = ()
     notes: tuple[str, ...] = ()
 

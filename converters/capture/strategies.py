@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from ...core.capture import Capture
 from ...core.contract import Job
 from ...core.errors import UsageError
-from .exporting import exported
+from .causes import RefusedError
+from .eager import model_of
+from .exporting import exported, exported_strictly
+from .mixing import mixed
 from .program import Exported, Program, Scripted
 from .scripting import scripted
 from .tracing import traced
+from .untouched import untouched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +39,21 @@ STRATEGIES: tuple[Strategy, ...] = (
         sound="always: what it cannot follow it refuses",
     ),
     Strategy(
+        capture=Capture.EXPORT_STRICT,
+        take=exported_strictly,
+        sound="always; tried where export refused for what the bytecode may still tell, never for"
+        " a branch on data or a fixed dim, which it refuses alike",
+    ),
+    Strategy(
         capture=Capture.SCRIPT,
         take=scripted,
         sound="the module is within TorchScript's Python",
         keeps_branches=True,
+    ),
+    Strategy(
+        capture=Capture.MIXED,
+        take=mixed,
+        sound="all branches on data lie in submodules within TorchScript's Python",
     ),
     Strategy(
         capture=Capture.TRACE,
@@ -51,17 +66,26 @@ STRATEGIES: tuple[Strategy, ...] = (
 def program_of(job: Job) -> Program:
     """The job's model as its capture takes it down; once in a run, then from `job.programs`.
 
+    What was refused once is refused again without another try.
+
     Raises:
-        ConversionError: the capture refused the model.
+        RefusedError: the capture refused the model.
     """
     capture = job.capture
     known = job.programs.get(str(capture))
     if isinstance(known, Exported | Scripted):
         return known
+    if isinstance(known, RefusedError):
+        raise RefusedError(known.message, hint=known.hint, cause=known.cause)
     strategy = next((one for one in STRATEGIES if one.capture is capture), None)
     if strategy is None:
         raise UsageError(f"there is no capture {capture}", hint="see modelc export --help")
-    program = strategy.take(job)
+    try:
+        with untouched(model_of(job).flat):
+            program = strategy.take(job)
+    except RefusedError as error:
+        job.programs[str(capture)] = RefusedError(error.message, hint=error.hint, cause=error.cause)
+        raise
     job.programs[str(capture)] = program
     return program
 

@@ -7,12 +7,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Branch, Job
 from ...core.findings import Warned
 from ..guarded import guarded
 from .eager import example_tensors, model_of
 from .program import Scripted
+from .sizes import size_places
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
 
@@ -28,22 +34,50 @@ def traced(job: Job) -> Scripted:
     model = model_of(job)
     tensors = example_tensors(job)
     caught: list[warnings.WarningMessage] = []
+
+    def trace() -> Any:
+        return torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's own
+            model.flat, tensors, check_trace=False, strict=False
+        )
+
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("always")
         warnings.showwarning = _keeper(caught)
-        made = guarded(
-            "torch.jit.trace",
-            lambda: torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's own
-                model.flat, tensors, check_trace=False, strict=False
-            ),
-        )
+        made = guarded("torch.jit.trace", trace)
     for warning in caught:
         _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
+    of_data = _of_data(caught, trace)
     return Scripted(
-        module=made, call="flat", frozen=frozen_branches(caught), warned=warnings_on(caught)
+        module=made,
+        call="flat",
+        frozen=frozen_branches(of_data),
+        within=_paths(model.module, of_data),
+        warned=warnings_on(caught),
     )
+
+
+def _of_data(
+    caught: list[warnings.WarningMessage], trace: Callable[[], object]
+) -> list[warnings.WarningMessage]:
+    """The warnings of values that were made of data: the tracer warns of sizes alike."""
+    import torch
+
+    asked = {(one.filename, one.lineno) for one in _conversions(caught)}
+    if not asked:
+        return []
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        sizes = size_places(trace)
+    return [one for one in _conversions(caught) if (one.filename, one.lineno) not in sizes]
+
+
+def _paths(root: nn.Module, caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
+    """The paths of the modules whose code made Python values of tensors, each once."""
+    known = {id(module): path for path, module in root.named_modules()}
+    asking = (id(warning.source) for warning in _conversions(caught))
+    return tuple(dict.fromkeys(known[one] for one in asking if one in known))
 
 
 def _keeper(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
@@ -66,9 +100,23 @@ def _keeper(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
                 filename, lineno = frame.f_code.co_filename, frame.f_lineno
                 break
             frame = frame.f_back
-        kept.append(warnings.WarningMessage(message, category, filename, lineno))
+        module = _module_of(sys._getframe(1))
+        kept.append(warnings.WarningMessage(message, category, filename, lineno, source=module))
 
     return keep
+
+
+def _module_of(frame: FrameType | None) -> object:
+    """The innermost module whose method is being run."""
+    from torch import nn
+
+    while frame is not None:
+        first = frame.f_code.co_varnames[:1]
+        owner = frame.f_locals.get(first[0]) if first else None
+        if isinstance(owner, nn.Module):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
@@ -76,15 +124,22 @@ def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]
 
     Torch's own lines are left out: they check shapes, which the verdict does better.
     """
-    import torch
-
     return tuple(
         dict.fromkeys(
-            Branch(file=warning.filename, line=warning.lineno)
-            for warning in _on_users_lines(caught)
-            if issubclass(warning.category, torch.jit._trace.TracerWarning)
-            and str(warning.message).startswith("Converting a tensor to")
+            Branch(file=warning.filename, line=warning.lineno) for warning in _conversions(caught)
         )
+    )
+
+
+def _conversions(caught: list[warnings.WarningMessage]) -> Iterator[warnings.WarningMessage]:
+    """What says that a tensor became a Python value on a line of the user's."""
+    import torch
+
+    return (
+        warning
+        for warning in _on_users_lines(caught)
+        if issubclass(warning.category, torch.jit._trace.TracerWarning)
+        and str(warning.message).startswith("Converting a tensor to")
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...converters.registry import target_of
-from ...core.contract import Target
+from ...converters.registry import TARGETS, target_of
+from ...core.contract import EAGER, Target
 from ...core.errors import UsageError
 from ...core.events import Tell, silence
 from ...core.findings import Localisation
@@ -104,9 +104,13 @@ def _probed(path: Path) -> Probed:
     if isinstance(target, Probed):
         return target
     origin = next(iter(target.MADE_FROM.values()))
+    mend = f"debug what it was made from: modelc export --to {origin}"
+    if origin == EAGER:
+        able = [one.NAME for one in TARGETS if isinstance(one, Probed)]
+        mend = f"debug the same model in another format: modelc export --to {' or '.join(able)}"
     raise UsageError(
         f"the layers of {path.name} cannot be looked into: {target.NAME} keeps no names of them",
-        hint=f"debug what it was made from ({origin}), which modelc export --to makes",
+        hint=mend,
     )
 
 

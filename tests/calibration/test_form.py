@@ -93,3 +93,12 @@ def test_what_is_fed_is_a_contiguous_copy_of_the_inputs_dtype() -> None:
     assert row["x"].dtype.isnative
     assert row["x"].flags.c_contiguous
     assert not np.shares_memory(row["x"], source)
+
+
+def test_a_sample_keeps_the_relations_of_its_dims() -> None:
+    form = form_of("x:float32[batch,h=8*k]", "y:float32[batch,n=k+1]")
+    assert set(form.fitted({"x": normal(1, 16), "y": normal(1, 3)})) == {"x", "y"}
+    with pytest.raises(MisfitError, match=r"x has h=17, not 8\*k"):
+        form.fitted({"x": normal(1, 17), "y": normal(1, 3)})
+    with pytest.raises(MisfitError, match="k is 2 in one input and 4 in y"):
+        form.fitted({"x": normal(1, 16), "y": normal(1, 5)})

@@ -21,6 +21,8 @@ from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
 from modelc.sources.eager import Eager
 from modelc.validators.feeds import example_feed
 
+from ..conftest import COMPILED
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -36,11 +38,13 @@ def ways() -> list[object]:
             marks=[
                 pytest.mark.needs(target.NAME),
                 *(() if origin == EAGER else [pytest.mark.needs(origin.partition(":")[0])]),
+                *([pytest.mark.slow] if target.NAME in COMPILED else []),
             ],
         )
         for target in TARGETS
         for precision, origin in target.MADE_FROM.items()
         for capture in (target.CAPTURES if origin == EAGER else (None,))
+        if capture is not Capture.MIXED  # of digits, without a branch, it would be a trace
     ]
 
 

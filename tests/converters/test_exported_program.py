@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from modelc.converters import exported_program, torchscript_module
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
+from modelc.core.errors import RunnerError
 from modelc.sources.identify import identify
 from modelc.sources.load import load
 
@@ -60,3 +61,52 @@ def test_torchs_own_formats_give_bfloat16_and_complex_as_eager_does(
         found = runner.run(job.example)
     assert [str(array.dtype) for array in found.values()] == ["float32", "complex64"]
     assert np.array_equal(found["output.1"], np.conj(job.example["x"] * (1 + 1j)))
+
+
+class Pair(nn.Module):
+    """Outputs whose sizes follow from two dims."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat([x, x], dim=1), x.sum() + y
+
+
+def test_inspect_shows_the_users_dims_and_ranges(job_of: JobOf) -> None:
+    texts = ("x:float32[batch=1..4,seq=3..9]", "y:float32[any]")
+    job = job_of(Pair(), *texts, outputs=("twice", "sum"))
+    (name, _), *_ = exported_program.convert(job).files
+    found = exported_program.inspect(job.folder / name)
+    assert [info.dims for info in found.inputs] == [("batch", "seq"), ("any",)]
+    assert [info.dims for info in found.outputs] == [("batch", "2*seq"), ("any",)]
+    assert found.facts["ranges"] == "batch=1..4, seq=3..9, any=1.."
+
+
+def test_inspect_shows_torchs_names_where_there_is_no_record(job: Job) -> None:
+    dims = ({0: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(nn.Linear(3, 2), (torch.ones(4, 3),), dynamic_shapes=dims)
+    torch.export.save(program, job.folder / "plain.pt2")
+    (first, _) = exported_program.inspect(job.folder / "plain.pt2").inputs[0].dims
+    assert first.startswith("s")
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+def test_a_program_refuses_sizes_outside_its_range(job_of: JobOf, batch: int) -> None:
+    job = job_of(nn.Linear(3, 2), "x:float32[batch=3..5,3]")
+    (name, _), *_ = exported_program.convert(job).files
+    with (
+        exported_program.open_runner(job.folder / name, "cpu", job.signature) as runner,
+        pytest.raises(RunnerError),
+    ):
+        runner.run({"x": np.ones((batch, 3), np.float32)})
+
+
+@pytest.mark.slow
+def test_a_scale_made_of_data_is_arithmetic_and_no_danger(job_of: JobOf) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x / (float(x.abs().max()) / 127.5)
+
+    job = job_of(Scaled(), "x:float32[batch=1..4,3]", capture=Capture.EXPORT_STRICT)
+    (name, _), *_ = exported_program.convert(job).files
+    with exported_program.open_runner(job.folder / name, "cpu", job.signature) as runner:
+        found = runner.run({"x": np.full((3, 3), 2.0, np.float32)})["output"]
+    assert np.allclose(found, 127.5)

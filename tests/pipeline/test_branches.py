@@ -88,6 +88,52 @@ class Checked(nn.Module):
             raise ValueError("NaN")
         assert bool((x.abs() < 1e30).all())
         return self.fc(x)
+
+class Hidden(nn.Module):
+    """A number that differs between feeds, and hides behind max() on all of them."""
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+    def forward(self, x):
+        scale = max(1.0, float(x.abs().max()) / 1e38)
+        return self.fc(x) / scale
+
+class Caught(nn.Module):
+    """A check whose error is caught is a branch."""
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(8, 4), nn.Linear(8, 4)
+    def checked(self, x):
+        if 7.0 < float(x.max()) < 7.001:
+            raise ValueError("x")
+        return x
+    def forward(self, x):
+        try:
+            return self.low(self.checked(x))
+        except ValueError:
+            return self.high(x)
+
+class Part(Gate):
+    """The same gate, in a class that TorchScript takes."""
+
+class Parts(nn.Module):
+    """One part branches; TorchScript does not take the whole."""
+    def __init__(self):
+        super().__init__()
+        self.fc, self.gate = nn.Linear(8, 8), Part()
+    def forward(self, *xs):
+        return self.gate(self.fc(xs[0]))
+
+class Compiled(nn.Module):
+    """What only strict export takes, beside a branch that it goes round."""
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+    def forward(self, x):
+        rows = x.numpy().shape[0]
+        if not torch.compiler.is_compiling() and float(x.abs().max()) > 1e38:
+            return self.fc(x) * 2
+        return self.fc(x)
 '''
 LINE = 1 + next(at for at, text in enumerate(NETS.splitlines()) if "abs().max()" in text)
 _COUNT = itertools.count()
@@ -209,6 +255,43 @@ def test_a_kept_value_that_is_the_same_on_every_feed_is_refused(net: OrderOf) ->
     found = run(net("Kept", "torchscript", capture=Capture.TRACE))
     assert found.exit_code == 1
     assert "count = int((x > 1e8).sum()): no feed gave another value" in found.verdicts[0].reason
+
+
+def test_a_frozen_value_whose_difference_no_feed_shows_is_refused(net: OrderOf) -> None:
+    found = run(net("Hidden", "torchscript", capture=Capture.TRACE))
+    assert found.exit_code == 1
+    assert "it differs between feeds, and no feed shows what it decides" in found.verdicts[0].reason
+
+
+def test_a_check_whose_error_forward_catches_is_a_branch(net: OrderOf) -> None:
+    found = run(net("Caught", "torchscript", capture=Capture.TRACE))
+    assert found.exit_code == 1
+    assert "float(x.max())" in found.verdicts[0].reason
+
+
+def test_such_a_value_may_be_accepted(net: OrderOf) -> None:
+    line = 1 + next(at for at, text in enumerate(NETS.splitlines()) if "scale = max" in text)
+    found = run(net("Hidden", "torchscript", capture=Capture.TRACE, accept=f"net.py:{line}"))
+    assert found.passed
+
+
+def test_a_branch_in_a_scripted_part_is_kept_though_no_feed_takes_its_other_arm(
+    net: OrderOf,
+) -> None:
+    found = run(net("Parts", "torchscript", capture=Capture.MIXED))
+    assert found.passed
+    assert found.artifacts[0].frozen == ()
+    assert the_branch(found).untaken == ("true",)
+
+
+def test_strict_export_does_not_pass_with_a_branch_that_nobody_could_watch(net: OrderOf) -> None:
+    found = run(net("Compiled", "pt2"))
+    assert found.exit_code == 1
+    assert [(a.capture, a.outcome) for a in found.artifacts[0].attempts] == [
+        ("export", "error"),
+        ("export-strict", "failed"),
+    ]
+    assert "no feed took the true arm" in found.verdicts[0].reason
 
 
 def test_checks_of_data_are_no_branches(net: OrderOf) -> None:

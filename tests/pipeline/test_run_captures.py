@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.converters.capture.causes import RefusedError, cause_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
@@ -163,6 +164,48 @@ def test_auto_of_onnx_goes_from_export_to_script(order: Orders) -> None:
         ("script", "passed"),
     ]
     assert f"gate.py:{line_of_the_branch()}" in artifact.attempts[0].reason
+
+
+def refusing(**reasons: str) -> Callable[[Job], None]:
+    """Refuses captures for what torch says of the cause."""
+
+    def refuse(job: Job) -> None:
+        text = reasons.get(str(job.capture).replace("-", "_"))
+        if text is not None:
+            found = cause_of(text)
+            assert found is not None
+            raise RefusedError(f"no: {text}", hint="look", cause=found[0])
+
+    return refuse
+
+
+ORDERED = (Capture.EXPORT, Capture.EXPORT_STRICT, Capture.SCRIPT)
+BRANCH, NUMPY = (
+    "Could not guard on data-dependent",
+    ".numpy() is not supported for tensor subclasses",
+)
+
+
+@pytest.mark.parametrize(
+    ("why", "tried"), [(BRANCH, ["export", "script"]), (NUMPY, ["export", "export-strict"])]
+)
+def test_strict_is_tried_where_it_may_take_what_export_refused(
+    order: Orders, fake: Fakes, why: str, tried: list[str]
+) -> None:
+    target = fake(CAPTURES=ORDERED, on_convert=refusing(export=why))
+    (artifact,) = run(order("fake"), targets=(target,)).artifacts
+    assert [a.capture for a in artifact.attempts] == tried
+
+
+def test_of_refusals_by_all_the_most_telling_is_the_error(order: Orders, fake: Fakes) -> None:
+    compiles = "a line ~~~ <--- HERE"
+    target = fake(
+        CAPTURES=(Capture.SCRIPT, Capture.EXPORT),
+        on_convert=refusing(export=BRANCH, script=compiles),
+    )
+    (failure,) = run(order("fake"), targets=(target,)).failures
+    assert failure.message == f"no: {BRANCH}"
+    assert [a.reason for a in failure.attempts] == [f"no: {compiles}", f"no: {BRANCH}"]
 
 
 def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> None:

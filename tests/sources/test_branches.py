@@ -113,6 +113,29 @@ def kept_on_self(net: Any, x: Tensor) -> Tensor:
     return x
 
 
+def any_of_a_list(_: Any, x: Tensor) -> Tensor:
+    peaks = [float(row.max()) for row in x]
+    if any(peak > 0 for peak in peaks):
+        x = x + 1
+    return x
+
+
+def appended(_: Any, x: Tensor) -> Tensor:
+    peaks = []
+    for row in x:
+        peaks.append(float(row.max()))  # noqa: PERF401 - as users write it
+    if max(peaks) > 0:
+        x = x + 1
+    return x
+
+
+def each_of_a_list(_: Any, x: Tensor) -> Tensor:
+    for peak in [float(row.max()) for row in x]:
+        if peak > 0:
+            x = x + 1
+    return x
+
+
 def contained(_: Any, x: Tensor) -> Tensor:
     if 3 in x:
         x = x + 1
@@ -203,6 +226,7 @@ BRANCHES = [
     (sized_by_data, "if found"), (masked, "if len"), (back_in_a_tensor, "if level"),
     (through_numpy, "if level"), (written_in_place, "if kept"), (in_a_closure, "if high()"),
     (over_lines, "if ("), (in_a_comprehension, "if row"),
+    (any_of_a_list, "if any"), (appended, "if max"), (each_of_a_list, "if peak"),
 ]  # fmt: skip
 
 

@@ -63,6 +63,7 @@ def test_a_folder_brings_module_and_inputs(folder: Path, capfd: pytest.CaptureFi
     assert [str(spec) for spec in loaded.known.values()] == [
         "input_ids:int64[batch=1..4,sequence=2..32]{0..49}",
         "attention_mask:int64[batch=1..4,sequence=2..32]{0..1}",
+        "token_type_ids:int64[batch=1..4,sequence=2..32]{0..1}",
     ]
     assert loaded.parameters[:2] == ("input_ids", "attention_mask")
     assert capfd.readouterr() == ("", "")
@@ -78,7 +79,8 @@ def test_what_a_folder_knows_runs_eager(folder: Path) -> None:
     loaded = opened(folder)
     eager = open_eager(loaded, Signature(inputs=tuple(loaded.known.values())))
     ids = torch.randint(0, 50, (2, 5)).numpy()
-    outputs = eager.run({"input_ids": ids, "attention_mask": ids * 0 + 1})
+    feed = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+    outputs = eager.run(feed)
     assert {name: array.shape for name, array in outputs.items()} == {"logits": (2, 2)}
 
 
@@ -140,7 +142,7 @@ def test_only_an_encoder_decoder_takes_decoder_tokens(both: bool, count: int) ->
 
 
 def test_other_inputs_are_left_to_the_user() -> None:
-    assert known_inputs(SimpleNamespace(), ("input_values",)) == {}
+    assert known_inputs(SimpleNamespace(), ("inputs_embeds", "points")) == {}
 
 
 def test_shards_that_torch_saved_are_opened_as_weights_alone(folder: Path) -> None:

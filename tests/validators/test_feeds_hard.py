@@ -258,3 +258,15 @@ def test_scalars_are_left_as_they_are_by_what_needs_an_axis() -> None:
     feeds = drawn("x:float32[]", "flag:bool[]")
     assert "one-hot" not in feeds
     assert feeds["zeros"].arrays["x"].shape == ()
+
+
+def test_a_single_bool_is_a_switch_and_goes_both_ways() -> None:
+    for dims in ("", "1"):
+        signature = signature_of("x:float32[batch=1..4,3]", f"fast:bool[{dims}]")
+        feeds = hard_feeds(signature)
+        assert {bool(feed.arrays["fast"].any()) for feed in feeds} == {True, False}
+
+
+def test_a_row_of_bools_stays_a_mask() -> None:
+    feeds = hard_feeds(signature_of("mask:bool[batch=1..4,seq=2..9]"))
+    assert all(feed.arrays["mask"].any(axis=-1).all() for feed in feeds)

@@ -30,6 +30,12 @@ def test_the_signature_alone_gives_one_profile() -> None:
     assert told(profile) == "x=1x3x16x16:2x3x16x16:8x3x16x16"
 
 
+def test_dims_that_follow_from_others_have_their_own_least_best_and_greatest() -> None:
+    related = signature("x:float32[batch=1..4,h=32*(k=1..8)]", "m:int64[n=k+1,rows=batch]")
+    (profile,) = profiles_for(related, ())
+    assert told(profile) == "x=1x32:2x128:4x256,m=2x1:5x2:9x4"
+
+
 def test_each_extra_profile_comes_after_the_signatures() -> None:
     extra = read_profiles(["x=1x3x16x16:1x3x16x16:1x3x16x16", "x=16x3x16x16:32x3x16x16:64x3x16x16"])
     assert [told(one) for one in profiles_for(IMAGE, extra)[1:]] == [told(one) for one in extra]

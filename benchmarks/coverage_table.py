@@ -1,0 +1,214 @@
+"""docs/coverage.md from the results of coverage.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modelc.benchmarks.coverage_case import FAMILIES, Case
+from modelc.benchmarks.coverage_run import CRASHED, RAW, REFUSED, RIGHT, TARGETS, WRONG
+
+Record = Mapping[str, Any]
+Found = Mapping[tuple[str, str], Record]
+_SAME = {  # what each raw path is beside
+    "onnx dynamo": "onnx", "onnx legacy": "onnx", "jit.trace": "torchscript",
+    "jit.script": "torchscript", "torch.export": "pt2",
+}  # fmt: skip
+_MARKS = {RIGHT: "right", REFUSED: "refused", WRONG: "**WRONG**", CRASHED: "crashed"}
+_LONGEST = 240  # characters of a reason
+_PLACES = re.compile(
+    r"[^\s(]*site-packages/|\S*/\.work-[^/]+/[^/]+/|" + re.escape(f"{Path(__file__).parents[1]}/")
+)
+_INTRODUCTION = """# Coverage: what modelc takes
+
+Written by `python -m modelc.benchmarks.coverage --against --write docs/coverage.md`.
+
+Each case is an unmodified model, small, with weights from a seed, given to `modelc export` with
+dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc
+says is proven is then opened with the format's own runtime and compared with eager on fresh feeds
+(each dynamic dim at its least, an odd middle and its most, in combination; every arm of a branch on
+data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 1e-3 of eager's
+largest, integers exactly. *right*: proven, and so it is. *refused*: not made or not proven, with a
+reason. **WRONG**: said to be proven, and it is not. *crashed*: no answer, or none in time.
+
+The raw paths run on the same cases and feeds, each as written in ten lines: a wrapper that binds
+inputs by name and returns a tuple of tensors (scripting gets the module itself), the same dynamic
+dims, `Dim.DYNAMIC` where torch.export will not have the ranges. For them *refused* is an exception,
+when the model is taken down or when the file is given a feed that eager takes; **WRONG** is other
+values without a word.
+What a model returns that is no tensor (a cache of keys and values) is left out by all.
+"""
+
+
+def page(cases: Sequence[Case], found: Found) -> str:
+    """The page: head figures, a row a case, refusals with reason and hint, what raw paths say."""
+    run = [case for case in cases if (case.name, "modelc") in found]
+    run.sort(key=lambda case: FAMILIES.index(case.family))
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            f"## {len(run)} of {len(cases)} cases"
+            if len(run) < len(cases)
+            else f"## {len(run)} cases",
+            "",
+            *_figures(run, found),
+            "",
+            *_together(run, found),
+            "",
+            *_families(run, found),
+            "",
+            *_beyond(run, found),
+            *_rows(run, found),
+            "",
+            *_reasons(run, found),
+            "",
+            *_raw_wrong(run, found),
+            "",
+        ]
+    )
+
+
+def outcome(found: Found, name: str, part: str, key: str) -> str:
+    """`right`, `refused`, `WRONG`, `crashed`, or empty where it was not run."""
+    result: str = found.get((name, part), {}).get("results", {}).get(key, {}).get("result", "")
+    return result
+
+
+def rate(count: int, of: int) -> str:
+    """`41 (82 %)`."""
+    return f"{count} ({count / of:.0%})".replace("%", " %") if of else "-"
+
+
+def _figures(run: Sequence[Case], found: Found) -> Iterator[str]:
+    columns = [*(("modelc", key) for key in TARGETS), *(("raw", key) for key in RAW)]
+    yield "| path | cases | right | refused | WRONG | crashed |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for part, key in columns:
+        results = [outcome(found, case.name, part, key) for case in run]
+        ran = [one for one in results if one]
+        if not ran:
+            continue
+        cells = " | ".join(
+            rate(ran.count(one), len(ran)) for one in (RIGHT, REFUSED, WRONG, CRASHED)
+        )
+        yield f"| {'modelc ' if part == 'modelc' else ''}{key} | {len(ran)} | {cells} |"
+
+
+def _together(run: Sequence[Case], found: Found) -> Iterator[str]:
+    """What several paths reach together, on the cases that raw paths ran on as well, if any."""
+    raw = [case for case in run if (case.name, "raw") in found]
+    both = raw or run
+
+    def reached(part: str, keys: Sequence[str], take: Callable[[Iterable[bool]], bool]) -> str:
+        rights = (
+            take(outcome(found, case.name, part, key) == RIGHT for key in keys) for case in both
+        )
+        return rate(sum(rights), len(both))
+
+    had = "every path" if raw else "modelc"
+    yield f"On the {len(both)} cases that {had} had: modelc is right in all four formats in"
+    yield f"{reached('modelc', TARGETS, all)}, in at least one in"
+    yield f"{reached('modelc', TARGETS, any)}, in ONNX in {reached('modelc', ['onnx'], any)}."
+    if raw:
+        yield f"One raw ONNX path or the other is right in {reached('raw', RAW[:2], any)},"
+        yield f"any raw path in {reached('raw', RAW, any)}."
+
+
+def _families(run: Sequence[Case], found: Found) -> Iterator[str]:
+    yield "| family | cases | " + " | ".join(TARGETS) + " |"
+    yield "| --- | ---: |" + " ---: |" * len(TARGETS)
+    for family in FAMILIES:
+        ones = [case for case in run if case.family == family]
+        if not ones:
+            continue
+        right = (
+            sum(outcome(found, case.name, "modelc", key) == RIGHT for case in ones)
+            for key in TARGETS
+        )
+        yield f"| {family} | {len(ones)} | " + " | ".join(map(str, right)) + " |"
+
+
+def beaten(case: Case, found: Found) -> list[str]:
+    """The raw paths that get the case right where modelc's same format does not."""
+    return [
+        key
+        for key, target in _SAME.items()
+        if outcome(found, case.name, "raw", key) == RIGHT
+        and outcome(found, case.name, "modelc", target) != RIGHT
+    ]
+
+
+def _beyond(run: Sequence[Case], found: Found) -> Iterator[str]:
+    behind = [(case, beaten(case, found)) for case in run]
+    lost = [f"{case.name} ({', '.join(keys)})" for case, keys in behind if keys]
+    if any((case.name, "raw") in found for case in run):
+        said = "; ".join(lost) or "none"
+        yield f"Cases that a raw path gets right and modelc's same format does not: {said}."
+        yield ""
+
+
+def _rows(run: Sequence[Case], found: Found) -> Iterator[str]:
+    yield "## Case by case"
+    yield ""
+    yield "| case | family | " + " | ".join([*TARGETS, "captures", *RAW]) + " |"
+    yield "| --- |" + " --- |" * (len(TARGETS) + len(RAW) + 2)
+    for case in run:
+        results = found[case.name, "modelc"]["results"]
+        marks = [_MARKS[results[key]["result"]] for key in TARGETS]
+        raw = [_MARKS.get(outcome(found, case.name, "raw", key), "") for key in RAW]
+        cells = " | ".join([*marks, _captures(results), *raw])
+        yield f"| {case.name} | {case.family} | {cells} |"
+
+
+def _captures(results: Mapping[str, Record]) -> str:
+    """What the formats that are right were captured by, each way once."""
+    used: dict[str, list[str]] = {}
+    for key in TARGETS:
+        if results[key]["result"] == RIGHT and results[key]["capture"]:
+            used.setdefault(results[key]["capture"], []).append(key)
+    return "; ".join(f"{way}: {', '.join(keys)}" for way, keys in used.items())
+
+
+def _reasons(run: Sequence[Case], found: Found) -> Iterator[str]:
+    yield "## What modelc did not take, and why"
+    yield ""
+    for case in run:
+        results = found[case.name, "modelc"]["results"]
+        missed = [key for key in TARGETS if results[key]["result"] != RIGHT]
+        if missed:
+            yield f"**{case.name}**" + (f" ({case.why})" if case.why else "")
+            yield ""
+            yield from _grouped(missed, results)
+            yield ""
+
+
+def _grouped(missed: Sequence[str], results: Mapping[str, Record]) -> Iterator[str]:
+    """A line for each reason, with the formats that have it."""
+    said: dict[tuple[str, int, str, str], list[str]] = {}
+    for key in missed:
+        one = results[key]
+        told = (one["result"], one["exit_code"], one["reason"], one["hint"])
+        said.setdefault(told, []).append(key)
+    for (result, code, reason, hint), keys in said.items():
+        way_out = f" Hint: {plain(hint)}" if hint else ""
+        yield f"- {', '.join(keys)} {_MARKS[result]}, exit {code}: {plain(reason)}.{way_out}"
+
+
+def _raw_wrong(run: Sequence[Case], found: Found) -> Iterator[str]:
+    yield "## Where raw paths are silently wrong"
+    yield ""
+    for case in run:
+        results = found.get((case.name, "raw"), {}).get("results", {})
+        for key, one in results.items():
+            if one["result"] == WRONG:
+                yield f"- {case.name}, {key}: {plain(one['reason'])}"
+
+
+def plain(text: str) -> str:
+    """One line without what Markdown would take for its own, or what only one machine has."""
+    line = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    line = line.replace("](", "] (")
+    line = _PLACES.sub("", line)
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -1,0 +1,76 @@
+"""The process that compiles: `python -m modelc.converters.aoti_child FOLDER`.
+
+In the folder lies the program to compile, and there everything is written: sources, objects and
+caches, which Inductor would else put into a folder under /tmp that stays. What compilers print
+goes to standard error. Inductor reads settings from the environment; none of the user's hold here,
+so that the same model gives the same code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from threading import Thread
+
+PROGRAM, PACKAGE, CACHE = "program.pt2", "compiled.pt2", "inductor"
+MORE = "options.json"  # of Inductor, for this program alone
+_SETTINGS = ("AOTINDUCTOR", "AOT_INDUCTOR", "TORCHINDUCTOR", "TORCH_COMPILE", "TRITON", "CXX")
+_OPTIONS: dict[str, object] = {
+    # Nothing that changes what is computed: float32 sums may only be taken in another order.
+    "use_fast_math": False,
+    "cpp.enable_unsafe_math_opt_flag": False,
+    "cpp.enable_floating_point_contract_flag": "off",
+    # As many threads as where it runs, not as where it was compiled.
+    "cpp.dynamic_threads": True,
+    "aot_inductor.enable_line_tables": False,  # they name folders
+    "aot_inductor.precompile_headers": False,  # pays from the second model on
+    "compile_threads": 1,
+}
+
+
+def main(folder: Path) -> int:
+    """Compile the folder's program.
+
+    Args:
+        folder: holds `program.pt2`, `options.json` and, in `bin/`, the compiler to use.
+    """
+    os.dup2(2, 1)
+    Thread(target=_await_end, daemon=True).start()
+    _settle(folder / CACHE)
+
+    import torch
+    from torch._inductor import aoti_compile_and_package
+
+    compiler = next((folder / "bin").iterdir())
+    program = torch.export.load(folder / PROGRAM)
+    more = json.loads((folder / MORE).read_text("utf-8"))
+    options = {**_OPTIONS, **more, "cpp.cxx": (str(compiler),)}
+    with torch.no_grad():
+        aoti_compile_and_package(
+            program, package_path=str(folder / PACKAGE), inductor_configs=options
+        )
+    return 0
+
+
+def _settle(cache: Path) -> None:
+    """An environment of our own; before torch is imported, which reads it then."""
+    cache.mkdir()
+    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
+        del os.environ[name]
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TMPDIR"] = str(cache)
+    os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
+    tempfile.tempdir = str(cache)
+
+
+def _await_end() -> None:
+    """End with the parent: it holds our standard input open as long as it lives."""
+    while os.read(0, 1):  # not sys.stdin, whose lock the interpreter wants at its end
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

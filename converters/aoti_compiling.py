@@ -1,0 +1,137 @@
+"""Compiles a program of torch.export with AOTInductor, in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import ConversionError, MissingError
+from .aoti_child import CACHE, MORE, PACKAGE, PROGRAM
+from .guarded import guarded
+from .trt.supervising import Ended, Patience, supervise, to_log
+
+if TYPE_CHECKING:
+    import torch
+
+_COMPILERS = ("g++", "clang++")
+# What the generated code includes of the system's, and the flag for its threads.
+_NEEDED = "#include <cstdlib>\n#include <vector>\n#include <omp.h>\n"
+_SHOWN = 3  # last lines of the compiler that a message shows
+# `-m` alone would not find modelc where the parent found it by a path of its own.
+_START = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    f"runpy.run_module('{__package__}.aoti_child', run_name='__main__', alter_sys=True)"
+)
+
+
+def compiler() -> str:
+    """The C++ compiler that is here, as a path.
+
+    Raises:
+        MissingError: there is none, or it lacks headers.
+    """
+    found = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if found is None:
+        raise MissingError(
+            "no C++ compiler (g++ or clang++) is on the path", hint="apt-get install g++"
+        )
+    lacking = lacking_headers(found)
+    if lacking:
+        package = "libomp-dev" if "clang" in Path(found).name else "g++"
+        raise MissingError(f"{found} {lacking}", hint=f"apt-get install {package}")
+    return found
+
+
+@functools.cache
+def lacking_headers(path: str, needed: str = _NEEDED) -> str:
+    """Why the compiler cannot take what AOTInductor includes; empty where it can."""
+    command = [path, "-x", "c++", "-std=c++20", "-fopenmp", "-fsyntax-only", "-"]
+    try:
+        done = subprocess.run(
+            command, input=needed, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not run: {error}"
+    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    return f"lacks headers: {(lines or ['it says nothing'])[0]}" if done.returncode else ""
+
+
+def headers() -> Path:
+    """Where torch keeps the headers that the code is compiled with; asked without importing it.
+
+    Raises:
+        MissingError: this torch came without them.
+    """
+    spec = util.find_spec("torch")
+    place = Path(spec.origin).parent / "include" if spec and spec.origin else Path("include")
+    if not (place / "torch" / "csrc" / "inductor").is_dir():
+        raise MissingError(
+            f"torch's headers are not in {place}", hint="pip install --force-reinstall torch"
+        )
+    return place
+
+
+def compile_package(
+    program: torch.export.ExportedProgram,
+    folder: Path,
+    *,
+    from_one: bool = True,
+    command: Sequence[str] | None = None,
+) -> Path:
+    """Compile the program; all that is written lies in `folder`.
+
+    Args:
+        program: with its example inputs.
+        folder: empty, and the caller's to delete.
+        from_one: whether a dim's range begins at 1. Inductor has 2 for that, which the library's
+            own check of its inputs would hold it to.
+        command: the compiling process, but for the folder and Python's path at its end.
+
+    Raises:
+        ConversionError: it could not be compiled.
+        MissingError: there is no compiler, or no headers.
+    """
+    import torch
+
+    folder = folder.resolve()
+    _wrap(compiler(), folder)
+    options = {"aot_inductor.check_lowerbound": not from_one}
+    (folder / MORE).write_text(json.dumps(options), encoding="utf-8")
+    guarded("torch.export.save", lambda: torch.export.save(program, folder / PROGRAM))
+    start = command or (sys.executable, "-W", "ignore", "-c", _START)
+    ended = supervise([*start, str(folder), json.dumps(sys.path)], to_log, Patience(stop=1.0))
+    package = folder / PACKAGE
+    if ended.code != 0 or not package.is_file():
+        raise ConversionError(
+            f"AOTInductor did not compile the model: {_reason(ended)}",
+            hint="the whole text is in the log",
+        )
+    return package
+
+
+def _wrap(path: str, folder: Path) -> None:
+    """A compiler of the same name that leaves the folders of this machine out of its messages.
+
+    Generated code quotes `__FILE__` in its errors, and the library ships with them.
+    """
+    place = folder / "bin" / Path(path).name
+    place.parent.mkdir()
+    maps = {folder / CACHE: "aoti", headers(): "torch"}
+    flags = " ".join(f"'-ffile-prefix-map={old}={new}'" for old, new in maps.items())
+    place.write_text(f"#!/bin/sh\nexec '{path}' \"$@\" {flags}\n", encoding="utf-8")
+    place.chmod(0o700)
+
+
+def _reason(ended: Ended) -> str:
+    if ended.code < 0:
+        return f"it crashed with {ended.signal_name}"
+    lines = [line.strip() for line in ended.tail if line.strip()]
+    errors = [line for line in lines if "rror:" in line]
+    return " | ".join((errors or lines)[-_SHOWN:]) or "it said nothing"

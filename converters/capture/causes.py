@@ -1,0 +1,225 @@
+"""Why captures refuse models: torch's own words, what they come to, and one way out of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...core.errors import ConversionError, ModelcError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One kind of refusal.
+
+    `pattern` is looked for in `TYPE: text` of the exceptions; its named groups stand in `says` and
+    `hint`. `says` empty leaves torch's own line. `rank` orders refusals, the most telling first.
+    `strict` says whether torch.export's strict mode may take what the other refused so.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    says: str
+    hint: str
+    rank: int
+    strict: bool = True
+
+
+class RefusedError(ConversionError):
+    """A capture or an exporter refused the model, for a cause of the table or none."""
+
+    def __init__(self, message: str, *, hint: str, cause: Cause | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
+
+
+class _Row(NamedTuple):
+    """A row as it is written below."""
+
+    name: str
+    rank: int
+    pattern: str
+    says: str
+    hint: str
+    strict: bool = True
+
+
+_OPERATOR = "operator {ns}::{op} has no ONNX translation"
+_WRITE = "write it: --custom-op {ns}::{op}=PKG.MOD:FN, or make it of other operators"
+_TENSORS = "keep it in tensors (torch.where, torch.cond), or --capture script or mixed"
+_NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
+
+# The first that matches is the cause. The words are those of torch 2.13.
+_ROWS = (
+    _Row(
+        "operator",
+        0,
+        rf"No ONNX function found for <OpOverload\(op='{_NAME}",
+        _OPERATOR,
+        _WRITE,
+        False,
+    ),
+    _Row("operator", 0, rf"unrecognized namespace {_NAME}", _OPERATOR, _WRITE, False),
+    _Row(
+        "opset",
+        1,
+        rf"Exporting the operator '{_NAME}' to ONNX opset version (?P<opset>\d+) is not supported\."
+        r" Support for this operator was added in version (?P<added>\d+)",
+        "operator {ns}::{op} has no ONNX translation for opset {opset}, only from {added}",
+        "use --opset {added}",
+        strict=False,
+    ),
+    _Row("operator", 0, rf"Exporting the operator '{_NAME}' to ONNX", _OPERATOR, _WRITE, False),
+    _Row(
+        "operator",
+        2,
+        r"Unsupported: ONNX export of (?:operator )?(?P<what>[^.\n]+)",
+        "the TorchScript exporter cannot write {what}",
+        "give fixed sizes there, or make it of other operators",
+        strict=False,
+    ),
+    _Row(
+        "complex",
+        2,
+        r"ScalarType Complex\w+ is an unexpected tensor scalar type",
+        "complex tensors have no type in ONNX",
+        "compute with real and imaginary parts (torch.view_as_real)",
+        strict=False,
+    ),
+    _Row(
+        "check",
+        3,
+        r"Could not guard on data-dependent(?:.|\n)*\n\s+assert\b",
+        "an assert asks for tensor data",
+        "check it outside forward, or leave it out",
+    ),
+    _Row(
+        "value",
+        2,
+        r"Could not extract specialized integer|"
+        r"Could not guard on data-dependent expression [^\n]*\bzuf\d",
+        "tensor data decides a Python number",
+        _TENSORS,
+    ),
+    _Row(
+        "branch",
+        2,
+        r"Could not guard on data-dependent|: Data-dependent branching",
+        "a branch depends on tensor data",
+        _TENSORS,
+        strict=False,
+    ),
+    _Row(
+        "value",
+        2,
+        r"DataDependentOutputException: (?P<what>\S+)",
+        "{what} makes a Python value of tensor data",
+        _TENSORS,
+    ),
+    _Row(
+        "dims",
+        1,
+        "Constraints violated",
+        "",
+        "if one size will do, --static {dim} fixes it",
+        strict=False,
+    ),
+    _Row(
+        "state",
+        3,
+        r"tensor attributes? (?P<what>.+?) (?:was|were) assigned during export",
+        "forward keeps tensors in attributes: {what}",
+        "keep them in local names, or register_buffer them",
+    ),
+    _Row(
+        "state",
+        3,
+        r"fake tensor in the exported program constant's list",
+        "forward keeps or changes tensors behind the tracer (.data, a cache of its own)",
+        "keep them in local names, and change none through .data",
+    ),
+    _Row(
+        "numpy",
+        3,
+        r"\.numpy\(\) is not supported for tensor subclasses",
+        "forward leaves torch for NumPy",
+        "compute it with torch's operators",
+    ),
+    _Row(
+        "break",
+        6,
+        r"Unsupported: (?P<what>[^\n]+)(?:.|\n)*qualname: (?P<call>\w+)",
+        "it cannot follow {call}: {what}",
+        "leave that call out of forward, or --capture trace",
+    ),
+    _Row(
+        "break",
+        6,
+        r"Unsupported: (?P<what>[^\n]+)",
+        "",
+        "leave that out of forward, or --capture trace",
+    ),
+    _Row(
+        "script",
+        7,
+        r"variable number of arguments or use keyword-only arguments",
+        "TorchScript takes no *args, no **kwargs and no keyword-only arguments with defaults",
+        "name the arguments of forward",
+    ),
+    _Row(
+        "script",
+        7,
+        "<--- HERE",
+        "",
+        "TorchScript compiles typed Python only: annotate or change that line",
+    ),
+)
+CAUSES = tuple(
+    Cause(
+        name=row.name,
+        rank=row.rank,
+        pattern=re.compile(row.pattern),
+        says=row.says,
+        hint=row.hint,
+        strict=row.strict,
+    )
+    for row in _ROWS
+)
+_NEVER = re.compile(r"(?!)")  # what modelc itself refuses for is in no text of torch's
+CUSTOM_OP = Cause(name="custom-op", pattern=_NEVER, says="", hint="", rank=0, strict=False)
+NEEDLESS = Cause(name="needless", pattern=_NEVER, says="", hint="", rank=9)
+
+_NO_CAUSE = 5  # what no row knows is more telling than what a compiler of Python cannot read
+
+
+def cause_of(text: str) -> tuple[Cause, dict[str, str]] | None:
+    """The first row that `TYPE: text` matches, with its named groups."""
+    for cause in CAUSES:
+        match = cause.pattern.search(text)
+        if match is not None:
+            return cause, match.groupdict("")
+    return None
+
+
+def telling(errors: Sequence[ModelcError]) -> ModelcError:
+    """Of several refusals of one model the one that says most; the first of equals."""
+    return min(errors, key=_rank)
+
+
+def _rank(error: ModelcError) -> int:
+    if isinstance(error, RefusedError) and error.cause is not None:
+        return error.cause.rank
+    return _NO_CAUSE
+
+
+def is_needless(error: ModelcError) -> bool:
+    """Whether the capture only says that another one does all that it would do."""
+    return isinstance(error, RefusedError) and error.cause is NEEDLESS
+
+
+def strict_may_take(errors: Sequence[ModelcError]) -> bool:
+    """Whether strict mode could take what torch.export refused for these reasons."""
+    causes = [error.cause for error in errors if isinstance(error, RefusedError)]
+    return not any(cause is not None and not cause.strict for cause in causes)

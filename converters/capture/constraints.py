@@ -1,0 +1,206 @@
+"""What torch.export took for granted of sizes, held against the sizes that the user asked for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from ...core.errors import ConversionError
+from ...core.fitting import Fit, Sizes, fit, points
+from ...core.signature import Signature
+
+if TYPE_CHECKING:
+    import torch
+
+_ASSUMED = 2  # the least size that torch takes every dim to have
+_SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+_NOT_ONE = re.compile(r" != \d+$")
+_BUILTINS = {"abs": abs, "float": float, "int": int, "max": max, "min": min, "math": math}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """One condition on sizes: torch's own text, the same in the user's names, and the test of it.
+
+    `code` is Python that reads sizes as `L['tensors'][0].size()[1]`.
+    """
+
+    guard: str
+    text: str
+    code: CodeType
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether it only says that a size is not some number, as torch assumes of 0 and 1."""
+        return bool(_NOT_ONE.search(self.guard))
+
+
+class _Shape:
+    """A tensor of which only the shape is known."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self._sizes = sizes
+
+    def size(self) -> tuple[int, ...]:
+        return self._sizes
+
+
+class _Local(dict[str, list[_Shape]]):
+    """The arguments of the flat forward, whatever torch calls them."""
+
+    def __init__(self, shapes: list[_Shape]) -> None:
+        super().__init__()
+        self._shapes = shapes
+
+    def __missing__(self, key: str) -> list[_Shape]:
+        return self._shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The constraints that do not hold for all sizes of the signature, and what could not be read.
+
+    `fit` is what they ask of the dims, where it can be said.
+    """
+
+    broken: tuple[Constraint, ...]
+    unread: tuple[str, ...]
+    fit: Fit | None = None
+
+
+def check(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> Checked:
+    """Hold the program's guards against sizes of the whole range.
+
+    Args:
+        program: as torch.export gave it.
+        signature: the sizes that were asked for.
+        example: the free dims' sizes that it was captured at, where every guard holds.
+    """
+    constraints, unread = _constraints(program, signature)
+    if not signature.free_dims or not constraints:
+        return Checked(broken=(), unread=tuple(unread))
+    looked_at = list(points(signature, example))
+    broken = []
+    for constraint in constraints:
+        found = [sizes for sizes in looked_at if not _holds(constraint, signature, sizes)]
+        if found and not (constraint.excludes_one and _at_an_end(found, signature)):
+            broken.append(constraint)
+    wrong = tuple(broken)
+    return Checked(
+        broken=wrong,
+        unread=tuple(unread),
+        fit=fit(lambda sizes: _all_hold(wrong, signature, sizes), signature, example)
+        if wrong
+        else None,
+    )
+
+
+def _constraints(
+    program: torch.export.ExportedProgram, signature: Signature
+) -> tuple[list[Constraint], list[str]]:
+    constraints: list[Constraint] = []
+    unread: list[str] = []
+    shapes = _shapes(signature, {})
+    for guard in program._guards_code:
+        rest = _SIZE.sub("1", guard)
+        try:
+            code = compile(guard, "guard", "eval")
+            _value(code, shapes)
+        except (SyntaxError, NameError, AttributeError, TypeError, LookupError, ArithmeticError):
+            unread.append(in_users_names(guard, signature))
+            continue
+        if rest != guard:
+            text = in_users_names(guard, signature)
+            constraints.append(Constraint(guard=guard, text=text, code=code))
+    return constraints, unread
+
+
+def _shapes(signature: Signature, sizes: Sizes) -> _Local:
+    return _Local(
+        [_Shape(tuple(dim.size(sizes) for dim in spec.dims)) for spec in signature.inputs]
+    )
+
+
+def _value(code: CodeType, shapes: _Local) -> bool:
+    names = {"__builtins__": _BUILTINS, "L": shapes, **_BUILTINS}
+    return bool(eval(code, names))  # conditions on sizes that torch itself wrote
+
+
+def _holds(constraint: Constraint, signature: Signature, sizes: Sizes) -> bool:
+    try:
+        return _value(constraint.code, _shapes(signature, sizes))
+    except ArithmeticError:  # a division by a size that is 0 here
+        return False
+
+
+def _all_hold(constraints: Iterable[Constraint], signature: Signature, sizes: Sizes) -> bool:
+    return all(_holds(one, signature, sizes) for one in constraints)
+
+
+def _at_an_end(broken: Sequence[Sizes], signature: Signature) -> bool:
+    """Whether a feed is at each of these sizes: at either end of a dim there is always one."""
+    dims = signature.free_dims
+    return all(
+        any(sizes[name] in (dim.low, dim.high) for name, dim in dims.items()) for sizes in broken
+    )
+
+
+def mend_guards(
+    program: torch.export.ExportedProgram, signature: Signature, example: Sizes
+) -> None:
+    """Make the program take and refuse the least sizes that were asked for, and no others.
+
+    Torch assumes of every size that it is not 1, and says so where it made use of it. Whether what
+    it made is right at 1 as well, the feeds at the least sizes show.
+    """
+    constraints, _ = _constraints(program, signature)
+    looked_at = list(points(signature, example))
+    dropped = {
+        one.guard
+        for one in constraints
+        if one.excludes_one and any(not _holds(one, signature, sizes) for sizes in looked_at)
+    }
+    kept = [one for one in program._guards_code if one not in dropped]
+    program._guards_code = [*kept, *(one for one in _least(signature) if one not in kept)]
+
+
+def _least(signature: Signature) -> list[str]:
+    """Guards for ranges that begin at 1 or 2: torch takes these for no lower end, and would answer.
+
+    The flat forward calls its arguments `tensors`.
+    """
+    return [
+        f"L['tensors'][{place}].size()[{axis}] >= {dim.low}"
+        for place, spec in enumerate(signature.inputs)
+        for axis, dim in enumerate(spec.dims)
+        if dim.dynamic and dim.bounded and dim.low <= _ASSUMED
+    ]
+
+
+def in_users_names(text: str, signature: Signature) -> str:
+    """`L['tensors'][0].size()[1] % 8` as `seq % 8`; a fixed dim by its size."""
+
+    def name(match: re.Match[str]) -> str:
+        dim = signature.inputs[int(match.group(1))].dims[int(match.group(2))]
+        return str(dim.opt) if dim.name is None else dim.name
+
+    return _SIZE.sub(name, text)
+
+
+def refusal(checked: Checked) -> ConversionError:
+    """The error of constraints that the signature breaks, with what to write instead."""
+    texts = list(dict.fromkeys(one.text for one in checked.broken))
+    shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough to see why
+    if checked.fit is None:
+        return ConversionError(
+            f"torch.export holds only where {shown}, which --input lets be otherwise",
+            hint="state the relation in --input, as h=32*k or seq2=seq1, or fix one: --static DIM",
+        )
+    return ConversionError(
+        f"torch.export: {checked.fit.said} (it took for granted: {shown})",
+        hint=checked.fit.write,
+    )

@@ -1,0 +1,156 @@
+"""The signature's dims as torch.export takes them, and what it made of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...core.contract import Feed, Job
+from ...core.errors import ConversionError
+from ...core.fitting import Sizes
+from ...core.signature import Dim, Signature
+from .constraints import Checked, check, mend_guards, refusal
+
+if TYPE_CHECKING:
+    import torch
+
+Shapes: TypeAlias = tuple[dict[int, object], ...]  # by input, by axis
+Export: TypeAlias = Callable[[Shapes], "torch.export.ExportedProgram"]
+
+_LOG = logging.getLogger(__name__)
+# What torch says where 0 and 1, which it takes for special sizes, came into a range.
+_SPECIAL = ("0/1 specialized", "static shape of", "specialized it to be a constant", "not in range")
+
+
+def dynamic_shapes(signature: Signature) -> Shapes:
+    """What `torch.export.export` takes as `dynamic_shapes` for the flat forward's one argument.
+
+    A dim that others follow from is a named one of torch's, theirs are made of it; the others are
+    hints with their ranges.
+    """
+    related = {dim.relation.base for dim in signature.named_dims() if dim.relation is not None}
+    bases = {name: _named(dim) for name, dim in signature.free_dims.items() if name in related}
+    return tuple(
+        {axis: _said(dim, bases) for axis, dim in enumerate(spec.dims) if dim.dynamic}
+        for spec in signature.inputs
+    )
+
+
+def _said(dim: Dim, bases: dict[str, object]) -> object:
+    import torch
+
+    base = bases.get(dim.free.name or "")
+    if base is None and dim.bounded:
+        return torch.export.Dim.DYNAMIC(min=dim.low, max=dim.high)
+    if base is None:
+        return torch.export.Dim.DYNAMIC
+    made = base
+    if dim.relation is not None and dim.relation.times != 1:
+        made = dim.relation.times * made  # type: ignore[operator]  # torch's own dims compute
+    if dim.relation is not None and dim.relation.plus:
+        made = made + dim.relation.plus  # type: ignore[operator]  # as above
+    return made
+
+
+def _named(dim: Dim) -> object:
+    import torch
+
+    if not dim.bounded:
+        return torch.export.Dim(dim.name or "")
+    return torch.export.Dim(dim.name or "", min=dim.low, max=dim.high)
+
+
+def export_in_ranges(
+    job: Job, export: Callable[[Shapes], torch.export.ExportedProgram]
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    """The program for all sizes of the signature, and notes on what it is narrower in.
+
+    Torch takes a size of 1 for a special one. Where that narrows a range, or a guard does, it is
+    asked again to treat 1 as any other size.
+
+    Args:
+        job: its signature's ranges are what was asked for.
+        export: calls torch.export with these dynamic shapes; raises ConversionError.
+
+    Raises:
+        ConversionError: the program takes other sizes than were asked for.
+    """
+    shapes, example = dynamic_shapes(job.signature), sizes_in(job.signature, job.example)
+    try:
+        program = export(shapes)
+        checked = check(program, job.signature, example)
+    except ConversionError as error:
+        if not any(text in error.message for text in _SPECIAL):
+            raise
+        return _again(job, export, error)
+    if checked.broken:
+        again = _or_none(lambda: _any_size(export, shapes))
+        other = None if again is None else check(again, job.signature, example)
+        if again is not None and other is not None and len(other.broken) < len(checked.broken):
+            program, checked = again, other
+    return _accepted(program, checked, job.signature, example)
+
+
+def _again(
+    job: Job, export: Export, refused: ConversionError
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    """Exported as if 1 were any other size; `refused` is raised where that fails as well."""
+    shapes, example = dynamic_shapes(job.signature), sizes_in(job.signature, job.example)
+    program = _or_none(lambda: _any_size(export, shapes))
+    if program is None:
+        raise refused
+    checked = check(program, job.signature, example)
+    if checked.broken and checked.fit is None:
+        raise refused  # which names a dim; what breaks now is harder to read
+    return _accepted(program, checked, job.signature, example)
+
+
+def _accepted(
+    program: torch.export.ExportedProgram, checked: Checked, signature: Signature, example: Sizes
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    wrong = [one for one in checked.broken if not one.excludes_one]
+    if wrong and not (checked.fit is not None and checked.fit.wider):
+        raise refusal(checked)
+    notes = [f"torch.export took for granted: {one.text}" for one in checked.broken if not wrong]
+    if wrong and checked.fit is not None:
+        notes.append(f"torch.export: {checked.fit.said}: {checked.fit.write}")
+    notes += [f"a condition on sizes could not be looked at: {text}" for text in checked.unread]
+    mend_guards(program, signature, example)
+    return program, tuple(notes)
+
+
+def _any_size(export: Export, shapes: Shapes) -> torch.export.ExportedProgram:
+    with _oblivious():
+        return export(shapes)
+
+
+def _oblivious() -> AbstractContextManager[object]:
+    """Torch's own setting by which the sizes of inputs are not told apart from 0 and 1."""
+    from torch.fx.experimental import _config
+
+    if not hasattr(_config, "backed_size_oblivious"):
+        return nullcontext()
+    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]
+
+
+def _or_none(
+    make: Callable[[], torch.export.ExportedProgram],
+) -> torch.export.ExportedProgram | None:
+    try:
+        return make()
+    except ConversionError as error:
+        _LOG.warning("again, with 1 as any other size: %s", error.message)
+        return None
+
+
+def sizes_in(signature: Signature, feed: Feed) -> dict[str, int]:
+    """The sizes of the free dims in a feed of the signature."""
+    sizes: dict[str, int] = {}
+    for spec in signature.inputs:
+        for dim, size in zip(spec.dims, feed[spec.name].shape, strict=True):
+            if dim.dynamic:
+                free = dim.relation.base_of(size) if dim.relation is not None else size
+                sizes[dim.free.name or ""] = size if free is None else free
+    return sizes

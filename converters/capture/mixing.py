@@ -1,0 +1,118 @@
+"""Submodules with branches on data scripted, the rest traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...core.capture import Capture
+from ...core.contract import Job
+from ...core.errors import ModelcError
+from .causes import NEEDLESS, RefusedError, telling
+from .eager import model_of
+from .program import Scripted
+from .scripting import script
+from .tracing import traced
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_TOLD = 3  # submodules that would not script, by name
+
+
+def mixed(job: Job) -> Scripted:
+    """The flat model traced, with the smallest submodules scripted that turn tensors into values.
+
+    A trace says which these are. One that will not script gives way to the module that holds it.
+
+    Raises:
+        RefusedError: the tracer met no such submodule, or none will script.
+    """
+    first = job.programs.get(str(Capture.TRACE))
+    if not isinstance(first, Scripted):
+        first = traced(job)
+        job.programs[str(Capture.TRACE)] = first
+    if not first.within:
+        raise RefusedError(
+            "no submodule is worth scripting: the tracer saw no tensor become a Python value",
+            hint="use --capture trace",
+            cause=NEEDLESS,
+        )
+    model = model_of(job)
+    made = _scripts(model.module, first.within)
+    with _in_place(model.flat, made):
+        program = traced(job)
+    names = ", ".join(path or type(model.module).__name__ for path in made)
+    return replace(program, notes=(*program.notes, f"scripted: {names}; the rest is traced"))
+
+
+def _scripts(root: nn.Module, paths: Iterable[str]) -> dict[str, torch.jit.ScriptModule]:
+    """By path, the scripts of these submodules, or of what holds them; none within another."""
+    made: dict[str, torch.jit.ScriptModule] = {}
+    refusals: dict[str, RefusedError] = {}
+    for path in paths:
+        for candidate in _upwards(path):
+            if candidate not in made and candidate not in refusals:
+                try:
+                    made[candidate] = script(root.get_submodule(candidate))
+                except RefusedError as error:
+                    refusals[candidate] = error
+            if candidate in made:
+                break
+    if not made:
+        raise _none(root, refusals)
+    return {
+        path: module
+        for path, module in made.items()
+        if not any(other in made for other in _upwards(path) if other != path)
+    }
+
+
+def _none(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError:
+    """That nothing will script: the smallest and what holds it, each with its reason."""
+    told = [
+        f"{path or type(root).__name__}: {error.message}"
+        for path, error in list(refusals.items())[:_TOLD]
+    ]
+    errors: list[ModelcError] = list(refusals.values())
+    most = telling(errors)
+    cause = most.cause if isinstance(most, RefusedError) else None
+    return RefusedError(
+        f"no submodule with a branch on data will script: {'; '.join(told)}",
+        hint=most.hint,
+        cause=cause,
+    )
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """`a.b.c`, `a.b`, `a` and the model itself."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
+
+
+@contextmanager
+def _in_place(flat: nn.Module, made: Mapping[str, torch.jit.ScriptModule]) -> Iterator[None]:
+    """While in the block, the scripts stand where their modules stood, wherever these are used."""
+    import torch
+
+    (scope,) = dict(flat.named_children())
+    by_id = {id(flat.get_submodule(f"{scope}.{p}".rstrip("."))): m for p, m in made.items()}
+    parents = [part for part in flat.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    kept = [
+        (parent, name, child)
+        for parent in parents
+        for name, child in parent._modules.items()
+        if id(child) in by_id
+    ]
+    try:
+        for parent, name, child in kept:
+            parent._modules[name] = by_id[id(child)]
+        yield
+    finally:
+        for parent, name, child in kept:
+            parent._modules[name] = child

@@ -1,0 +1,162 @@
+"""Operators of the user's in ONNX: one function writes them, whichever exporter asks.
+
+A function whose first parameter is `op` is given the operators of ONNX (`op.Mul(x, y)`) and serves
+both exporters. Others serve one: an onnxscript function, or a plain one that takes the operator's
+arguments, `torch.onnx.export(dynamo=True)`; one whose first parameter is `g`, as symbolics have
+it, the TorchScript exporter.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import UsageError
+from ..core.names import unknown
+from .capture.causes import CUSTOM_OP, RefusedError
+from .capture.users import users_place
+from .onnx_symbolic_ops import SymbolicOps, given
+
+if TYPE_CHECKING:
+    import torch
+
+Write = Callable[..., object]
+_OPS, _GRAPH = "op", "g"
+
+
+def operators_of(program: torch.export.ExportedProgram) -> frozenset[str]:
+    """The operators of a program of torch.export, as `ns::op`, those of its branches included."""
+    import torch
+
+    return frozenset(
+        str(node.target._schema.name)
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+    )
+
+
+def kinds_of(module: torch.jit.ScriptModule) -> frozenset[str]:
+    """The operators of a TorchScript module, as `ns::op`, those of its branches included."""
+    found: set[str] = set()
+    graph: Any = module.inlined_graph  # held: the nodes die with it
+    blocks = [graph]
+    while blocks:
+        for node in blocks.pop().nodes():
+            found.add(node.kind())
+            blocks.extend(node.blocks())
+    return frozenset(found)
+
+
+def check_used(custom_ops: Mapping[str, Write], operators: Collection[str]) -> None:
+    """That the model has every operator that a function was given for.
+
+    Raises:
+        UsageError: it has not; the hint names one that is like it.
+    """
+    for name in custom_ops:
+        if name not in operators:
+            ours = sorted(one for one in operators if not one.startswith("prim::"))
+            hint = unknown("operator", name, ours).hint
+            raise UsageError(
+                f"--custom-op {name} has no effect: the model has no {name}", hint=hint
+            )
+
+
+def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, Write]:
+    """What `torch.onnx.export(dynamo=True)` takes: a function for every overload of an operator."""
+    import onnxscript
+    import torch
+
+    table: dict[Any, Write] = {}
+    for name, write in custom_ops.items():
+        space, _, base = name.partition("::")
+        packet = getattr(getattr(torch.ops, space), base)
+        first = _first_parameter(write)
+        if first == _GRAPH:
+            raise _other_exporter(name, "is a symbolic of the TorchScript exporter")
+        bound = write
+        if first == _OPS:
+            bound = functools.partial(write, onnxscript.values.Opset("", opset))
+        for overload in packet.overloads():
+            table[getattr(packet, overload)] = _told(name, write, bound)
+    return table
+
+
+@contextmanager
+def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
+    """While in the block, the TorchScript exporter writes these operators with these functions.
+
+    Afterwards its registry is as it was: torch's own unregistering leaves an entry that is empty,
+    over which the next export stumbles, and forgets what the model's code had registered.
+    """
+    from torch.onnx import utils
+    from torch.onnx._internal.torchscript_exporter.registration import registry
+
+    known: dict[str, Any] = registry._registry
+    kept = {name: known.get(name) for name in custom_ops}
+    try:
+        for name, write in custom_ops.items():
+            if kept[name] is not None:
+                known[name] = copy.deepcopy(kept[name])
+            utils.register_custom_op_symbolic(name, _symbolic(name, write), opset)
+        yield
+    finally:
+        for name, group in kept.items():
+            known.pop(name, None)
+            if group is not None:
+                known[name] = group
+
+
+def _symbolic(name: str, write: Write) -> Write:
+    first = _first_parameter(write)
+    if first == _GRAPH:
+        return _told(name, write, write)
+    if first != _OPS:
+        raise _other_exporter(name, "does not take op")
+
+    def with_ops(graph: Any, *values: Any) -> object:
+        return write(SymbolicOps(graph), *map(given, values))
+
+    return _told(name, write, with_ops)
+
+
+def _first_parameter(write: Write) -> str:
+    """The name of its first parameter; empty where it tells of none, as onnxscript's functions."""
+    if not inspect.isfunction(write):
+        return ""
+    return next(iter(inspect.signature(write).parameters), "")
+
+
+def _other_exporter(name: str, why: str) -> RefusedError:
+    return RefusedError(
+        f"--custom-op {name}: the function {why}, so it cannot write for this exporter",
+        hint="let it take op first, for both exporters: def fn(op, x): return op.Relu(x)",
+        cause=CUSTOM_OP,
+    )
+
+
+def _told(name: str, write: Write, bound: Write) -> Write:
+    """The function, whose own errors say whose they are; without a signature, so it takes all."""
+    if not inspect.isfunction(write):
+        return write  # an onnxscript function is known by its type
+
+    def call(*args: Any, **kwargs: Any) -> object:
+        try:
+            return bound(*args, **kwargs)
+        except Exception as error:  # the user's own code
+            place = users_place(error)
+            where = f" (at {place})" if place else ""
+            raise RefusedError(
+                f"--custom-op {name}: {write.__name__} raised {type(error).__name__}:"
+                f" {error}{where}",
+                hint="correct the function; it is given the operator's arguments, in order",
+                cause=CUSTOM_OP,
+            ) from error
+
+    return call

@@ -1,0 +1,160 @@
+"""A captured program in ONNX, by torch's two exporters; what they refuse is found in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Job
+from .capture.causes import RefusedError
+from .capture.eager import example_tensors, model_of
+from .capture.program import Exported, Program
+from .capture.strategies import program_of
+from .capture.users import last_place
+from .guarded import Spot, guarded
+from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
+
+if TYPE_CHECKING:
+    import onnx_ir
+    import torch
+
+DRAFT = "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
+
+
+def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
+    """The job's program, captured and translated.
+
+    Raises:
+        RefusedError: the capture or the exporter refused; the operator and its module are named.
+        UsageError: a custom operator that the model has not.
+    """
+    taken = program_of(job)
+    if isinstance(taken, Exported):
+        return _from_export(job, opset, taken.program), taken
+    return _from_torchscript(job, opset, taken.module), taken
+
+
+def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -> onnx_ir.Model:
+    """Through torch.export and the dynamo exporter; dims take the signature's names."""
+    import torch
+
+    if job.custom_ops:
+        check_used(job.custom_ops, operators_of(captured))
+    table = translation_table(job.custom_ops, opset)
+    scope = model_of(job).scope
+    program = guarded(
+        "torch.onnx.export",
+        lambda: torch.onnx.export(
+            captured,
+            dynamo=True,
+            opset_version=opset,
+            input_names=[spec.name for spec in job.signature.inputs],
+            output_names=list(job.signature.outputs),
+            custom_translation_table=table,
+            verbose=False,
+        ),
+        locate=lambda error, _: _node_of(error, scope),
+    )
+    if program is None:
+        raise RefusedError("torch.onnx.export gave no program", hint="try --capture script")
+    names: dict[str | onnx_ir.SymbolicDim, str] = {}
+    axes = job.signature.axes()
+    for value in program.model.graph.inputs:
+        for axis, name in axes.get(value.name or "", {}).items():
+            dim = value.shape[axis] if value.shape is not None else None
+            if dim is not None and not isinstance(dim, int):
+                names.setdefault(dim, name)
+    program.rename_axes(names)
+    return program.model
+
+
+def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> onnx_ir.Model:
+    """Through the TorchScript exporter, which keeps `If` and `Loop`."""
+    import onnx_ir
+    import torch
+
+    if job.custom_ops:
+        check_used(job.custom_ops, kinds_of(module))
+    path = job.folder / DRAFT / f"{job.stem}.onnx"
+    path.parent.mkdir()
+    with symbolics(job.custom_ops, opset):
+        guarded(
+            "torch.onnx.export (TorchScript)",
+            lambda: torch.onnx.export(
+                module,
+                example_tensors(job),
+                str(path),
+                dynamo=False,
+                opset_version=opset,
+                input_names=[spec.name for spec in job.signature.inputs],
+                output_names=list(job.signature.outputs),
+                dynamic_axes=job.signature.axes(),
+            ),
+            locate=lambda _, operator: _part_of(module, operator, model_of(job).scope),
+        )
+    return onnx_ir.load(path)
+
+
+def _node_of(error: BaseException, scope: str) -> Spot:
+    """The node that the dynamo exporter was at: it is a local of the frames that raised.
+
+    What it decomposed is named as the user's program has it.
+    """
+    import torch
+
+    for node in _locals(error, "node"):
+        if isinstance(node, torch.fx.Node):
+            stack = list((node.meta.get("nn_module_stack") or {}).values())
+            module = str(stack[-1][0]) if stack else ""
+            return Spot(
+                operator=_original(node),
+                module=module.removeprefix(scope).removeprefix("."),
+                place=last_place(str(node.meta.get("stack_trace") or "")),
+            )
+    return Spot()
+
+
+def _original(node: torch.fx.Node) -> str:
+    """`ns::op` of the operator that a node was before it was decomposed."""
+    sources = node.meta.get("from_node") or ()
+    target = sources[-1].target if sources else str(node.target)
+    names = str(target).split(".")
+    return "::".join(names[:2]) if len(names) > 1 and names[0].isidentifier() else ""
+
+
+def _locals(error: BaseException, name: str) -> Iterator[object]:
+    """The values of a local in the frames of an exception and of what caused it."""
+    one: BaseException | None = error
+    while one is not None:
+        trace = one.__traceback__
+        while trace is not None:
+            if name in trace.tb_frame.f_locals:
+                yield trace.tb_frame.f_locals[name]
+            trace = trace.tb_next
+        one = one.__cause__
+
+
+def _part_of(module: torch.jit.ScriptModule, operator: str, scope: str) -> Spot:
+    """The innermost submodule that has an operator, and the user's line that made it."""
+    found = Spot()
+    for path, part in module.named_modules() if operator else ():
+        line = _made_at(part, operator)
+        if line is not None:
+            inner = path.removeprefix(scope).removeprefix(".")
+            found = Spot(operator=operator, module=inner, place=last_place(line))
+    return found
+
+
+def _made_at(part: Any, operator: str) -> str | None:
+    """What a module says of where it makes that operator; None where it does not."""
+    try:
+        graph = part.inlined_graph  # held: the nodes die with it
+    except (RuntimeError, AttributeError):  # never called: it has no forward
+        return None
+    blocks = [graph]
+    while blocks:
+        for node in blocks.pop().nodes():
+            if node.kind() == operator:
+                return str(node.sourceRange())
+            blocks.extend(node.blocks())
+    return None

@@ -1,0 +1,110 @@
+"""What a program of torch.export says of itself, in the names of the signature."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import TensorInfo
+from ..core.errors import UsageError
+from ..core.grammar import parse_input
+from ..core.signature import InputSpec, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+_SYMBOL = re.compile(r"\b[su]\d+\b")
+_ENDLESS = 2**31  # what torch takes for a size without an upper bound is larger
+_LEAST = 2  # where torch lets a range begin that it was told to begin at 0 or 1
+
+
+def specs_of(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+    """The inputs as a record has them; none where it has none, or none that can be read."""
+    texts = record.get("signature")
+    if not isinstance(texts, list) or not texts:
+        return ()
+    try:
+        return resolve([parse_input(str(text)) for text in texts], {}).inputs
+    except UsageError:
+        return ()
+
+
+def tensor_infos(
+    program: torch.export.ExportedProgram, record: Mapping[str, Any]
+) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Inputs and outputs, under the record's names where it has them."""
+    signature = program.graph_signature
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    names = users_names(program, specs_of(record))
+    return (
+        _infos(signature.user_inputs, record.get("inputs"), values, names),
+        _infos(signature.user_outputs, record.get("outputs"), values, names),
+    )
+
+
+def users_names(
+    program: torch.export.ExportedProgram, specs: Sequence[InputSpec]
+) -> dict[str, str]:
+    """The user's name for each of torch's symbols, and for sizes that follow from one."""
+    names: dict[str, str] = {}
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    ids = program.graph_signature.user_inputs
+    if len(ids) != len(specs):
+        return names
+    for key, spec in zip(ids, specs, strict=True):
+        sizes = getattr(values.get(str(key)), "shape", ())
+        for size, dim in zip(sizes, spec.dims, strict=False):
+            if dim.name is not None and not isinstance(size, int):
+                names.setdefault(str(size), dim.name)
+    return names
+
+
+def ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> str:
+    """The sizes that the program takes: `batch=1..8, seq=1..`."""
+    names = users_names(program, specs)
+    dims = {dim.name: dim for spec in specs for dim in spec.dims}
+    shown = []
+    for symbol, found in program.range_constraints.items():
+        name = _named(str(symbol), names)
+        low = int(found.lower)
+        if low == _LEAST and name in dims:  # 2 stands for any size: 0 and 1 are not set apart
+            low = min(low, dims[name].low)
+        high = int(found.upper) if found.upper < _ENDLESS else ""
+        shown.append(f"{name}={low}..{high}")
+    return ", ".join(shown)
+
+
+def operators(program: torch.export.ExportedProgram) -> Counter[str]:
+    """How often each operator is called."""
+    return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
+
+
+def weight_elements(program: torch.export.ExportedProgram) -> Counter[str]:
+    """Elements of parameters and buffers by dtype."""
+    found: Counter[str] = Counter()
+    for tensor in program.state_dict.values():
+        found[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return found
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    """A size as torch writes it, in the user's names."""
+    return names.get(text) or _SYMBOL.sub(lambda m: names.get(m.group(), m.group()), text)
+
+
+def _infos(
+    ids: Sequence[object],
+    shown: Sequence[str] | None,
+    values: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> tuple[TensorInfo, ...]:
+    known = shown if shown is not None and len(shown) == len(ids) else [str(i) for i in ids]
+    infos = []
+    for name, key in zip(known, ids, strict=True):
+        value = values.get(str(key))
+        dtype = str(getattr(value, "dtype", "?")).removeprefix("torch.")
+        dims = tuple(_named(str(dim), names) for dim in getattr(value, "shape", ()))
+        infos.append(TensorInfo(name=name, dtype=dtype, dims=dims))
+    return tuple(infos)

@@ -1,0 +1,205 @@
+"""Finds which sizes of dims a condition lets through, and says it as `--input` writes it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .dims import Dim, Relation
+from .signature import Signature
+
+Sizes: TypeAlias = Mapping[str, int]
+Holds: TypeAlias = Callable[[Sizes], bool]
+
+_ALL = 128  # sizes of one dim that are all looked at; of a longer range some
+_ENDS = 16  # sizes at each end of a longer range that are looked at one by one
+_SPREAD = 48  # sizes between these ends
+_FAR = 1 << 12  # how far a dim without bounds is looked at
+_PAIRED = 12  # sizes of each of two dims that are looked at together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What must be said of the dims: a sentence, and what to write.
+
+    `wider` says that it is a dim without bounds that ends somewhere, which is no contradiction.
+    """
+
+    said: str
+    write: str
+    wider: bool = False
+
+
+def sizes_of(dim: Dim) -> list[int]:
+    """The sizes of a dim to look at: all of a short range, both ends and some between of others."""
+    high = dim.high if dim.bounded else max(dim.high, _FAR)
+    if high - dim.low < _ALL:
+        return list(range(dim.low, high + 1))
+    step = (high - dim.low) / _SPREAD
+    between = (dim.low + int(step * number) for number in range(_SPREAD))
+    odd = (dim.low + int(step * number) | 1 for number in range(_SPREAD))
+    powers = (1 << bit for bit in range(high.bit_length()))
+    ends = (*range(dim.low, dim.low + _ENDS), *range(high - _ENDS, high + 1))
+    found = {*between, *odd, *powers, *ends, dim.opt}
+    return sorted(size for size in found if dim.low <= size <= high)
+
+
+def points(signature: Signature, base: Sizes) -> Iterator[dict[str, int]]:
+    """Sizes of the free dims to look at: each varied alone, every two together, all at an end."""
+    dims = signature.free_dims
+    for name, dim in dims.items():
+        for size in sizes_of(dim):
+            yield {**base, name: size}
+    for one, other in _pairs(dims):
+        for size in _few(dims[one]):
+            for second in _few(dims[other]):
+                yield {**base, one: size, other: second}
+    yield {name: dim.low for name, dim in dims.items()}
+    yield {name: dim.high for name, dim in dims.items()}
+
+
+def _pairs(dims: Mapping[str, Dim]) -> list[tuple[str, str]]:
+    names = list(dims)
+    return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
+
+
+def _few(dim: Dim) -> list[int]:
+    sizes = sizes_of(dim)
+    step = max(len(sizes) // _PAIRED, 1)
+    return sorted({*sizes[::step], *sizes[:3], *sizes[-2:]})
+
+
+def fit(holds: Holds, signature: Signature, base: Sizes) -> Fit | None:
+    """What the dims must be for `holds`, which it does at `base`; None if it cannot be said."""
+    dims = signature.free_dims
+    for name, dim in dims.items():
+        sizes = sizes_of(dim)
+        good = [size for size in sizes if holds({**base, name: size})]
+        if len(good) < len(sizes):
+            found = _tied(holds, signature, base, name) or _alone(signature, dim, good, sizes)
+            if found is not None:
+                return found
+    return None
+
+
+def _tied(holds: Holds, signature: Signature, base: Sizes, name: str) -> Fit | None:
+    """Whether this dim's size follows from another's, or the other's from it."""
+    for other in signature.free_dims:
+        if other == name:
+            continue
+        for first, second in ((name, other), (other, name)):
+            relation = _line(holds, signature, base, (first, second))
+            if relation is not None:
+                return as_relation(signature, second, relation)
+    return None
+
+
+def _line(
+    holds: Holds, signature: Signature, base: Sizes, names: tuple[str, str]
+) -> Relation | None:
+    """The relation of the second dim to the first, if each size of the first has just one."""
+    first, second = names
+    dims = signature.free_dims
+    found: list[tuple[int, int]] = []
+    for size in _few(dims[first]):
+        near = {size, 2 * size, size + 1, size - 1, *sizes_of(dims[second])}
+        good = [s for s in sorted(near) if s > 0 and holds({**base, first: size, second: s})]
+        if len(good) > 1:
+            return None
+        found += [(size, good[0])] if good else []
+    if len(found) < 3:  # noqa: PLR2004 - any two points are on a line
+        return None
+    (x, y), (x_end, y_end) = found[0], found[-1]
+    times, rest = divmod(y_end - y, x_end - x)
+    relation = Relation(base=first, times=times, plus=y - times * x)
+    fits = times >= 1 and not rest and all(relation.size(a) == b for a, b in found)
+    return relation if fits else None
+
+
+def as_relation(signature: Signature, name: str, relation: Relation) -> Fit:
+    """A dim whose size follows from another's."""
+    places = [
+        spec.name
+        for spec in signature.inputs
+        if any(dim.name and dim.free.name == name for dim in spec.dims)
+    ]
+    where = ", ".join(places)
+    return Fit(
+        said=f"dim {name!r} of {where} must be {relation}",
+        write=f"write {name}={relation} in --input of {where}",
+    )
+
+
+def _alone(signature: Signature, dim: Dim, good: Sequence[int], sizes: Sequence[int]) -> Fit | None:
+    """What can be said of the sizes of one dim: one, a range, or every so manieth."""
+    name = dim.name or ""
+    if not good:
+        return None
+    if len(good) == 1:
+        return fixed(name, good[0])
+    between = [size for size in sizes if good[0] <= size <= good[-1]]
+    if between == list(good):
+        return narrower(signature, dim, good[0], good[-1])
+    step = math.gcd(*(size - good[0] for size in good))
+    if step > 1 and [s for s in between if (s - good[0]) % step == 0] == list(good):
+        return multiples(signature, dim, step=step, ends=(good[0], good[-1]))
+    return None
+
+
+def fixed(name: str, size: int) -> Fit:
+    """A dim that has one size only."""
+    return Fit(
+        said=f"dim {name!r} is fixed at {size} by the model's code", write=f"--static {name}"
+    )
+
+
+def narrower(signature: Signature, dim: Dim, low: int, high: int) -> Fit:
+    """A dim that has fewer sizes than were asked for."""
+    relation, asked = f"{low}..{high}", f"{dim.low}..{dim.high}"
+    if not dim.bounded:
+        return Fit(
+            said=f"dim {dim.name!r} holds in {relation} only",
+            write=f"write {dim.name}={relation}",
+            wider=low <= dim.low and high >= dim.high,
+        )
+    names = ", ".join(_named(signature, dim))
+    text = f"write {dim.name}={relation}" if dim.name in signature.dynamic_dims else (
+        f"write {dim.name}={relation} in the relation of {names}"
+    )  # fmt: skip
+    return Fit(said=f"dim {dim.name!r} holds in {relation} only, not in {asked}", write=text)
+
+
+def _named(signature: Signature, dim: Dim) -> list[str]:
+    """The inputs' dims that are this one or follow from it."""
+    return [name for name, one in signature.dynamic_dims.items() if one.free.name == dim.name]
+
+
+def multiples(
+    signature: Signature, dim: Dim, *, step: int, ends: tuple[int, int], number: int = 0
+) -> Fit:
+    """A dim of which every `step`-th size holds, from the first of `ends` to the second.
+
+    Dims of one model that say so get the numbers 0, 1, 2: each has a factor of its own.
+    """
+    rest = ends[0] % step
+    low, high = ((end - rest) // step for end in ends)
+    low = max(low, 1)
+    factor = _unused(signature, number)
+    parts = []
+    for one in (signature.dynamic_dims[name] for name in _named(signature, dim)):
+        own = one.relation or Relation(base=factor)
+        base = f"({factor}={low}..{high})" if dim.bounded and low < high else factor
+        relation = Relation(base=factor, times=own.times * step, plus=own.times * rest + own.plus)
+        parts.append(f"{one.name}={relation.of(base)}")
+    what = f"a multiple of {step}" if not rest else f"{step}*{factor}+{rest}"
+    return Fit(said=f"dim {dim.name!r} must be {what}", write=f"write {', '.join(parts)}")
+
+
+def _unused(signature: Signature, number: int) -> str:
+    """`k`, `k2`, `k3` and so on, as far as no dim is called so."""
+    known = {*signature.dynamic_dims, *signature.free_dims}
+    free = (name for name in ("k", *(f"k{i}" for i in range(2, 99))) if name not in known)
+    return next(itertools.islice(free, number, None))

@@ -1,0 +1,173 @@
+"""Weights in float64 one at a time: cast when a call uses them, freed when it is done.
+
+So a model runs in float64 in the memory of its own weights and the largest of them, where a copy
+takes three times as much.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+# What tells of a weight's form: asked without casting it.
+_FORM = frozenset((
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",
+    "get_device", "__len__", "__hash__", "__bool__",
+))  # fmt: skip
+_FORM_OF = frozenset((
+    "shape", "ndim", "device", "layout", "requires_grad", "grad", "is_cuda", "is_sparse",
+    "is_quantized", "is_mkldnn", "is_meta", "is_leaf", "names", "grad_fn",
+))  # fmt: skip
+
+
+class UncastWeight(Exception):  # noqa: N818 - no error of anybody's: there is no reference then
+    """A weight was computed with as it is, or written to; the message is one line that says how."""
+
+
+def sharing(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of the module that has the very parameters of it, and its buffers in float64."""
+    twin = copy.deepcopy(module, {id(p): p for p in module.parameters()})
+    for part in twin.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                part._buffers[name] = buffer.double()
+    return twin
+
+
+@contextmanager
+def casting(module: torch.nn.Module) -> Iterator[None]:
+    """Within, every call that takes a float parameter of the module takes it in float64.
+
+    Raises:
+        UncastWeight: from the call that got at a parameter all the same, as TorchScript's do.
+    """
+    floats = {id(p): p for p in module.parameters() if p.is_floating_point()}
+    copies = _Copies()
+    with ExitStack() as modes:
+        modes.enter_context(_guard(floats, copies))
+        modes.enter_context(_casting(floats, copies))
+        yield
+
+
+class _Copies:
+    """The memory of weights in float64, as long as anything uses it."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, StorageWeakRef] = {}
+
+    def of(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight in float64."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        gone = [key for key, storage in self._storages.items() if storage.expired()]  # type: ignore[no-untyped-call]  # torch's own
+        for key in gone:
+            del self._storages[key]
+        made = weight.double()
+        storage = StorageWeakRef(made.untyped_storage())  # type: ignore[no-untyped-call]  # torch's own
+        self._storages[storage.cdata] = storage
+        return made
+
+    def hold(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies in one of them."""
+        return tensor.untyped_storage()._cdata in self._storages
+
+
+def _casting(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchFunctionMode:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def cast(value: object) -> object:
+        if isinstance(value, list | tuple) and any(id(one) in weights for one in value):
+            return type(value)(cast(one) for one in value)
+        if isinstance(value, torch.Tensor) and id(value) in weights:
+            return copies.of(value)
+        return value
+
+    class Casting(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            given = kwargs or {}
+            asked = _property(func)
+            if asked == "dtype" and id(args[0]) in weights:
+                return torch.float64
+            if asked in _FORM_OF or getattr(func, "__name__", "") in _FORM:
+                return func(*args, **given)
+            if _only_looks_up(func, args, given):
+                return func(*args, **given).double()
+            named = {key: cast(value) for key, value in given.items()}
+            return func(*map(cast, args), **named)
+
+    return Casting()
+
+
+def _property(func: Any) -> str:
+    """The name of the property that `func` reads; empty where it is a call."""
+    if getattr(func, "__name__", "") != "__get__":
+        return ""
+    return str(getattr(getattr(func, "__self__", None), "__name__", ""))
+
+
+def _only_looks_up(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the call takes rows of a table: they are cast, and not the table."""
+    import torch
+
+    renormalised = len(args) > 3 or kwargs.get("max_norm") is not None  # noqa: PLR2004
+    return func is torch.nn.functional.embedding and not renormalised
+
+
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """The tensors among arguments, those in lists as well; sparse ones have no one storage."""
+    import torch
+
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _tensors(value)
+        elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield value
+
+
+def _guard(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchDispatchMode:
+    """Refuses operators on the parameters themselves, which the other mode did not see.
+
+    And those that write to what was cast: the next call would not know of it.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    places = {p.untyped_storage().data_ptr() for p in weights.values()}
+    copying = (torch.ops.aten._to_copy.default, torch.ops.aten.embedding.default)
+
+    def is_weight(tensor: torch.Tensor) -> bool:
+        return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
+
+    class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+        def __torch_dispatch__(
+            self,
+            func: Any,
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            given = kwargs or {}
+            taken = list(_tensors((*args, *given.values())))
+            if func not in copying and any(map(is_weight, taken)):
+                raise UncastWeight(f"{func} takes a weight as it is")
+            if func._schema.is_mutable and any(map(copies.hold, taken)):
+                raise UncastWeight(f"{func} may write to a weight")
+            return func(*args, **given)
+
+    return Guard()  # type: ignore[no-untyped-call]  # torch's own

@@ -1,0 +1,171 @@
+"""A decoder with its keys and values as tensors: the cache of transformers, taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.call import Parameter
+from ..core.dims import Dim, Relation, default_opt
+from ..core.errors import UsageError, first_line
+from ..core.signature import InputSpec, ValueRange
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import torch
+    from transformers import DynamicCache, PreTrainedModel
+
+PAST, PRESENT = "past_key_values", "present"
+_RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; where positions are
+# What keeps keys and values of all positions. A sliding window is one of the mask here: all of
+# its keys are handed on, so that the past has one length.
+_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What one layer keeps of a position: heads and size of its key, and of its value."""
+
+    key: tuple[int, int]
+    value: tuple[int, int]
+
+
+def cached(
+    model: PreTrainedModel, *, past: bool
+) -> tuple[torch.nn.Module, tuple[Parameter, ...], tuple[Layer, ...]]:
+    """The model with keys and values out, and in where `past`; its parameters and its layers.
+
+    Outputs are `logits` and `present.N.key`, `present.N.value`; inputs beside the tokens
+    `past_key_values.N.key`, `past_key_values.N.value`.
+
+    Raises:
+        UsageError: the model keeps no keys and values, or states of another kind.
+    """
+    import inspect
+
+    layers = _layers(model)
+    names = ["input_ids", "attention_mask"]
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        names.append("position_ids")
+    if past:
+        names.append(PAST)
+    takes = tuple(Parameter(name=name) for name in names)
+    return _module(model), takes, layers
+
+
+def cached_inputs(
+    known: Mapping[str, InputSpec],
+    names: Collection[str],
+    layers: Sequence[Layer],
+    *,
+    past: bool,
+    window: int | None = None,
+) -> dict[str, InputSpec]:
+    """The inputs: a whole prompt, or one token after `past` others.
+
+    `known` are the inputs of the model without a cache. The mask of a step is as long as the past
+    and the token, and no longer than the `window` that attention looks back on: of a mask that
+    hides all of a window the result is undefined.
+    """
+    ids = known["input_ids"]
+    batch, prompt = ids.dims
+    longest = max(min(prompt.high, window or prompt.high) - 1, 1)
+    before = Dim(name="past", low=1, opt=default_opt(1, longest), high=longest)
+    step = Dim.derived("total", Relation(base="past", plus=1), before)
+    length, total = (Dim.fixed(1), step) if past else (prompt, prompt)
+    found = {
+        "input_ids": InputSpec(
+            name="input_ids", dtype="int64", dims=(batch, length), values=ids.values
+        ),
+        "attention_mask": _whole("attention_mask", (batch, total), 1),
+    }
+    if "position_ids" in names:
+        found["position_ids"] = _whole("position_ids", (batch, length), total.high - 1)
+    for index, layer in enumerate(layers if past else ()):
+        for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
+            name = f"{PAST}.{index}.{part}"
+            dims = (batch, Dim.fixed(heads), before, Dim.fixed(size))
+            found[name] = InputSpec(name=name, dtype="float32", dims=dims)
+    return found
+
+
+def _whole(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
+    return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
+
+
+def _layers(model: PreTrainedModel) -> tuple[Layer, ...]:
+    """What each layer keeps, seen by running one token."""
+    import torch
+
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    others = sorted(set(kinds) - set(_LAYERS))
+    if others:
+        raise _refused(model, f"its layers are {', '.join(others)}, which keep other states")
+    try:
+        with torch.no_grad():
+            one = torch.zeros((1, 1), dtype=torch.int64)
+            cache = model(input_ids=one, use_cache=True).past_key_values
+        pairs = [(layer.keys, layer.values) for layer in cache.layers]
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise _refused(model, first_line(error)) from error
+    for key, value in pairs:
+        for tensor in (key, value):
+            plain = isinstance(tensor, torch.Tensor) and tensor.ndim == _RANK
+            if not plain or tensor.shape[_ALONG] != 1:
+                raise _refused(model, "a layer of its cache is no key and value a position")
+    return tuple(
+        Layer(key=(key.shape[1], key.shape[3]), value=(value.shape[1], value.shape[3]))
+        for key, value in pairs
+    )
+
+
+def _refused(model: PreTrainedModel, why: str) -> UsageError:
+    return UsageError(
+        f"{type(model).__name__} has no past keys and values that can be inputs: {why}",
+        hint="convert it without them: --model-arg task=text-generation",
+    )
+
+
+def _module(model: PreTrainedModel) -> torch.nn.Module:
+    from torch import nn
+
+    class Cached(nn.Module):
+        """Turns nested tensors into transformers' cache and back."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.training = model.training
+
+        def forward(
+            self,
+            input_ids: torch.Tensor,
+            attention_mask: torch.Tensor,
+            position_ids: torch.Tensor | None = None,
+            past_key_values: tuple[dict[str, torch.Tensor], ...] | None = None,
+        ) -> dict[str, Any]:
+            """Logits, and the keys and values of all positions up to now."""
+            more = {} if position_ids is None else {"position_ids": position_ids}
+            made = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                past_key_values=_cache(past_key_values),
+                use_cache=True,
+                **more,
+            )
+            present = tuple(
+                {"key": layer.keys, "value": layer.values} for layer in made.past_key_values.layers
+            )
+            return {"logits": made.logits, PRESENT: present}
+
+    return Cached()
+
+
+def _cache(past: tuple[dict[str, torch.Tensor], ...] | None) -> DynamicCache:
+    """Filled with the past, where there is one. Without a config no layer cuts what it is given."""
+    from transformers import DynamicCache
+
+    if past is None:
+        return DynamicCache()
+    return DynamicCache([(layer["key"], layer["value"]) for layer in past])

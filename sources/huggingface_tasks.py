@@ -1,0 +1,163 @@
+"""Which class of transformers a folder's model is opened as: by its config, or by a task's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.names import unknown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ARGUMENT, LENGTH = "task", "length"  # as in --model-arg task=fill-mask --model-arg length=512
+PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
+_LEAST = 2  # tokens: of one there is no sequence
+CACHED = (PREFILL, WITH_PAST)  # tasks whose outputs are keys and values as well
+# The task names of the Hugging Face Hub, with transformers' own table for each; the first that
+# knows the model is taken.
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "feature-extraction": ("AutoModel",),
+    "fill-mask": ("AutoModelForMaskedLM",),
+    "text-generation": ("AutoModelForCausalLM",),
+    PREFILL: ("AutoModelForCausalLM",),
+    WITH_PAST: ("AutoModelForCausalLM",),
+    "text2text-generation": ("AutoModelForSeq2SeqLM",),
+    "text-classification": ("AutoModelForSequenceClassification",),
+    "token-classification": ("AutoModelForTokenClassification",),
+    "question-answering": ("AutoModelForQuestionAnswering",),
+    "table-question-answering": ("AutoModelForTableQuestionAnswering",),
+    "visual-question-answering": ("AutoModelForVisualQuestionAnswering",),
+    "document-question-answering": ("AutoModelForDocumentQuestionAnswering",),
+    "multiple-choice": ("AutoModelForMultipleChoice",),
+    "next-sentence-prediction": ("AutoModelForNextSentencePrediction",),
+    "image-classification": ("AutoModelForImageClassification",),
+    "image-segmentation": (
+        "AutoModelForUniversalSegmentation",
+        "AutoModelForInstanceSegmentation",
+        "AutoModelForImageSegmentation",
+        "AutoModelForSemanticSegmentation",
+    ),
+    "semantic-segmentation": ("AutoModelForSemanticSegmentation",),
+    "object-detection": ("AutoModelForObjectDetection",),
+    "depth-estimation": ("AutoModelForDepthEstimation",),
+    "keypoint-detection": ("AutoModelForKeypointDetection",),
+    "mask-generation": ("AutoModelForMaskGeneration",),
+    "masked-im": ("AutoModelForMaskedImageModeling",),
+    "image-to-image": ("AutoModelForImageToImage",),
+    "image-to-text": ("AutoModelForImageTextToText",),
+    "image-text-to-text": ("AutoModelForImageTextToText",),
+    "video-classification": ("AutoModelForVideoClassification",),
+    "zero-shot-image-classification": ("AutoModelForZeroShotImageClassification",),
+    "zero-shot-object-detection": ("AutoModelForZeroShotObjectDetection",),
+    "audio-classification": ("AutoModelForAudioClassification",),
+    "audio-frame-classification": ("AutoModelForAudioFrameClassification",),
+    "audio-xvector": ("AutoModelForAudioXVector",),
+    "automatic-speech-recognition": ("AutoModelForSpeechSeq2Seq", "AutoModelForCTC"),
+    "text-to-audio": ("AutoModelForTextToSpectrogram", "AutoModelForTextToWaveform"),
+    "time-series-forecasting": ("AutoModelForTimeSeriesPrediction",),
+}
+
+
+def task_of(arguments: Mapping[str, str]) -> str | None:
+    """The task in the arguments of a folder, where one is given.
+
+    Raises:
+        UsageError: it is none that there is, or an argument is given that no folder takes.
+    """
+    for name in arguments:
+        if name not in (ARGUMENT, LENGTH):
+            raise UsageError(
+                f"--model-arg {name} has no effect: a Hugging Face folder takes {ARGUMENT} and "
+                f"{LENGTH}",
+                hint="write --model-arg task=NAME, or change config.json",
+            )
+    task = arguments.get(ARGUMENT)
+    if task is not None and task not in TASKS:
+        raise unknown("task", task, list(TASKS))
+    return task
+
+
+def length_of(arguments: Mapping[str, str]) -> int | None:
+    """The most tokens that the artifact is to take, where that is given.
+
+    Raises:
+        UsageError: it is no number of tokens.
+    """
+    text = arguments.get(LENGTH)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < _LEAST:
+        raise UsageError(
+            f"--model-arg {LENGTH}={text} is no number of tokens",
+            hint=f"give {_LEAST} or more, as --model-arg {LENGTH}=512",
+        )
+    return int(text)
+
+
+def class_for(
+    folder: Path, config: Mapping[str, object], task: str | None
+) -> tuple[type[PreTrainedModel], tuple[str, ...]]:
+    """The class of the folder's model, and notes on how it was found.
+
+    Raises:
+        CheckpointError: transformers has no such class, or cannot read the config.
+        UsageError: the model has no such task.
+    """
+    if task is not None:
+        return _by_task(folder, task), ()
+    import transformers
+
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        note = "config.json names no architecture: opened without a head, as feature-extraction"
+        return _by_task(folder, "feature-extraction"), (note,)
+    found = getattr(transformers, str(names[0]), None)
+    if found is None:
+        raise CheckpointError(
+            f"{folder} is a {names[0]}, which transformers {transformers.__version__} does not "
+            "have",
+            hint="add --model PKG.MOD:FACTORY; code that comes with a checkpoint is never run",
+        )
+    chosen: type[PreTrainedModel] = found
+    return chosen, ()
+
+
+def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
+    config = _typed_config(folder)
+    found = _class_in(TASKS[task], config)
+    if found is None:
+        others = [name for name, tables in TASKS.items() if _class_in(tables, config) is not None]
+        raise UsageError(
+            f"a {config.model_type} model has no task {task!r}",
+            hint=f"it has {', '.join(others) or 'none that modelc knows'}",
+        )
+    return found
+
+
+def _typed_config(folder: Path) -> Any:
+    """The config as transformers' own object; there is one class a model type."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise CheckpointError(
+            f"transformers cannot load {folder}: {first_line(error)}",
+            hint="see whether transformers' AutoConfig.from_pretrained loads it by itself",
+        ) from error
+
+
+def _class_in(tables: tuple[str, ...], config: Any) -> type[PreTrainedModel] | None:
+    import transformers
+
+    for name in tables:
+        auto = getattr(transformers, name, None)
+        mapping = getattr(auto, "_model_mapping", {})
+        if type(config) in mapping:
+            found: Any = mapping[type(config)]
+            chosen: type[PreTrainedModel] = found[0] if isinstance(found, tuple) else found
+            return chosen
+    return None

@@ -1,0 +1,217 @@
+"""`--method`: a method, or a part, of the module that is converted instead of its forward."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import linecache
+import textwrap
+from dataclasses import replace
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ..core.call import Parameter, parameters_of, parameters_of_schema
+from ..core.errors import UsageError
+from .sniff import HUGGINGFACE, PT2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from .loaded import Loaded
+
+_SHOWN = 10  # methods that an error lists
+
+
+def with_method(loaded: Loaded, name: str) -> Loaded:
+    """What was loaded, with the method `name` in place of forward.
+
+    `name` may lead through submodules (`decoder.step`); where it ends at a submodule, that is
+    converted. Else the module is wrapped: what calls its forward then calls the method, and what
+    the method calls, forward included, is untouched.
+
+    Raises:
+        UsageError: the module has no such method.
+    """
+    if loaded.kind == PT2:
+        raise UsageError(
+            f"--method {name}: an exported program has forward alone",
+            hint="leave --method out, or give the checkpoint that it was exported from",
+        )
+    place, _, last = name.rpartition(".")
+    owner = _part(loaded.module, place, name)
+    found = _member(owner, last, name)
+    module = found if _is_module(found) else _caller(owner, last, found)
+    takes = _parameters(found)
+    names = {parameter.name for parameter in takes}
+    is_told = loaded.kind == HUGGINGFACE  # by parameter name; elsewhere it is of forward alone
+    known = {key: spec for key, spec in loaded.known.items() if is_told and key in names}
+    return replace(loaded, module=module, takes=takes, known=known, call=name)
+
+
+def methods_of(module: torch.nn.Module) -> tuple[str, ...]:
+    """The public methods that the module's classes add to torch's and that take an argument."""
+    from torch import nn
+
+    if _is_script(module):
+        inner: Any = module._c  # torch's own, which it does not type
+        return tuple(inner._method_names())
+    found: dict[str, None] = {}
+    for kind in type(module).__mro__:
+        if issubclass(nn.Module, kind):
+            break
+        found.update((key, None) for key, value in vars(kind).items() if _is_method(key, value))
+    return tuple(found)
+
+
+def _is_method(name: str, value: object) -> bool:
+    if name.startswith("_") or not isinstance(value, FunctionType):
+        return False
+    code = value.__code__
+    return code.co_argcount + code.co_kwonlyargcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
+
+
+def _part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
+    # not get_submodule, which ScriptModules refuse
+    parts: dict[str, torch.nn.Module] = dict(module.named_modules())
+    if place in parts:
+        return parts[place]
+    near = difflib.get_close_matches(place, [path for path in parts if path], n=1)
+    raise UsageError(
+        f"--method {name}: {type(module).__name__} has no submodule {place!r}",
+        hint=f"did you mean {near[0]}.{name.rpartition('.')[2]}?"
+        if near
+        else "name a method, as --method encode",
+    )
+
+
+def _member(owner: torch.nn.Module, last: str, name: str) -> Any:
+    """The bound method or submodule.
+
+    Raises:
+        UsageError: there is none of that name, or it is every module's, as `half`.
+    """
+    from torch import nn
+
+    found = getattr(owner, last, None)
+    is_torchs = getattr(type(owner), last, None) is getattr(nn.Module, last, ())
+    if callable(found) and not is_torchs:
+        return found
+    names = list(methods_of(owner))
+    near = difflib.get_close_matches(last, names, n=3)
+    what = "has no method" if found is None or is_torchs else f"has no method but {found!r} as"
+    listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    raise UsageError(
+        f"--method {name}: {type(owner).__name__} {what} {last!r}",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"it has {listed or 'none'}",
+    )
+
+
+def _is_module(value: object) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+def _is_script(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.jit.ScriptModule)
+
+
+def _parameters(called: Any) -> tuple[Parameter, ...]:
+    """Those of a method or of a submodule's forward, scripted or not."""
+    function = called.forward if _is_module(called) else called
+    schema = getattr(function, "schema", None)
+    return parameters_of(function) if schema is None else parameters_of_schema(schema)
+
+
+def _caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
+    """A module whose forward is the method; `owner` is its submodule `model`."""
+    from torch import nn
+
+    class Called(nn.Module):
+        """Calls a method of the user's module."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = owner
+            self.training = owner.training
+
+        forward = _written(method, name) or _passing(name)
+
+    return Called()
+
+
+def _passing(name: str) -> Callable[..., object]:
+    """A forward that hands all on."""
+
+    def forward(self: Any, *args: object, **kwargs: object) -> object:
+        return getattr(self.model, name)(*args, **kwargs)
+
+    return forward
+
+
+def _written(method: Any, name: str) -> Callable[..., object] | None:
+    """A forward with the method's own parameters, as torch.jit.script needs it.
+
+    None where the method's source does not say them: it is then out of that capture's reach.
+    """
+    written = _of_schema(method, name) if hasattr(method, "schema") else _of_source(method, name)
+    if written is None:
+        return None
+    text, names = written
+    file = f"<method {name}>"
+    scope = dict(names)
+    try:
+        # compiled from the user's own signature, annotations and defaults as they stand there
+        exec(compile(text, file, "exec", dont_inherit=True), scope)
+    except (NameError, AttributeError, TypeError):
+        return None  # names that only type checkers know, or of an enclosing function
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    forward: Callable[..., object] = scope["forward"]
+    return forward
+
+
+def _of_source(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
+    function = getattr(method, "__func__", None)
+    if not isinstance(method, MethodType) or not isinstance(function, FunctionType):
+        return None
+    if hasattr(function, "__wrapped__"):  # a decorator may change what goes in
+        return None
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    (node, *_) = tree.body
+    if not isinstance(node, ast.FunctionDef) or node.args.vararg or node.args.kwarg:
+        return None
+    arguments = node.args
+    given = [*arguments.posonlyargs, *arguments.args][1:]
+    if not (arguments.posonlyargs or arguments.args):
+        return None
+    passed = [*(a.arg for a in given), *(f"{a.arg}={a.arg}" for a in arguments.kwonlyargs)]
+    line = f"return self.model.{name}({', '.join(passed)})"
+    first = (arguments.posonlyargs or arguments.args)[0]
+    first.arg, first.annotation = "self", None
+    return f"def forward({ast.unparse(arguments)}):\n    {line}\n", dict(function.__globals__)
+
+
+def _of_schema(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
+    """The same of a method in a TorchScript archive, by the types that it says."""
+    import typing
+
+    import torch
+
+    arguments = method.schema.arguments[1:]
+    parts = [
+        f"{a.name}: {a.type.annotation_str}" + (f" = {a.default_value!r}" if a.has_default_value()
+        else "")
+        for a in arguments
+    ]  # fmt: skip
+    passed = ", ".join(f"{a.name}={a.name}" for a in arguments)
+    names = {key: getattr(typing, key) for key in ("Optional", "List", "Dict", "Tuple")}
+    text = f"def forward({', '.join(['self', *parts])}):\n    return self.model.{name}({passed})\n"
+    return text, {**names, "Tensor": torch.Tensor, "torch": torch}

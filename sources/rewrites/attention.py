@@ -1,0 +1,79 @@
+"""Attention in plain operators, where a capture cannot take torch's fused one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .rewrite import Module, Rewrite
+from .swapping import swapped
+
+if TYPE_CHECKING:
+    import torch
+
+_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
+
+
+def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(sign in reason for reason in reasons for sign in _SIGNS)
+
+
+@contextmanager
+def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.nn import functional
+
+    with swapped({functional.scaled_dot_product_attention: _plainly}):
+        yield
+
+
+def _plainly(  # noqa: PLR0913, PLR0917 - torch's signature
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001 - an artifact is for inference
+    is_causal: Any = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Softmax of the scaled products, as torch documents it; `is_causal` may be a symbol."""
+    import torch
+
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * factor) @ key.transpose(-2, -1)
+    if is_causal is not False:
+        seen = _causal(query.shape[-2], key.shape[-2], is_causal)
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return torch.softmax(scores, dim=-1) @ value
+
+
+def _causal(queries: int, keys: int, wanted: Any) -> torch.Tensor:
+    """Which keys each query sees; all, where what stood for `is_causal` turns out false."""
+    import torch
+
+    ahead = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
+    if wanted is True:
+        return ahead <= 0
+    if isinstance(wanted, torch.Tensor):
+        return (ahead <= 0) | ~wanted.to(torch.bool)
+    choose: Any = torch.sym_ite
+    seen: torch.Tensor = ahead <= choose(wanted, 0, 1) * keys
+    return seen
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="plain-attention",
+        summary="scaled_dot_product_attention in plain operators",
+        suits=_suits,
+        during=_during,
+    ),
+)

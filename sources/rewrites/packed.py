@@ -1,0 +1,213 @@
+"""Packed sequences as padded ones with a mask: `torch.export` and ONNX have no packed tensors.
+
+Each direction of each layer runs over the padded batch by itself. The forward one is right up to a
+row's length whatever follows; the backward one runs over each row reversed within its length. So
+outputs and final states are those of the packed run, for every length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .rewrite import Module, Rewrite
+from .swapping import attribute, swapped
+
+if TYPE_CHECKING:
+    import torch
+
+_CLOSED = 1e4  # added to a gate: its sigmoid is 0 or 1 exactly, in every float dtype
+
+
+@dataclass
+class _Padded:
+    """Stands in for a PackedSequence: rows (batch, time, features) and how long each is."""
+
+    data: Any
+    lengths: Any
+
+
+def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    from torch import nn
+
+    return any(isinstance(part, nn.LSTM | nn.GRU | nn.RNN) for part in module.modules())
+
+
+@contextmanager
+def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch import nn
+    from torch.nn.utils import rnn
+
+    with ExitStack() as stack:
+        stack.enter_context(
+            swapped({rnn.pack_padded_sequence: _pack, rnn.pad_packed_sequence: _unpack})
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN):
+            stack.enter_context(attribute(kind, "forward", _forward_of(kind)))
+        yield
+
+
+def _pack(
+    input: torch.Tensor,  # noqa: A002 - torch's own names, by which it is called
+    lengths: torch.Tensor | list[int],
+    batch_first: bool = False,
+    enforce_sorted: bool = True,  # noqa: ARG001 - torch's signature
+) -> _Padded:
+    import torch
+
+    data = input if batch_first else input.transpose(0, 1)
+    counts = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
+    return _Padded(data=data, lengths=counts.to(torch.int64))
+
+
+def _unpack(
+    sequence: _Padded,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    data, lengths = sequence.data, sequence.lengths
+    steps = torch.arange(data.shape[1])
+    data = torch.where((steps < lengths[:, None])[:, :, None], data, padding_value)
+    if total_length is None:
+        data = _shortened(data, lengths)
+    else:
+        missing = total_length - data.shape[1]
+        data = torch.nn.functional.pad(data, (0, 0, 0, missing), value=padding_value)
+    return (data if batch_first else data.transpose(0, 1)), lengths
+
+
+def _shortened(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Up to the longest row, as unpacking gives it."""
+    import torch
+
+    longest = lengths.max()
+    if torch._C._get_tracing_state() is not None:
+        return data[:, :longest]  # the tracer follows a tensor, not an int made of it
+    steps: Any = longest.item()  # not int(): torch.export follows what item() gives
+    check: Any = torch._check
+    check(steps >= 1)
+    check(steps <= data.shape[1])
+    return data[:, :steps]
+
+
+def _forward_of(kind: type[Module]) -> Any:
+    usual = vars(kind)["forward"]
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's own name
+        if not isinstance(input, _Padded):
+            return usual(self, input, hx)
+        return _run(self, input, hx)
+
+    return forward
+
+
+def _run(rnn: Any, given: _Padded, hx: Any) -> tuple[_Padded, Any]:
+    """Every layer and direction in turn; the states in torch's order."""
+    import torch
+
+    directions = 1 + rnn.bidirectional
+    each = len(rnn._flat_weights) // (rnn.num_layers * directions)
+    ends: list[tuple[torch.Tensor, ...]] = []
+    data = given.data
+    for layer in range(rnn.num_layers):
+        outs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            weights = rnn._flat_weights[index * each : (index + 1) * each]
+            start = _start(rnn, data, hx, index)
+            turn = _turned(data, given.lengths) if direction else data
+            out, end = _direction(rnn, turn, given.lengths, start, weights)
+            outs.append(_turned(out, given.lengths) if direction else out)
+            ends.append(end)
+        data = torch.cat(outs, dim=2) if rnn.bidirectional else outs[0]
+    states = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+    state = states if rnn.mode == "LSTM" else states[0]
+    return _Padded(data=data, lengths=given.lengths), state
+
+
+def _start(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[torch.Tensor, ...]:
+    """The first state of one layer and direction, (1, batch, size) each."""
+    if hx is not None:
+        given = hx if isinstance(hx, tuple) else (hx,)
+        return tuple(one[index : index + 1] for one in given)
+    sizes = [rnn.proj_size or rnn.hidden_size]
+    if rnn.mode == "LSTM":
+        sizes.append(rnn.hidden_size)
+    return tuple(data.new_zeros(1, data.shape[0], size) for size in sizes)
+
+
+def _turned(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Each row reversed within its length; what is beyond stays where it is."""
+    import torch
+
+    steps = torch.arange(data.shape[1])
+    back = lengths[:, None] - 1 - steps
+    index = torch.where(back >= 0, back, steps)
+    return data.gather(1, index[:, :, None].expand(-1, -1, data.shape[2]))
+
+
+def _direction(
+    rnn: Any,
+    data: torch.Tensor,
+    lengths: torch.Tensor,
+    start: tuple[torch.Tensor, ...],
+    weights: list[torch.Tensor],
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """One layer in one direction over padded rows: outputs, and the state after each row's last."""
+    out = _kernel(rnn, data, start, weights)[0]
+    last = (lengths - 1)[:, None, None].expand(-1, 1, out.shape[2])
+    hidden = out.gather(1, last)[:, 0]
+    if rnn.mode != "LSTM":
+        return out, (hidden,)
+    return out, (hidden, _cell(rnn, data, lengths, start, weights))
+
+
+def _kernel(
+    rnn: Any, data: torch.Tensor, start: tuple[torch.Tensor, ...], weights: list[torch.Tensor]
+) -> Any:
+    import torch
+
+    run = getattr(torch._VF, rnn.mode.lower())
+    state = start if rnn.mode == "LSTM" else start[0]
+    return run(data, state, weights, rnn.bias, 1, 0.0, False, False, True)
+
+
+def _cell(
+    rnn: Any,
+    data: torch.Tensor,
+    lengths: torch.Tensor,
+    start: tuple[torch.Tensor, ...],
+    weights: list[torch.Tensor],
+) -> torch.Tensor:
+    """The cell state after each row's last step; computed for itself, as few models use it.
+
+    One more feature says that a step is beyond the row. It shuts the input gate and opens the
+    forget gate entirely, so that the cell stays what it is.
+    """
+    import torch
+
+    steps = torch.arange(data.shape[1])
+    beyond = (steps >= lengths[:, None])[:, :, None].to(data.dtype)
+    size = rnn.hidden_size
+    gates = torch.cat(
+        [torch.full((size, 1), -_CLOSED), torch.full((size, 1), _CLOSED), torch.zeros(2 * size, 1)]
+    ).to(data.dtype)
+    marked = torch.cat([data * (1 - beyond), beyond], dim=2)
+    wider = [torch.cat([weights[0], gates], dim=1), *weights[1:]]
+    cell: torch.Tensor = _kernel(rnn, marked, start, wider)[2][0]
+    return cell
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="padded-rnn",
+        summary="packed sequences as padded ones with a mask",
+        suits=_suits,
+        during=_during,
+    ),
+)

@@ -1,0 +1,75 @@
+"""`--patch pkg.mod:fn`: the user's own change to the copy that is captured."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import TYPE_CHECKING
+
+from ...core.errors import CheckpointError, UsageError, first_line
+from ..factory import find
+from .twins import checksums
+
+if TYPE_CHECKING:
+    import torch
+
+PATCH = "patch:"  # what the name of such a rewrite begins with
+_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
+    """What `package.module:fn` makes of the copy; a function that returns nothing changed it.
+
+    Raises:
+        UsageError: there is no such function.
+        CheckpointError: it raised, or gave something else than a module.
+    """
+    from torch import nn
+
+    if not _SPEC.fullmatch(spec):
+        raise UsageError(
+            f"--patch {spec!r} is not of the form PKG.MOD:FN", hint="for example --patch nets:fast"
+        )
+    function = find(spec, "--patch")
+    if not callable(function) or isinstance(function, nn.Module):
+        raise UsageError(
+            f"--patch {spec} is a {type(function).__name__}, which is not called with a module",
+            hint="name a function that takes the module, and changes it or returns another",
+        )
+    try:
+        given = function(module)
+    except Exception as error:  # the user's code raises anything
+        raise CheckpointError(
+            f"--patch {spec} raised {type(error).__name__}{_place(error)}: {first_line(error)}",
+            hint="the error is in the patch; call it in Python with your model to see all of it",
+        ) from error
+    if given is not None and not isinstance(given, nn.Module):
+        raise CheckpointError(
+            f"--patch {spec} returned {type(given).__name__}, not a torch.nn.Module",
+            hint="change the module in place and return nothing, or return a module",
+        )
+    return module if given is None else given.eval()
+
+
+def check_untouched(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:
+    """That the weights which the copy shares with the reference are what they were.
+
+    Raises:
+        CheckpointError: a patch wrote into them; the reference is spoilt with it.
+    """
+    now = checksums(reference)
+    changed = [name for name, value in before.items() if now.get(name) != value]
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise CheckpointError(
+            f"{names} writes into weights that the copy shares with the reference: "
+            f"{changed[0]}{more}",
+            hint="give the copy a tensor of its own: module.weight = nn.Parameter(new)",
+        )
+
+
+def _place(error: BaseException) -> str:
+    """` at file:line`, the innermost line that is not an installed package's."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

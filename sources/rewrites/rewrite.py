@@ -1,0 +1,44 @@
+"""What a rewrite is: a known change to a copy of the model, under which it can be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+    Module: TypeAlias = torch.nn.Module
+else:
+    Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
+
+
+def unchanged(module: Module) -> Module:
+    """Nothing is changed in the module itself."""
+    return module
+
+
+def nothing(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - as every `during`
+    """Nothing is changed while the copy runs."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """One known change.
+
+    `summary` is told to the user: `captured with <name>: <summary>`. `suits` says of the module
+    and the reasons of the refusals so far whether it may help. `change` works on the copy, once,
+    and gives what is then captured; `during` holds while the copy is captured, and puts back what
+    it changed outside of it. `alone` says that it is not joined with others: where it does not
+    help by itself, it would only change more than need be.
+    """
+
+    name: str
+    summary: str
+    suits: Callable[[Module, Sequence[str]], bool]
+    change: Callable[[Module], Module] = unchanged
+    during: Callable[[Module], AbstractContextManager[None]] = nothing
+    alone: bool = False

@@ -1,0 +1,179 @@
+"""Recurrences over tokens that transformers writes as Python loops: one scan for any length.
+
+`torch.export` unrolls such a loop and so fixes the length; its `scan` operator does not. A trace
+unrolls it in silence; a scripted function called in it keeps the loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from .rewrite import Module, Rewrite
+from .swapping import attribute
+
+_MODELS = "transformers.models."
+_SELECTIVE = tuple(
+    f"{_MODELS}{name}.modeling_{name}" for name in ("mamba", "falcon_mamba", "jamba")
+)
+_GRIFFIN = f"{_MODELS}recurrent_gemma.modeling_recurrent_gemma"
+_RWKV = f"{_MODELS}rwkv.modeling_rwkv"
+
+
+def _files(module: Module) -> set[str]:
+    return {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
+
+
+def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return bool(_files(module) & {*_SELECTIVE, _GRIFFIN, _RWKV})
+
+
+def _change(module: Module) -> Module:
+    """Mixers take the path on which they call a scan, which their own package would bring."""
+    for part in module.modules():
+        if type(part).__module__ in _SELECTIVE and hasattr(part, "use_mambapy"):
+            vars(part)["use_mambapy"] = True
+    return module
+
+
+@contextmanager
+def _during(module: Module) -> Iterator[None]:
+    known = _files(module)
+    with ExitStack() as stack:
+        if known & set(_SELECTIVE):
+            stack.enter_context(_as_mambapy())
+        for name in known & set(_SELECTIVE):
+            here = sys.modules[name]
+            stack.enter_context(attribute(here, "is_mambapy_available", lambda: True))
+        if _GRIFFIN in known:
+            for kind in vars(sys.modules[_GRIFFIN]).values():
+                if isinstance(kind, type) and "_rnn_scan" in vars(kind):
+                    stack.enter_context(attribute(kind, "_rnn_scan", _griffin))
+        if _RWKV in known:
+            stack.enter_context(attribute(sys.modules[_RWKV], "rwkv_linear_attention_cpu", _rwkv))
+        yield
+
+
+@contextmanager
+def _as_mambapy() -> Iterator[None]:
+    """The scan, under the name by which the mixers import it from a package of its own."""
+    package, inner = ModuleType("mambapy"), ModuleType("mambapy.pscan")
+    vars(inner)["pscan"] = _selective
+    vars(package)["pscan"] = inner
+    before = {name: sys.modules.get(name) for name in ("mambapy", "mambapy.pscan")}
+    sys.modules.update({"mambapy": package, "mambapy.pscan": inner})
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
+
+
+@cache
+def _kept(name: str) -> Any:
+    """A function of loops.py with its loop, as a trace keeps it."""
+    import torch
+
+    from . import loops
+
+    return torch.jit.script(getattr(loops, name))
+
+
+def _selective(gates: Any, inputs: Any) -> Any:
+    """All states of h = gate * h + input, from 0; (batch, time, ...) both."""
+    return _recur(gates, inputs, _zeros(inputs))
+
+
+def _zeros(given: Any) -> Any:
+    """A state for each row, all zeros, of the strides that a step gives it."""
+    import torch
+
+    return torch.zeros_like(given[:, 0], memory_format=torch.contiguous_format)
+
+
+def _recur(gates: Any, inputs: Any, start: Any) -> Any:
+    import torch
+
+    if not torch.compiler.is_exporting():
+        return _kept("recurrence")(gates, inputs, start)
+
+    def step(state: Any, given: Any) -> Any:
+        state = given[0] * state + given[1]
+        return state, state.clone()
+
+    return _scan(step, start, (gates, inputs))[1]
+
+
+def _scan(step: Any, start: Any, given: tuple[Any, ...]) -> Any:
+    """Scan over dim 1: what is carried at the end, and the outputs with time in dim 1."""
+    from torch._higher_order_ops.scan import scan
+
+    first = tuple(one.transpose(0, 1) for one in given)
+    after, outs = scan(step, start, first)
+    return after, outs.transpose(0, 1)
+
+
+def _griffin(  # noqa: PLR0913, PLR0917 - as the method that it stands in for
+    self: Module,  # noqa: ARG001
+    hidden_states: Any,
+    recurrent_gate: Any,
+    reset: Any,
+    recurrent_states: Any,
+    acc_dtype: Any = None,
+) -> Any:
+    import torch
+
+    dtype = acc_dtype or torch.float32
+    inputs = hidden_states.to(dtype)
+    start = _zeros(inputs) if recurrent_states is None else recurrent_states.to(dtype)
+    states = _recur((recurrent_gate * ~reset).to(dtype), inputs, start)
+    return states.to(hidden_states.dtype), states[:, -1]
+
+
+def _rwkv(  # noqa: PLR0913, PLR0917 - as the function that it stands in for
+    time_decay: Any,
+    time_first: Any,
+    key: Any,
+    value: Any,
+    state: Any = None,
+    return_state: bool = False,
+) -> Any:
+    import torch
+
+    decay, now = -torch.exp(time_decay), key.float()
+    nothing = _zeros(now)
+    start = (nothing, nothing.clone(), nothing - 1e38) if state is None else tuple(state)
+    kept = return_state or state is not None
+    if not torch.compiler.is_exporting():
+        out, *after = _kept("weighted_average")(decay, time_first, now, value, *start)
+        return out, after if kept else None
+
+    def step(carried: Any, given: Any) -> Any:
+        top, bottom, peak = carried
+        here, worth = given
+        high = torch.maximum(peak, here + time_first)
+        old, new = torch.exp(peak - high), torch.exp(here + time_first - high)
+        out = (old * top + new * worth) / (old * bottom + new)
+        high = torch.maximum(peak + decay, here)
+        old, new = torch.exp(peak + decay - high), torch.exp(here - high)
+        return (old * top + new * worth, old * bottom + new, high), out
+
+    after, out = _scan(step, start, (now, value))
+    return out.to(value.dtype), list(after) if kept else None
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="scan",
+        summary="the recurrence over tokens as one scan, of any length",
+        suits=_suits,
+        change=_change,
+        during=_during,
+    ),
+)

@@ -1,0 +1,164 @@
+"""What torch.jit cannot follow, and what no artifact needs: hooks, training code, compilation."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType, MethodType
+from typing import Any
+
+from .parts import own_class, replaced
+from .rewrite import Module, Rewrite
+from .swapping import swapped
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_LIBRARIES = ("torch.", "transformers.")  # whose own code torch.jit and torch.export know
+
+
+def _methods(part: Module) -> Iterator[FunctionType]:
+    """The methods of the user's classes that a module has."""
+    for kind in type(part).__mro__:
+        if not kind.__module__.startswith(_LIBRARIES):
+            yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
+
+
+def _observes(hook: object) -> bool:
+    """Whether a hook is a function of which every way out gives None: it changes no output."""
+    function = hook.__func__ if isinstance(hook, MethodType) else hook
+    if not isinstance(function, FunctionType):
+        return False
+    code = list(dis.get_instructions(function))
+    ends = [index for index, one in enumerate(code) if one.opname == "RETURN_VALUE"]
+    constant = [one for one in code if one.opname == "RETURN_CONST"]
+    return all(one.argval is None for one in constant) and all(
+        code[index - 1].opname == "LOAD_CONST" and code[index - 1].argval is None for index in ends
+    )
+
+
+def _has_observers(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return any(
+        _observes(hook)
+        for part in module.modules()
+        for kind in _HOOKS
+        for hook in getattr(part, kind).values()
+    )
+
+
+def _without_observers(module: Module) -> Module:
+    for part in module.modules():
+        for kind in _HOOKS:
+            hooks = getattr(part, kind)
+            for key in [key for key, hook in hooks.items() if _observes(hook)]:
+                del hooks[key]
+    return module
+
+
+def _mentions_training(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return any(_branches_on_training(part) for part in module.modules())
+
+
+def _branches_on_training(part: Module) -> bool:
+    """Whether a method of the user's class reads `self.training`."""
+    return any("training" in method.__code__.co_names for method in _methods(part))
+
+
+def _in_eval_for_good(module: Module) -> Module:
+    """`training` as a constant: torch.jit.script leaves out what is under `if self.training`."""
+    for part in module.modules():
+        if not part.training and _branches_on_training(part):
+            constants = [*getattr(part, "__constants__", ()), "training"]
+            own_class(part, {"__constants__": constants})
+    return module
+
+
+def _is_compiled(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return any(
+        hasattr(part, "_orig_mod") or part._compiled_call_impl is not None or _compiled_of(part)
+        for part in module.modules()
+    )
+
+
+def _compiled_of(part: Module) -> dict[str, Callable[..., Any]]:
+    """The functions behind the methods that torch.compile has taken over, by name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for kind in reversed(type(part).__mro__):
+        for name, member in vars(kind).items():
+            inner = getattr(member, "_torchdynamo_orig_callable", None)
+            if callable(inner) and isinstance(member, FunctionType):
+                found[name] = inner
+    return found
+
+
+def _uncompiled(module: Module) -> Module:
+    def inner(part: Any) -> Module:
+        while hasattr(part, "_orig_mod"):
+            part = part._orig_mod
+        found: Module = part
+        return found
+
+    module = replaced(module, inner)
+    for part in module.modules():
+        vars(part).pop("_compiled_call_impl", None)
+        taken = _compiled_of(part)
+        if taken:
+            own_class(part, taken)
+    return module
+
+
+def _says_checkpoint(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return any(
+        "checkpoint" in method.__code__.co_names
+        for part in module.modules()
+        for method in _methods(part)
+    )
+
+
+@contextmanager
+def _without_checkpoints(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.utils.checkpoint import checkpoint
+
+    with swapped({checkpoint: _directly}):
+        yield
+
+
+def _directly(  # noqa: PLR0913 - torch's signature
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,  # noqa: ARG001
+    context_fn: object = None,  # noqa: ARG001
+    determinism_check: str = "",  # noqa: ARG001
+    debug: bool = False,  # noqa: ARG001
+    early_stop: bool = True,  # noqa: ARG001
+    preserve_rng_state: bool = True,  # noqa: ARG001
+    **kwargs: Any,
+) -> Any:
+    return function(*args, **kwargs)
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="no-observers",
+        summary="forward hooks that only observe removed",
+        suits=_has_observers,
+        change=_without_observers,
+    ),
+    Rewrite(
+        name="no-training-code",
+        summary="the code under `if self.training` left out",
+        suits=_mentions_training,
+        change=_in_eval_for_good,
+    ),
+    Rewrite(
+        name="not-compiled",
+        summary="the modules behind torch.compile",
+        suits=_is_compiled,
+        change=_uncompiled,
+    ),
+    Rewrite(
+        name="no-checkpointing",
+        summary="activation checkpoints called directly",
+        suits=_says_checkpoint,
+        during=_without_checkpoints,
+    ),
+)

@@ -1,0 +1,44 @@
+"""Functions of a library exchanged for the time of a capture, under every name they go by."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def swapped(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
+    """Have every loaded module that knows a function by any name know its replacement instead.
+
+    `from torch.utils.checkpoint import checkpoint` in the user's file is a name of its own: setting
+    the one in torch would not reach it. All are put back, whatever happens in between.
+    """
+    wanted = {id(function): new for function, new in replacements.items()}
+    ours = {id(new.__globals__) for new in replacements.values() if hasattr(new, "__globals__")}
+    done: list[tuple[dict[str, Any], str, object]] = []
+    try:
+        for module in list(sys.modules.values()):
+            names: object = getattr(module, "__dict__", None)
+            if not isinstance(names, dict) or id(names) in ours:
+                continue
+            for name, value in list(names.items()):
+                if id(value) in wanted:
+                    done.append((names, name, value))
+                    names[name] = wanted[id(value)]
+        yield
+    finally:
+        for names, name, value in done:
+            names[name] = value
+
+
+@contextmanager
+def attribute(owner: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute of a library's class or module, and put the old one back."""
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,0 +1,160 @@
+"""The table of rewrites, and the copy of the model that they are made on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from ...core.errors import CheckpointError, ConversionError, first_line
+from ...core.names import unknown
+from ..eager import Eager
+from . import attention, baking, packed, scanning, scripts, transformers_models
+from .patching import PATCH, check_untouched, patched
+from .rewrite import Module, Rewrite
+from .swapping import attribute
+from .twins import checksums, twin
+
+if TYPE_CHECKING:
+    from ...core.contract import Feed
+
+TABLE: tuple[Rewrite, ...] = (
+    *packed.REWRITES,
+    *scripts.REWRITES,
+    *baking.REWRITES,
+    *scanning.REWRITES,
+    *transformers_models.REWRITES,
+    *attention.REWRITES,
+)
+
+# Copies are kept as long as their eager model: each step of a run enters them, twice at times.
+_COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDictionary()
+
+
+@contextmanager
+def rewritten(
+    eager: Eager, names: Sequence[str], *, example: Feed | None = None
+) -> Iterator[Eager]:
+    """A copy of `eager` with the rewrites of these names, in order; without names, itself.
+
+    What must hold while code runs holds inside the `with` alone, and is put back in all cases.
+
+    Args:
+        eager: the reference, which stays as it is.
+        names: rewrites of the table, and `patch:pkg.mod:fn` for the user's own.
+        example: a feed on which the copy is to give the outputs that eager gives, by name.
+
+    Raises:
+        UsageError: there is no such rewrite or patch.
+        CheckpointError: a patch raised, gave no module, wrote into the reference's weights, or its
+            model gives other outputs.
+        ConversionError: the module cannot be copied, or a rewrite does not suit it after all.
+    """
+    if not names:
+        yield eager
+        return
+    key = tuple(names)
+    outputs = () if example is None else eager.names(example)
+    with _untouched(eager, key), ExitStack() as stack:
+        copied = _copy(eager, key)
+        stack.enter_context(_own_script_types())
+        for name in key:
+            if not name.startswith(PATCH):
+                stack.enter_context(_named(name).during(copied.module))
+        if example is not None:
+            _check_outputs(copied, outputs, example, key)
+        yield copied
+
+
+def suited(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Sets of rewrites worth trying after what was refused for these reasons, the best first.
+
+    Each that suits by itself, so that no more is changed than need be; then those together that
+    may be joined.
+    """
+    import torch
+
+    if isinstance(eager.module, torch.jit.ScriptModule):
+        return ()
+    found = [rewrite for rewrite in TABLE if rewrite.suits(eager.module, reasons)]
+    joined = tuple(rewrite.name for rewrite in found if not rewrite.alone)
+    return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
+
+
+def told(name: str) -> str:
+    """What is said to the user of a rewrite, after `captured with`."""
+    if name.startswith(PATCH):
+        return f"--patch {name.removeprefix(PATCH)}"
+    return f"{name}: {_named(name).summary}"
+
+
+def _named(name: str) -> Rewrite:
+    found = next((one for one in TABLE if one.name == name), None)
+    if found is None:
+        raise unknown("rewrite", name, [one.name for one in TABLE])
+    return found
+
+
+def _copy(eager: Eager, names: tuple[str, ...]) -> Eager:
+    """The copy with these rewrites; made once."""
+    copies = _COPIES.setdefault(eager, {})
+    if names not in copies:
+        module = twin(eager.module)
+        for name in names:
+            if name.startswith(PATCH):
+                module = patched(module, name.removeprefix(PATCH))
+            else:
+                module = _changed(module, _named(name))
+        copies[names] = eager.on(module)
+    return copies[names]
+
+
+def _changed(module: Module, rewrite: Rewrite) -> Module:
+    try:
+        return rewrite.change(module)
+    except Exception as error:  # it works on the insides of the user's module
+        raise ConversionError(
+            f"the rewrite {rewrite.name} does not suit this model: {first_line(error)}",
+            hint="change the copy yourself with --patch PKG.MOD:FN",
+        ) from error
+
+
+@contextmanager
+def _untouched(eager: Eager, names: Sequence[str]) -> Iterator[None]:
+    """Look that patches leave the reference's weights alone, when applied and when run."""
+    patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
+    before = checksums(eager.module) if patches else {}
+    try:
+        yield
+    finally:
+        if patches:
+            check_untouched(eager.module, before, f"--patch {', '.join(patches)}")
+
+
+@contextmanager
+def _own_script_types() -> Iterator[None]:
+    """TorchScript types of our own: torch would take the copy's class for the reference's."""
+    from torch.jit import _recursive
+
+    with attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
+        yield
+
+
+def _check_outputs(
+    copied: Eager, outputs: Sequence[str], example: Feed, names: Sequence[str]
+) -> None:
+    """That the copy gives the outputs of the reference, by name."""
+    patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
+    what = f"--patch {', '.join(patches)}" if patches else f"the rewrite {', '.join(names)}"
+    kind = CheckpointError if patches else ConversionError
+    hint = "return from forward what the model returns, in the same places"
+    try:
+        given = copied.names(example)
+    except CheckpointError as error:
+        raise kind(f"with {what}, {error.message}", hint=hint) from error
+    if tuple(given) != tuple(outputs):
+        raise kind(
+            f"with {what} the model gives {', '.join(given)} instead of {', '.join(outputs)}",
+            hint=hint,
+        )

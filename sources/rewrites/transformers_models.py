@@ -1,0 +1,85 @@
+"""What transformers itself changes in its models before it exports them, and its own settings."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from ...core.errors import MissingError
+from .rewrite import Module, Rewrite
+
+_EXPORTERS = "transformers.exporters"
+
+
+def _models(module: Module) -> list[Any]:  # PreTrainedModel, which need not be installed
+    """The transformers models in a module: itself, or those that a user's own model holds."""
+    return [part for part in module.modules() if hasattr(part, "set_attn_implementation")]
+
+
+def _has_sdpa(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(one.config._attn_implementation == "sdpa" for one in _models(module))
+
+
+def _attending_eagerly(module: Module) -> Module:
+    for one in _models(module):
+        one.set_attn_implementation("eager")
+    return module
+
+
+def _has_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return any(
+        one._can_set_experts_implementation()
+        and "grouped_mm" in str(one.get_experts_implementation())
+        for one in _models(module)
+        if hasattr(one, "get_experts_implementation")
+    )
+
+
+def _batched_experts(module: Module) -> Module:
+    for one in _models(module):
+        if one._can_set_experts_implementation():
+            one.set_experts_implementation("batched_mm")
+    return module
+
+
+def _has_patches(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+    return bool(_models(module)) and find_spec(_EXPORTERS) is not None
+
+
+@contextmanager
+def _patched(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    try:
+        importlib.import_module(f"{_EXPORTERS}.exporter_dynamo")  # registers them
+        apply: Any = importlib.import_module(f"{_EXPORTERS}.utils").apply_patches
+    except (ImportError, AttributeError) as error:
+        raise MissingError(
+            "this transformers has no patches for torch.export", hint="pip install -U transformers"
+        ) from error
+    with apply("dynamo"):
+        yield
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="batched-experts",
+        summary="experts_implementation='batched_mm' in place of the grouped kernel",
+        suits=_has_experts,
+        change=_batched_experts,
+    ),
+    Rewrite(
+        name="eager-attention",
+        summary="attn_implementation='eager' in place of sdpa",
+        suits=_has_sdpa,
+        change=_attending_eagerly,
+        alone=True,
+    ),
+    Rewrite(
+        name="transformers-patches",
+        summary="transformers' own patches for torch.export",
+        suits=_has_patches,
+        during=_patched,
+    ),
+)

@@ -1,0 +1,83 @@
+"""The page of costs says what was measured, and a limit that does not hold is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelc.benchmarks.cost import cost_of
+from modelc.benchmarks.cost_page import missed, page
+from modelc.benchmarks.cost_steps import Disk
+
+
+def _cost(seconds: float) -> dict[str, float]:
+    return {"wall": seconds, "cpu": seconds, "peak": 1e9}
+
+
+def results(*, whole: float = 2.0, together: float = 6.0, deep: float = 80.0) -> dict[str, Any]:
+    """Of a model of 100 bytes, three formats of 4 s each, and depths 6 and 48 from 10 s."""
+    step = {"step": "convert onnx", "seconds": 1.0, "VmHWM": 150, "RssAnon": 20, "RssFile": 100}
+    alone = {name: _cost(4.0) for name in ("torchscript", "onnx", "openvino")}
+    return {
+        "memory": {
+            "weights": 100,
+            "steps": [step],
+            "end": {"VmHWM": 100 * whole, "disk": 101},
+        },
+        "targets": {**alone, "torchscript+onnx+openvino": _cost(together)},
+        "depth": {
+            "6x64": {"plain": _cost(10.0), "modelc": _cost(10.0)},
+            "48x64": {"plain": _cost(40.0), "modelc": _cost(deep)},
+        },
+    }
+
+
+def test_what_is_within_its_limits_is_not_told() -> None:
+    assert missed(results()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"whole": 2.3}, "with validation, in weights is 2.30, the limit 2.20"),
+        ({"together": 9.0}, "three runs is 0.75, the limit 0.70"),
+        ({"deep": 200.0}, "exponent is 1.44, the limit 1.00"),
+    ],
+)
+def test_what_is_beyond_is_told(changed: dict[str, float], told: str) -> None:
+    (line,) = missed(results(**changed))
+    assert told in line
+
+
+def test_the_page_has_every_figure() -> None:
+    text = page(results())
+    assert "| convert onnx | 1.0 | 1.50 | 0.20 | 1.00 |" in text
+    assert "Written at 1.50 times the weights, proven at 2.00; on disk at most 1.01 times" in text
+    assert "0.50 of the wall time, 0.50 of the cpu time" in text
+    assert "| 48x64 | modelc | 80.0 | 80.0 | 1000 | 2.00 |" in text
+    assert "modelc: CPU time grows as layers^1.00" in text
+
+
+def test_a_process_is_measured_as_the_kernel_saw_it() -> None:
+    code = "import time; block = b'x' * 300_000_000; time.sleep(0.2)"
+    found = cost_of([sys.executable, "-c", code])
+    assert found.wall > 0.2
+    assert found.peak > 300_000_000  # of a child of a large process, that process counts too
+
+
+def test_a_process_that_fails_stops_the_benchmark() -> None:
+    with pytest.raises(SystemExit, match="exited 3"):
+        cost_of([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_a_file_that_came_and_went_counts(tmp_path: Path) -> None:
+    code = "import sys, time; open(sys.argv[1], 'wb').write(bytes(10**7)); time.sleep(0.5)"
+    path = tmp_path / "gone"
+    with Disk(tmp_path) as disk:
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+        path.unlink()
+    assert 10**7 <= disk.peak < 2 * 10**7

@@ -1,0 +1,154 @@
+"""The independent check of benchmarks/coverage.py catches what it is there to catch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.benchmarks.coverage_check import (
+    Truth,
+    call,
+    differs,
+    disagreement,
+    name_outputs,
+    truth,
+)
+from modelc.benchmarks.coverage_feeds import Arrays
+
+RNG = np.random.default_rng(3)
+LOGITS = RNG.standard_normal((3, 4)).astype(np.float32)
+IDS = np.arange(6, dtype=np.int64)
+EAGER: Arrays = {"logits": LOGITS, "ids": IDS}
+HOLED = np.where(np.arange(12).reshape(3, 4) == 0, np.float32(np.nan), LOGITS)
+WANTED = Truth(feeds=[{"x": np.ones((2, 3), np.float32)}] * 2, outputs=[EAGER, EAGER])
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({**EAGER, "logits": LOGITS + np.float32(0.02)}, "logits: off by 0.02 of"),
+        ({**EAGER, "logits": LOGITS[:2]}, "logits: shape [2, 4]"),
+        ({**EAGER, "logits": LOGITS.T}, "logits: shape [4, 3]"),
+        ({**EAGER, "logits": LOGITS.astype(np.float64)}, "logits: dtype float64"),
+        ({**EAGER, "logits": HOLED}, "logits: off by"),
+        ({**EAGER, "logits": np.full_like(LOGITS, np.nan)}, "logits: NaN where"),
+        ({**EAGER, "ids": IDS + (IDS == 5)}, "ids: 1 of 6 int64 values"),
+        ({"logits": LOGITS}, "no output ids among logits"),
+    ],
+)
+def test_a_fault_is_told(found: Arrays, said: str) -> None:
+    assert said in differs(EAGER, found)
+
+
+def test_roundoff_is_no_fault() -> None:
+    found: Arrays = {**EAGER, "logits": LOGITS * np.float32(1 + 1e-5)}
+    assert differs(EAGER, found) == ""
+
+
+def test_fill_does_not_hide_what_the_others_are_off_by() -> None:
+    masked = np.array([np.finfo(np.float32).min, 1.0, 2.0], np.float32)
+    assert "off by 0.5 of 2" in differs({"y": masked}, {"y": masked + np.float32(0.5)})
+
+
+def test_nan_where_eager_has_it_is_no_fault() -> None:
+    holed = np.array([np.nan, np.inf, 1.0], np.float32)
+    assert differs({"y": holed}, {"y": holed.copy()}) == ""
+
+
+def test_other_values_are_silent_and_a_refused_feed_is_not() -> None:
+    def refuse(_: Arrays) -> Arrays:
+        raise RuntimeError("size 2 is not 3")
+
+    loud = disagreement(refuse, WANTED)
+    quiet = disagreement(lambda _: {**EAGER, "ids": IDS[::-1]}, WANTED)
+    assert "at x[2,3]: refuses the feed: RuntimeError: size 2 is not 3 (2 of 2" in loud.said
+    assert (loud.silent, quiet.silent) == (False, True)
+
+
+def test_what_is_right_is_not_told() -> None:
+    assert disagreement(lambda _: dict(EAGER), WANTED).said == ""
+
+
+class Pair(NamedTuple):
+    """Two of a kind."""
+
+    left: Tensor
+    right: Tensor | None
+
+
+@dataclass
+class Boxes:
+    """As a detector returns it."""
+
+    boxes: list[Tensor]
+    label: str
+
+
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        (ONE, ["output"]),
+        ((ONE, (ONE, ONE)), ["output.0", "output.1.0", "output.1.1"]),
+        ({"logits": ONE, "states": (ONE, None)}, ["logits", "states.0"]),
+        (Pair(ONE, None), ["left"]),
+        (Boxes([ONE], "cat"), ["boxes.0"]),
+        ({"x": ONE}, ["x_out"]),
+    ],
+)
+def test_outputs_have_their_documented_names(value: object, names: list[str]) -> None:
+    assert list(name_outputs(value, taken=["x"])[0]) == names
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    assert name_outputs(Boxes([ONE], "cat"), taken=[])[1] == ("label (str)",)
+
+
+class Nested(nn.Module):
+    """Takes a pair and a dict."""
+
+    def forward(self, pair: tuple[Tensor, Tensor], more: dict[str, Tensor]) -> Tensor:
+        """Subtract, so that an order shows."""
+        return pair[0] - pair[1] + more["bias"]
+
+
+def test_dotted_names_are_nested() -> None:
+    given = {"pair.0": ONE * 5, "pair.1": ONE * 2, "more.bias": ONE * 10}
+    assert call(Nested(), given) == 13
+
+
+def test_names_that_forward_does_not_have_go_by_order() -> None:
+    assert call(nn.Bilinear(2, 3, 1), {"a": torch.ones(1, 2), "b": torch.ones(1, 3)}) is not None
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One more at each call."""
+        self.calls += 1
+        return x + self.calls
+
+
+def test_eagers_state_moves_on_with_the_feeds() -> None:
+    feed: Arrays = {"x": np.zeros(1, np.float32)}
+    found = truth(Counting(), [feed, feed])
+    assert [float(outputs["output"][0]) for outputs in found.outputs] == [1, 2]
+
+
+def test_a_feed_that_eager_does_not_take_is_left_out_and_told() -> None:
+    feeds: list[Arrays] = [{"x": np.ones((1, size), np.float32)} for size in (2, 3)]
+    found = truth(nn.Linear(3, 1), feeds)
+    assert (len(found.feeds), len(found.refused)) == (1, 1)

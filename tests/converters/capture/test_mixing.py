@@ -1,0 +1,119 @@
+"""Submodules with branches on data are scripted, the rest is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters.capture.causes import RefusedError, is_needless
+from modelc.converters.capture.mixing import mixed
+from modelc.converters.capture.tracing import traced
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+
+JobOf = Callable[..., Job]
+SPEC = "x:float32[batch=1..4,3]"
+UP, DOWN = torch.ones(2, 3), -torch.ones(2, 3)
+
+
+class Gate(nn.Module):
+    """Two ways on data."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.mean() > 0):
+            return x + 1
+        return x - 1
+
+
+class Fork(nn.Module):
+    """Two ways on data, in a form that TorchScript does not take."""
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return xs[0] * 2 if bool(xs[0].mean() > 0) else xs[0] * 3
+
+
+class Holder(nn.Module):
+    """Not for TorchScript itself; what it holds may be."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        (x,) = xs
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class Sized(nn.Module):
+    """A branch on sizes alone, which a tracer warns of as well; TorchScript does not take it."""
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return xs[0] + 1 if xs[0].shape[0] > 0 else xs[0]
+
+
+def mixed_of(job_of: JobOf, module: nn.Module) -> Job:
+    return job_of(module, SPEC, capture=Capture.MIXED)
+
+
+def test_a_scripted_submodule_keeps_its_branch(job_of: JobOf) -> None:
+    module = Holder(nn.Linear(3, 3), Gate())
+    made = mixed(mixed_of(job_of, module))
+    for feed in (UP, DOWN):
+        assert torch.equal(made.module(feed)[0], module(feed))
+    assert made.frozen == ()
+
+
+def test_the_smallest_submodule_is_scripted_and_named(job_of: JobOf) -> None:
+    made = mixed(mixed_of(job_of, Holder(nn.Linear(3, 3), Holder(Gate(), nn.ReLU()))))
+    assert made.notes == ("scripted: parts.1.parts.0; the rest is traced",)
+
+
+def test_a_module_used_twice_is_replaced_in_both_places(job_of: JobOf) -> None:
+    gate = Gate()
+    module = Holder(gate, nn.ReLU(), gate)
+    made = mixed(mixed_of(job_of, module))
+    assert made.frozen == ()
+    for feed in (UP, DOWN):
+        assert torch.equal(made.module(feed)[0], module(feed))
+
+
+def test_what_will_not_script_stays_frozen_beside_what_will(job_of: JobOf) -> None:
+    job = mixed_of(job_of, Holder(Fork(), Gate()))
+    made = mixed(job)
+    assert made.notes == ("scripted: parts.1; the rest is traced",)
+    assert [Path(branch.file) for branch in made.frozen] == [Path(__file__)]
+    assert len(traced(job).frozen) == 2
+
+
+def test_where_none_will_script_each_is_told_with_its_reason(job_of: JobOf) -> None:
+    with pytest.raises(RefusedError, match=r"parts\.0: torch\.jit\.script refused") as caught:
+        mixed(mixed_of(job_of, Holder(Fork())))
+    assert "Holder: torch.jit.script refused" in caught.value.message
+    assert not is_needless(caught.value)
+
+
+def test_a_model_without_branches_on_data_is_left_to_the_trace(job_of: JobOf) -> None:
+    with pytest.raises(RefusedError) as caught:
+        mixed(mixed_of(job_of, Holder(nn.Linear(3, 3), Sized())))
+    assert is_needless(caught.value)
+
+
+def test_the_users_module_is_as_it_was(job_of: JobOf) -> None:
+    module = Holder(nn.Linear(3, 3), Gate())
+    before = list(module.parts)
+    mixed(mixed_of(job_of, module))
+    assert list(module.parts) == before
+    assert type(module.parts[1]) is Gate
+
+
+def test_the_trace_that_it_needs_is_kept_for_the_other_captures(job_of: JobOf) -> None:
+    job = replace(mixed_of(job_of, Holder(Gate())), programs={})
+    mixed(job)
+    assert list(job.programs) == ["trace"]

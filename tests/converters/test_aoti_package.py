@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters import aoti_compiling, aoti_package, exported_program
+from modelc.converters.registry import target_of
+from modelc.core.archive_guard import refuse_code
+from modelc.core.contract import Job, Native, Runner
+from modelc.core.errors import CheckpointError, ConversionError, RunnerError
+
+JobOf = Callable[..., Job]
+MARK = np.float32(1234.5678)
+needs_it = [pytest.mark.slow, pytest.mark.needs("aoti")]
+TRUSTED = {"trust_engine": "true"}
+
+
+class Sums(nn.Module):
+    """Two inputs that share a dim, and sums that a fast-math compiler would take otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = torch.nn.functional.gelu(self.layer(x)).softmax(-1)
+        kept = (h + 1e8) - 1e8  # zero but for what rounding leaves; reassociated it would be h
+        return torch.where(torch.isnan(y), h, kept + h * y)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A conversion of `Sums`, made once; its example is known by its mark."""
+    from modelc.core.call import bind, parameters_of
+    from modelc.core.capture import Capture
+    from modelc.core.grammar import parse_input
+    from modelc.core.precision import Precision
+    from modelc.core.signature import resolve
+    from modelc.sources.eager import Eager
+
+    torch.manual_seed(0)
+    module = Sums().eval()
+    texts = ("x:float32[batch=1..4,3]", "y:float32[batch=1..4,4]")
+    signature = resolve([parse_input(text) for text in texts], {}).with_outputs(["output"])
+    made = Job(
+        signature=signature,
+        precision=Precision.FP32,
+        folder=tmp_path_factory.mktemp("aoti"),
+        stem="model",
+        example={"x": np.full((2, 3), MARK, np.float32), "y": np.full((2, 4), MARK, np.float32)},
+        model=Eager(module, ("x", "y"), bind(("x", "y"), parameters_of(module.forward))),
+        capture=Capture.EXPORT,
+        metadata={"checkpoint": "abc"},
+    )
+    aoti_package.convert(made)
+    return made
+
+
+@pytest.fixture
+def path(job: Job) -> Path:
+    return job.folder / "model.aoti.pt2"
+
+
+@pytest.fixture
+def runner(job: Job, path: Path) -> Runner:
+    return aoti_package.open_runner(path, "cpu", job.signature)
+
+
+def feed(batch: int, other: int | None = None) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(batch)
+    return {
+        "x": generator.standard_normal((batch, 3)).astype(np.float32),
+        "y": generator.standard_normal((batch if other is None else other, 4)).astype(np.float32),
+    }
+
+
+class TestPackage:
+    """What needs a compiled package; compiling takes half a minute."""
+
+    pytestmark = needs_it
+
+    @pytest.mark.parametrize("batch", [1, 3, 4])
+    def test_it_computes_what_eager_does_without_fast_math(
+        self, job: Job, runner: Runner, batch: int
+    ) -> None:
+        assert job.model is not None
+        given = feed(batch)
+        given["y"][0, 0] = np.nan
+        with torch.no_grad():
+            eager = job.model.module(*(torch.tensor(given[name]) for name in "xy")).numpy()
+        found = runner.run(given)["output"]
+        assert np.isfinite(found).all()
+        assert np.abs(found - eager).max() < 1e-6
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (feed(5), "outside 1..4"),
+            (feed(2, 3), "dim batch is 2, and 3 in y"),
+            ({**feed(2), "x": np.zeros((2, 3), np.float64)}, "x is float64"),
+            ({**feed(2), "x": np.zeros((2, 5), np.float32)}, "dim 1 of x is 5, not 3"),
+        ],
+    )
+    def test_what_is_outside_the_signature_is_refused(
+        self, runner: Runner, wrong: dict[str, object], said: str
+    ) -> None:
+        with pytest.raises(RunnerError, match=said):
+            runner.run(wrong)  # type: ignore[arg-type]
+
+    def test_the_library_itself_refuses_where_it_is_told_to_check(self, path: Path) -> None:
+        code = (
+            "import sys, torch; p = torch._inductor.aoti_load_package(sys.argv[1])\n"
+            "p(torch.ones(1, 3), torch.ones(1, 4)); p(torch.ones(4, 3), torch.ones(4, 4))\n"
+            "p(torch.ones(5, 3), torch.ones(5, 4))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", "import torch._inductor; " + code, str(path)],
+            env={**os.environ, "AOTI_RUNTIME_CHECK_INPUTS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert "too large" in done.stderr
+        assert "too small" not in done.stderr
+
+    def test_a_strangers_package_is_not_opened(self, job: Job, path: Path, tmp_path: Path) -> None:
+        strange = tmp_path / "strange.aoti.pt2"
+        with zipfile.ZipFile(path) as ours, zipfile.ZipFile(strange, "w") as theirs:
+            for name in ours.namelist():
+                theirs.writestr(name, ours.read(name))
+            theirs.writestr("model.aoti/extra/more", "another digest")
+        with pytest.raises(RunnerError, match="machine code, which runs when it is opened"):
+            aoti_package.open_runner(strange, "cpu", job.signature)
+        assert aoti_package.inspect(strange).metadata["checkpoint"] == "abc"
+        with aoti_package.open_runner(strange, "cpu", job.signature, TRUSTED) as runner:
+            assert runner.run(feed(2))["output"].shape == (2, 4)
+
+    def test_it_is_a_checkpoint_only_for_who_allows_code(self, path: Path) -> None:
+        with pytest.raises(CheckpointError, match="is a compiled library"):
+            refuse_code(path)
+
+    def test_its_content_tells_it_from_a_program(self, path: Path, tmp_path: Path) -> None:
+        renamed = tmp_path / "model.pt2"
+        renamed.write_bytes(path.read_bytes())
+        assert target_of(renamed) is aoti_package
+        assert not exported_program.claims(renamed)
+
+    def test_it_ships_neither_the_users_data_nor_sources(self, path: Path) -> None:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            members = [archive.read(name) for name in names]
+        assert not any(name.endswith((".cpp", ".h", ".o")) for name in names)
+        assert not any(MARK.tobytes() in member for member in members)
+
+    def test_nothing_stays_behind_in_the_folder(self, job: Job) -> None:
+        assert [path.name for path in job.folder.iterdir()] == ["model.aoti.pt2"]
+
+    def test_inspect_shows_the_users_dims(self, path: Path) -> None:
+        found = aoti_package.inspect(path)
+        assert [info.dims for info in found.inputs] == [("batch", "3"), ("batch", "4")]
+        assert [info.dims for info in found.outputs] == [("batch", "4")]
+        assert found.facts["ranges"] == "batch=1..4"
+
+
+def test_it_says_that_it_is_native_code() -> None:
+    assert isinstance(aoti_package, Native)
+    assert not isinstance(exported_program, Native)
+
+
+def test_a_compiler_without_headers_is_named(tmp_path: Path) -> None:
+    fake = tmp_path / "g++"
+    fake.write_text("#!/bin/sh\necho 'fatal error: omp.h: No such file or directory' >&2\nexit 1\n")
+    fake.chmod(0o700)
+    assert "omp.h" in aoti_compiling.lacking_headers(str(fake))
+    assert "does not run" in aoti_compiling.lacking_headers(str(tmp_path / "absent"))
+
+
+@pytest.mark.needs("aoti")
+def test_headers_that_are_here_are_found() -> None:
+    assert aoti_compiling.lacking_headers(aoti_compiling.compiler()) == ""
+
+
+@pytest.mark.needs("aoti")
+def test_a_compiling_process_that_fails_is_a_conversion_error(tmp_path: Path) -> None:
+    program = torch.export.export(nn.Linear(3, 2), (torch.ones(2, 3),))
+    place = tmp_path / "place"
+    place.mkdir()
+    code = "import sys; print('first'); print('x.cpp:1: error: no', file=sys.stderr); sys.exit(1)"
+    with pytest.raises(ConversionError, match=r"x\.cpp:1: error: no"):
+        aoti_compiling.compile_package(program, place, command=(sys.executable, "-c", code))
+
+
+@pytest.mark.needs("aoti")
+def test_a_compiling_process_that_crashes_is_named(tmp_path: Path) -> None:
+    program = torch.export.export(nn.Linear(3, 2), (torch.ones(2, 3),))
+    place = tmp_path / "place"
+    place.mkdir()
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    with pytest.raises(ConversionError, match="crashed with SIGSEGV"):
+        aoti_compiling.compile_package(program, place, command=(sys.executable, "-c", code))
+
+
+def test_a_program_is_no_package(job_of: JobOf) -> None:
+    job = replace(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]"))
+    exported_program.convert(job)
+    assert not aoti_package.claims(job.folder / "model.pt2")
+    assert exported_program.claims(job.folder / "model.pt2")
+
+
+def test_a_record_that_cannot_be_read_is_a_runner_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.aoti.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/data/aotinductor/model/x.so", "")
+        archive.writestr("m/extra/modelc.json", "{")
+    with pytest.raises(RunnerError):
+        aoti_package.inspect(path)
+
+
+def test_a_package_of_others_is_inspected_as_far_as_it_tells(tmp_path: Path) -> None:
+    path = tmp_path / "model.aoti.pt2"
+    platform = {"AOTI_PLATFORM": "linux", "AOTI_MACHINE": "aarch64"}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/data/aotinductor/model/x.wrapper.so", "1234")
+        archive.writestr("m/data/aotinductor/model/x.wrapper_metadata.json", json.dumps(platform))
+    found = aoti_package.inspect(path)
+    assert found.facts["compiled for"] == "linux aarch64"
+    assert found.inputs == ()

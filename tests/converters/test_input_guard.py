@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modelc.converters.input_guard import refuse_misfits
+from modelc.core.contract import Feed
+from modelc.core.errors import RunnerError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+
+SPECS = resolve(
+    [
+        parse_input("x:float32[batch=1..4,h=8*k,3]"),
+        parse_input("ids:int64[batch,k=1..5]"),
+        parse_input("free:float32[any]"),
+    ],
+    {},
+).inputs
+
+
+def feed(batch: int = 2, height: int = 16, k: int = 2, *, ids: int | None = None) -> Feed:
+    return {
+        "x": np.zeros((batch, height, 3), np.float32),
+        "ids": np.zeros((batch if ids is None else ids, k), np.int64),
+        "free": np.zeros(100_000, np.float32),
+    }
+
+
+@pytest.mark.parametrize("good", [feed(), feed(1), feed(4, 40, 5)])
+def test_what_fits_is_taken(good: Feed) -> None:
+    refuse_misfits(good, SPECS)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (feed(5), "dim batch of x is 5, outside 1..4"),
+        (feed(0), "dim batch of x is 0, outside 1..4"),
+        (feed(2, 48, 6), "outside"),
+        (feed(2, 20, 2), "dim h is 20, not 8*k"),
+        (feed(2, 24, 2), "dim h is 24, not 8*k"),
+        (feed(2, ids=3), "dim batch is 2, and 3 in ids"),
+        ({**feed(), "free": np.zeros(0, np.float32)}, "dim any of free is 0"),
+        ({**feed(), "free": np.zeros(3, np.float64)}, "free is float64, not float32"),
+        ({**feed(), "ids": np.zeros(2, np.int64)}, "ids has 1 dims (2,), not 2"),
+        ({**feed(), "x": np.zeros((2, 16, 4), np.float32)}, "dim 2 of x is 4, not 3"),
+    ],
+)
+def test_what_does_not_fit_is_named(bad: Feed, said: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        refuse_misfits(bad, SPECS)
+    assert said in caught.value.message

@@ -1,0 +1,163 @@
+"""Operators of the user's are written in ONNX by the user's function, by either exporter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters import onnx_graph
+from modelc.converters.capture.causes import RefusedError
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+from modelc.core.errors import UsageError
+
+JobOf = Callable[..., Job]
+SPEC = "x:float32[batch=1..4,3]"
+DOCS = Path(__file__).parents[2] / "docs" / "captures.md"
+pytestmark = [
+    pytest.mark.needs("onnx"),
+    pytest.mark.filterwarnings("ignore"),  # torch's own; the pipeline sends them to a log
+]
+
+
+@torch.library.custom_op("modelc_tests::swish", mutates_args=())
+def swish(x: Tensor, beta: float) -> Tensor:
+    return x * torch.sigmoid(beta * x)
+
+
+@swish.register_fake
+def _(x: Tensor, beta: float) -> Tensor:  # noqa: ARG001 - as the operator has it
+    return torch.empty_like(x)
+
+
+class Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = torch.ops.modelc_tests.swish(x, 1.5)
+        return found
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3), Inner()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def write(op: Any, x: Any, beta: float) -> Any:
+    return op.Mul(x, op.Sigmoid(op.Mul(x, beta)))
+
+
+def write_in_graph(g: Any, x: Any, beta: Any) -> Any:
+    return g.op("Mul", x, g.op("Sigmoid", g.op("Mul", x, beta)))
+
+
+def fails(op: Any, x: Any, beta: float) -> Any:  # noqa: ARG001 - as the operator has it
+    raise ValueError("no such luck")
+
+
+def asked(job_of: JobOf, capture: Capture, **functions: Callable[..., object]) -> Job:
+    ops = {f"modelc_tests::{name}": function for name, function in functions.items()}
+    return replace(job_of(Net(), SPEC, capture=capture), custom_ops=ops)
+
+
+def agrees(job: Job) -> bool:
+    """Whether what is made says what eager says."""
+    (name, _), *_ = onnx_graph.convert(job).files
+    assert job.model is not None
+    feed = {"x": np.linspace(-3, 3, 9, dtype="float32").reshape(3, 3)}
+    with onnx_graph.open_runner(job.folder / name, "cpu", job.signature) as runner:
+        found = runner.run(feed)["output"]
+    with torch.no_grad():
+        (wanted,) = job.model.flat(torch.tensor(feed["x"]))
+    return bool(np.allclose(found, wanted.numpy(), atol=1e-5))
+
+
+WAYS = (Capture.EXPORT, Capture.SCRIPT, Capture.TRACE)
+
+
+@pytest.mark.parametrize("capture", WAYS)
+def test_a_function_that_takes_op_writes_for_every_capture(job_of: JobOf, capture: Capture) -> None:
+    assert agrees(asked(job_of, capture, swish=write))
+
+
+def test_a_function_that_takes_g_writes_for_the_torchscript_exporter(job_of: JobOf) -> None:
+    assert agrees(asked(job_of, Capture.TRACE, swish=write_in_graph))
+    with pytest.raises(RefusedError, match="cannot write for this exporter") as caught:
+        onnx_graph.convert(asked(job_of, Capture.EXPORT, swish=write_in_graph))
+    assert "op" in caught.value.hint
+
+
+@pytest.mark.parametrize("capture", WAYS)
+def test_an_unknown_operator_is_named_with_its_module_line_and_option(
+    job_of: JobOf, capture: Capture
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        onnx_graph.convert(asked(job_of, capture))
+    said = caught.value.message
+    assert "operator modelc_tests::swish has no ONNX translation in module layers.1" in said
+    assert re.search(rf"\(at {re.escape(__file__)}:\d+\)", said)
+    assert "--custom-op modelc_tests::swish=PKG.MOD:FN" in caught.value.hint
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_an_operator_of_torchs_is_named_as_the_user_wrote_it(
+    job_of: JobOf, capture: Capture
+) -> None:
+    class Bessel(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = torch.special.bessel_j0(x)
+            return found
+
+    with pytest.raises(RefusedError, match="operator aten::special_bessel_j0 has no ONNX"):
+        onnx_graph.convert(job_of(Bessel(), SPEC, capture=capture))
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: Capture) -> None:
+    with pytest.raises(RefusedError, match="fails raised ValueError: no such luck") as caught:
+        onnx_graph.convert(asked(job_of, capture, swish=fails))
+    assert f"(at {__file__}:" in caught.value.message
+    assert caught.value.message.startswith("--custom-op modelc_tests::swish")
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_an_operator_that_the_model_has_not_is_an_error(job_of: JobOf, capture: Capture) -> None:
+    with pytest.raises(UsageError, match="swosh has no effect") as caught:
+        onnx_graph.convert(asked(job_of, capture, swosh=write))
+    assert "modelc_tests::swish" in caught.value.hint
+
+
+def test_the_next_model_does_not_see_the_function_of_the_last(job_of: JobOf) -> None:
+    assert agrees(asked(job_of, Capture.TRACE, swish=write))
+    with pytest.raises(RefusedError, match="has no ONNX translation"):
+        onnx_graph.convert(replace(asked(job_of, Capture.TRACE), stem="again"))
+
+
+def test_numbers_take_the_type_that_the_operator_asks_for(job_of: JobOf) -> None:
+    def rows(op: Any, x: Any, beta: float) -> Any:
+        back = op.Reshape(op.Reshape(x, [-1]), [-1, 3])  # sizes are int64, whatever x is
+        part, _ = op.TopK(back, [3], axis=-1, sorted=0)  # two outputs
+        return op.Add(op.Sub(write(op, x, beta), part), part)
+
+    for capture in (Capture.EXPORT, Capture.TRACE):
+        assert agrees(asked(job_of, capture, swish=rows))
+
+
+def test_the_example_in_the_docs_runs(job_of: JobOf) -> None:
+    (source,) = re.findall(r"```python\n(# my_ops\.py.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(source, "my_ops.py", "exec"), names)
+    for capture in (Capture.EXPORT, Capture.TRACE):
+        assert agrees(asked(job_of, capture, swish=names["swish"]))

@@ -1,0 +1,43 @@
+"""`--for`: what is asked of runtimes is answered before anything slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from modelc.cli.render import plan_rows
+from modelc.core.errors import UsageError
+from modelc.pipeline.order import Order
+from modelc.pipeline.plan import make_plan
+
+Orders = Callable[..., Order]
+
+
+def test_the_plan_says_what_each_onnx_loads_in(order: Orders) -> None:
+    asked = replace(order("onnx", "openvino"), runtimes=("onnxruntime==1.20",))
+    rows = plan_rows(make_plan(asked), asked)
+    assert [row.loads_in for row in rows] == [
+        "opset 21: loads in onnxruntime 1.20 (opset <= 21, IR <= 10)",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "opset", "wanted", "said"),
+    [
+        (("onnxruntime==1.17",), 21, "onnx", "--opset 21 is beyond what --for allows"),
+        (("onxruntime==1.17",), None, "onnx", "unknown runtime"),
+        (("onnxruntime>=1.17",), None, "onnx", "is not RUNTIME==VERSION"),
+        (("onnxruntime==1.20",), None, "onnx:bf16", "bf16 is written at opset 22"),
+        (("onnxruntime==1.20",), None, "torchscript", "has no effect: nothing here is ONNX"),
+        ((), 7, "onnx", "opset 7 cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_the_plan(
+    order: Orders, runtimes: tuple[str, ...], opset: int | None, wanted: str, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_plan(replace(order(wanted), runtimes=runtimes, opset=opset))
+    assert said in caught.value.message

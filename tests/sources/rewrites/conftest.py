@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelc.core.call import bind, parameters_of
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+from modelc.sources.eager import Eager
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Opened = tuple[Eager, Signature]
+
+
+@pytest.fixture
+def opened() -> Callable[..., Opened]:
+    """Eager on a module, and the signature that its `--input` texts give."""
+
+    def make(module: nn.Module, *inputs: str) -> Opened:
+        signature = resolve([parse_input(text) for text in inputs], {})
+        names = tuple(spec.name for spec in signature.inputs)
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        return Eager(module.eval(), names, bind(names, parameters_of(module.forward))), signature
+
+    return make

@@ -1,0 +1,204 @@
+"""Each rewrite: what a capture refuses or freezes without it, and takes rightly with it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+
+from modelc.core.contract import Feed, Outputs
+from modelc.core.signature import Signature
+from modelc.sources.eager import Eager
+from modelc.sources.outputs import flatten_outputs
+from modelc.sources.rewrites.table import rewritten, suited
+from modelc.validators.feeds import draw_feeds
+
+from .conftest import Opened
+from .rewritten_nets import Causal, Checkpointed, CompiledInside, Gate, Packed, TrainingGate, X
+
+Open = Callable[..., Opened]
+Capture = Callable[[Eager, Signature], Callable[..., object]]
+
+
+def tensors(feed: Feed, signature: Signature) -> list[torch.Tensor]:
+    return [torch.tensor(feed[spec.name]) for spec in signature.inputs]
+
+
+def script(eager: Eager, signature: Signature) -> Callable[..., object]:  # noqa: ARG001
+    made: Callable[..., object] = torch.jit.script(eager.module)
+    return made
+
+
+def trace(eager: Eager, signature: Signature) -> Callable[..., object]:
+    feed = draw_feeds(signature)[1].arrays
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is frozen: that is looked for in values
+        made: Callable[..., object] = torch.jit.trace(  # type: ignore[no-untyped-call]  # torch's
+            eager.flat, tuple(tensors(feed, signature)), check_trace=False
+        )
+    return made
+
+
+def export(eager: Eager, signature: Signature) -> Callable[..., object]:
+    feed = draw_feeds(signature)[1].arrays
+    axes = signature.axes()
+    dims = tuple(
+        dict.fromkeys(axes.get(spec.name, {}), torch.export.Dim.DYNAMIC)
+        for spec in signature.inputs
+    )
+    with torch.no_grad():
+        program = torch.export.export(
+            eager.flat,
+            tuple(tensors(feed, signature)),
+            dynamic_shapes=(dims,),
+            strict=False,
+        )
+    return program.module()
+
+
+def agree(made: Callable[..., object], eager: Eager, signature: Signature) -> None:
+    """The captured program is eager on every feed, in values, shapes and dtypes."""
+    for feed in draw_feeds(signature):
+        expected = eager.run(feed.arrays)
+        with torch.no_grad():
+            given = list(flatten_outputs(made(*tensors(feed.arrays, signature))).values())
+        assert len(given) == len(expected)
+        for (name, wanted), got in zip(expected.items(), given, strict=True):
+            array = got.numpy()
+            assert (array.shape, array.dtype) == (wanted.shape, wanted.dtype), (feed.name, name)
+            np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def observed() -> nn.Module:
+    gate = Gate()
+    gate.a.register_forward_hook(lambda *_: None)
+    return gate
+
+
+def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    gate = Gate()
+    gate.a, gate.b = norm(gate.a), norm(gate.b)  # type: ignore[assignment]  # Linear still
+    return gate
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    ("name", "module", "capture"),
+    [
+        ("no-observers", observed, script),
+        ("no-training-code", TrainingGate, script),
+        ("not-compiled", lambda: torch.compile(Gate(), backend="eager"), script),
+        ("not-compiled", CompiledInside, trace),
+        ("no-checkpointing", Checkpointed, trace),
+        ("plain-weights", lambda: normed(parametrizations.weight_norm), script),
+        ("plain-weights", lambda: normed(parametrizations.spectral_norm), script),
+        ("plain-weights", lambda: normed(parametrizations.orthogonal), script),
+        ("plain-weights", lambda: normed(weight_norm), script),
+        ("plain-weights", lambda: normed(spectral_norm), script),
+    ],
+)
+def test_what_a_capture_refuses_it_takes_with_the_rewrite(
+    name: str, module: Callable[[], nn.Module], capture: Capture, opened: Open
+) -> None:
+    torch.manual_seed(0)
+    eager, signature = opened(module(), X)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever torch says, at capture or at run
+        agree(capture(eager, signature), eager, signature)
+    before = states(eager, signature)
+
+    assert (name,) in suited(eager, [])
+    with rewritten(eager, (name,)) as copied:
+        made = capture(copied, signature)
+
+    agree(made, eager, signature)
+    same(before, states(eager, signature))
+
+
+def test_a_causal_flag_made_of_sizes_is_taken(opened: Open) -> None:
+    eager, signature = opened(Causal(), "x:float32[batch=1..3,seq=1..6,8]")
+    with pytest.raises(TypeError, match="is_causal"):
+        export(eager, signature)
+
+    assert suited(eager, ["argument 'is_causal' must be bool"]) == (("plain-attention",),)
+    with rewritten(eager, ("plain-attention",)) as copied:
+        exported, traced = export(copied, signature), trace(copied, signature)
+
+    agree(exported, eager, signature)
+    agree(traced, eager, signature)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_plain_attention_is_the_fused_one(dtype: torch.dtype, *, grouped: bool) -> None:
+    from modelc.sources.rewrites.attention import _plainly
+
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2 if grouped else 4, 7, 8)
+    mask = torch.rand(2, 1, 5, 7).gt(0.3) if dtype is torch.bool else torch.randn(2, 1, 5, 7)
+    fused = nn.functional.scaled_dot_product_attention
+
+    def agree_on(given: torch.Tensor | None, *, causal: bool) -> None:
+        arguments: dict[str, Any] = {"scale": 0.3, "enable_gqa": grouped, "is_causal": causal}
+        expected: torch.Tensor = fused(q, k, k, given, **arguments)
+        torch.testing.assert_close(_plainly(q, k, k, given, **arguments), expected)
+
+    agree_on(mask, causal=False)
+    agree_on(None, causal=True)
+
+
+PACKED = [
+    (nn.LSTM, {"bidirectional": True, "batch_first": True}),
+    (nn.LSTM, {"batch_first": True, "bias": False}),
+    (nn.GRU, {"bidirectional": True}),
+    (nn.RNN, {"batch_first": True}),
+]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("kind", "options"), PACKED)
+def test_padded_rows_give_the_outputs_and_states_of_packed_ones(
+    kind: type[nn.RNNBase], options: dict[str, bool], opened: Open, *, whole: bool
+) -> None:
+    torch.manual_seed(0)
+    rows = "batch=1..4,seq=5..9,8" if options.get("batch_first") else "seq=5..9,batch=1..4,8"
+    module = Packed(kind, whole=whole, **options)
+    eager, signature = opened(module, f"x:float32[{rows}]", "lengths:int64[batch=1..4]{1..5}")
+
+    with rewritten(eager, ("padded-rnn",)) as copied:
+        made = trace(copied, signature)
+        agree(copied.module, eager, signature)
+
+    agree(made, eager, signature)
+
+
+@pytest.mark.slow
+def test_packed_rows_are_exported_where_the_time_is_fixed(opened: Open) -> None:
+    eager, signature = opened(
+        Packed(nn.GRU, batch_first=True, whole=True),
+        "x:float32[batch=2..4,4,8]",
+        "lengths:int64[batch=2..4]{1..4}",
+    )
+    with pytest.raises(Exception, match="zeros"):
+        export(eager, signature)
+
+    with rewritten(eager, ("padded-rnn",)) as copied:
+        made = export(copied, signature)
+
+    agree(made, eager, signature)
+
+
+def states(eager: Eager, signature: Signature) -> list[Outputs]:
+    return [eager.run(feed.arrays) for feed in draw_feeds(signature)]
+
+
+def same(before: list[Outputs], after: list[Outputs]) -> None:
+    for one, other in zip(before, after, strict=True):
+        for name in one:
+            assert one[name].tobytes() == other[name].tobytes(), name

@@ -1,0 +1,106 @@
+"""Feeds of signatures with relations: every size follows, in every kind of feed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+from modelc.validators.climb import Point, climb
+from modelc.validators.feeds import Drawer, draw_feeds, example_feed
+from modelc.validators.hard import batch_of, hard_feeds
+from modelc.validators.samples import check_samples
+
+
+def signature(*inputs: str) -> Signature:
+    return resolve([parse_input(text) for text in inputs], {})
+
+
+PAIR = signature(
+    "a:float32[batch=1..4,seq=1..9]", "b:float32[batch,seq2=seq]", "c:float32[2*seq,n=seq+1]"
+)
+IMAGE = signature("x:float32[batch=1..3,3,h=32*(k=1..4),w=32*(j=1..5)]")
+
+
+def test_every_feed_keeps_the_relations() -> None:
+    feeds = (*draw_feeds(PAIR, count=9), *hard_feeds(PAIR))
+    for feed in feeds:
+        seq = feed.arrays["a"].shape[1]
+        assert feed.arrays["b"].shape[1] == seq, feed.name
+        assert feed.arrays["c"].shape == (2 * seq, seq + 1), feed.name
+    assert {feed.arrays["a"].shape[1] for feed in feeds} >= {1, 5, 9}
+
+
+def test_the_sizes_of_a_feed_are_those_of_the_free_dims() -> None:
+    feeds = {feed.name: feed for feed in draw_feeds(IMAGE)}
+    assert feeds["max"].sizes == {"batch": 3, "k": 4, "j": 5}
+    assert feeds["max"].arrays["x"].shape == (3, 3, 128, 160)
+    assert feeds["min"].arrays["x"].shape == (1, 3, 32, 32)
+
+
+def test_a_search_keeps_the_relations() -> None:
+    drawer = Drawer.of(PAIR, 0, None)
+    start = Point(feed=drawer.corners()["opt"], headroom=20.0)
+    seen: list[tuple[int, ...]] = []
+
+    def score(feed: object) -> float:
+        arrays = getattr(feed, "arrays", {})
+        seen.append((arrays["a"].shape[1], arrays["b"].shape[1], arrays["c"].shape[0]))
+        return 10.0
+
+    climb([start], drawer, score, more=lambda tried: tried < 60)
+    assert len({one[0] for one in seen}) > 2
+    assert all(b == a and c == 2 * a for a, b, c in seen)
+
+
+def test_the_example_tells_all_sizes_apart_but_those_that_are_equal() -> None:
+    arrays = example_feed(PAIR)
+    shapes = [*arrays["a"].shape, *arrays["c"].shape]
+    assert len(set(shapes)) == 4
+    assert arrays["b"].shape == arrays["a"].shape
+
+
+def test_a_sample_is_held_to_the_relation() -> None:
+    fits = {"x": np.zeros((1, 3, 64, 96), np.float32)}
+    assert check_samples(IMAGE, fits)[1] == {"batch": 1, "k": 2, "j": 3}
+    with pytest.raises(UsageError, match=r"has h=65, which is not 32\*k"):
+        check_samples(IMAGE, {"x": np.zeros((1, 3, 65, 96), np.float32)})
+
+
+def test_samples_whose_related_sizes_differ_are_refused() -> None:
+    arrays = {name: array.copy() for name, array in draw_feeds(PAIR)[0].arrays.items()}
+    arrays["b"] = np.zeros((1, 3), np.float32)
+    with pytest.raises(UsageError, match="'seq' is 1 in one input and 3 in 'b'"):
+        check_samples(PAIR, arrays)
+
+
+def test_the_batch_is_the_dim_that_others_follow_from() -> None:
+    found = batch_of(signature("a:float32[rows=batch,3]", "b:float32[batch=1..4]"))
+    assert found is not None
+    assert found.name == "batch"
+
+
+def test_no_row_is_repeated_where_an_inputs_rows_are_a_multiple() -> None:
+    twice = signature("a:float32[batch=1..4,3]", "b:float32[2*batch,3]")
+    assert "repeated" not in {feed.name for feed in hard_feeds(twice)}
+
+
+def test_equal_rows_are_repeated_in_both() -> None:
+    equal = signature("a:float32[batch=1..4,3]", "b:float32[rows=batch,3]")
+    feed = next(feed for feed in hard_feeds(equal) if feed.name == "repeated")
+    for array in feed.arrays.values():
+        assert (array == array[:1]).all()
+
+
+@pytest.mark.parametrize("count", [4, 5, 7])
+def test_each_two_of_many_dims_are_at_opposite_ends_in_some_feed(count: int) -> None:
+    names = [f"d{number}" for number in range(count)]
+    many = signature(f"x:float32[{','.join(f'{name}=1..3..5' for name in names)}]")
+    drawn = [feed.sizes for feed in (*draw_feeds(many), *hard_feeds(many))]
+    for one, other in itertools.permutations(names, 2):
+        for ends in ((1, 5), (1, 1), (5, 5)):
+            assert any((sizes[one], sizes[other]) == ends for sizes in drawn), (one, other, ends)
