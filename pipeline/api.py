@@ -67,11 +67,16 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     out: PathLike,
     model: str | None = None,
     model_args: Mapping[str, str] | None = None,
+    method: str | None = None,
     inputs: Sequence[str] = (),
+    static: Sequence[str] = (),
     samples: PathLike | None = None,
     strict: bool = True,
     allow_pickle: bool = False,
     capture: str = "auto",
+    patches: Sequence[str] = (),
+    custom_ops: Mapping[str, str] | None = None,
+    runtimes: Sequence[str] = (),
     opset: int | None = None,
     external_data: bool = False,
     overwrite: bool = False,
@@ -88,11 +93,16 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         out: output folder.
         model: `"package.module:factory"`; not needed where the checkpoint holds its module.
         model_args: arguments of the factory, as text.
+        method: what to convert instead of forward.
         inputs: input specs in the `--input` language.
-        samples: a file of real samples.
+        static: dims to fix at their opt size.
+        samples: a file of real samples, or `package.module:loader`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
-        capture: `auto`, `export`, `script` or `trace`.
+        capture: `auto`, `export`, `export-strict`, `script`, `mixed` or `trace`.
+        patches: functions (`"package.module:fn"`) that change the copy to capture.
+        custom_ops: by operator (`"ns::op"`), the function that writes it in ONNX.
+        runtimes: what an ONNX must load in, as `"onnxruntime==1.20"`.
         opset: of ONNX.
         external_data: keep ONNX weights in a file of their own.
         overwrite: move another checkpoint's artifacts in `out` away.
@@ -115,6 +125,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         allow_pickle=allow_pickle,
         inputs=tuple(inputs),
         samples=None if samples is None else Path(samples),
+        method=method,
+        static=tuple(static),
     )
     order = Order(
         source=source,
@@ -127,6 +139,9 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         overwrite=overwrite,
         lowering=lowering or Lowering(),
         measuring=measuring,
+        patches=tuple(patches),
+        custom_ops=dict(custom_ops or {}),
+        runtimes=tuple(runtimes),
     )
     return run(order, tell)
 

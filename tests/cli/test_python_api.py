@@ -77,3 +77,23 @@ def test_judging_says_how_to_judge(digits: tuple[str, ...], tmp_path: Path) -> N
     )
     assert (manifest.feeds.count, manifest.feeds.seed) == (7, 3)
     assert manifest.verdicts[0].tolerance.atol == 0.5
+
+
+def test_dims_methods_and_runtimes_are_asked_for_as_on_the_command_line(
+    digits: tuple[str, ...], tmp_path: Path
+) -> None:
+    manifest = modelc.export(
+        digits[0],
+        to=["onnx"],
+        out=tmp_path / "out",
+        model=digits[2],
+        method="hidden",
+        inputs=["input:float32[batch=1..3..8,128]"],
+        static=["batch"],
+        runtimes=["onnxruntime==1.17"],
+    )
+    assert manifest.passed
+    assert manifest.checkpoint.method == "hidden"
+    assert not manifest.signature.dynamic_dims
+    assert manifest.artifacts[0].options["opset"] == "20"
+    assert "1.17" in manifest.artifacts[0].options["loads in"]
