@@ -34,6 +34,7 @@ class Case:
     are what its user would further give to `modelc export`. `more_feeds` take every arm of a case
     that branches on data. `why` says in one line what is hard. A case whose weights are part of
     what it is about (tied, expanded, in half precision) sets `drawn` to False and seeds its own.
+    `close` is given where eager itself rounds to less than float32: right to its last bit is right.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case:
     why: str = ""
     more_feeds: Callable[[], list[dict[str, np.ndarray]]] | None = None
     drawn: bool = True
+    close: float | None = None
 
 
 def cases() -> Iterator[Case]:

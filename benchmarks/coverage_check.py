@@ -27,17 +27,21 @@ _FILL = 1e30  # masked values, as float32's lowest: no measure of what the other
 
 @dataclass(kw_only=True)
 class Truth:
-    """What eager gives: the feeds that it takes, its outputs, what it returns that is no tensor."""
+    """What eager gives: the feeds that it takes, its outputs, what it returns that is no tensor.
+
+    `close` is how far off an artifact may be: relative, and absolute as a share of the largest.
+    """
 
     feeds: list[Arrays] = field(default_factory=list)
     outputs: list[Arrays] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
     refused: list[str] = field(default_factory=list)
+    close: float = CLOSE
 
 
-def truth(module: nn.Module, feeds: Sequence[Arrays]) -> Truth:
+def truth(module: nn.Module, feeds: Sequence[Arrays], *, close: float = CLOSE) -> Truth:
     """Run eager on each feed, in order, on one module: a state moves on as artifacts' must."""
-    found = Truth()
+    found = Truth(close=close)
     for feed in feeds:
         try:
             with torch.no_grad():
@@ -150,7 +154,7 @@ def disagreement(run: Run, wanted: Truth) -> Disagreement:
             said = f"refuses the feed: {type(error).__name__}: {lines[-1][:200]}"
             refused.append(f"at {_sizes(feed)}: {said}")
             continue
-        difference = differs(outputs, found)
+        difference = differs(outputs, found, close=wanted.close)
         if difference:
             silent.append(f"at {_sizes(feed)}: {difference}")
     wrong = [*silent, *refused]
@@ -160,7 +164,7 @@ def disagreement(run: Run, wanted: Truth) -> Disagreement:
     return Disagreement(said=counted, silent=bool(silent))
 
 
-def differs(wanted: Arrays, found: Arrays) -> str:
+def differs(wanted: Arrays, found: Arrays, *, close: float = CLOSE) -> str:
     """What is wrong with the outputs of one feed; empty where nothing is.
 
     Further outputs than eager's tensors (a cache that was taken apart) are no fault.
@@ -168,13 +172,13 @@ def differs(wanted: Arrays, found: Arrays) -> str:
     for name, array in wanted.items():
         if name not in found:
             return f"no output {name} among {', '.join(found) or 'none'}"
-        difference = _differs(array, found[name])
+        difference = _differs(array, found[name], close)
         if difference:
             return f"{name}: {difference}"
     return ""
 
 
-def _differs(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> str:
+def _differs(wanted: NDArray[np.generic], found: NDArray[np.generic], close: float) -> str:
     if wanted.shape != found.shape:
         return f"shape {list(found.shape)} where eager has {list(wanted.shape)}"
     if wanted.dtype != found.dtype:
@@ -184,7 +188,7 @@ def _differs(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> str:
         return f"{wrong} of {wanted.size} {wanted.dtype} values differ" if wrong else ""
     finite = wanted[np.isfinite(wanted) & (np.abs(wanted) < _FILL)]
     peak = float(np.abs(finite).max()) if finite.size else 0.0
-    if np.allclose(found, wanted, rtol=CLOSE, atol=CLOSE * peak, equal_nan=True):
+    if np.allclose(found, wanted, rtol=close, atol=close * peak, equal_nan=True):
         return ""
     with np.errstate(invalid="ignore"):
         error = np.abs(np.subtract(found, wanted, dtype=np.result_type(wanted, np.float64)))

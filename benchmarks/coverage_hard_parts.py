@@ -213,6 +213,7 @@ def _peaks() -> Feeds:
     return [{"x": rare}, {"x": normal(5, 3, 16)}]
 
 
+_BFLOAT16 = 2.0**-8  # half its last bit: a runtime may compute these parts in float32
 _X, _SEQ = "x:float32[batch=1..4,16]", "x:float32[batch=1..4,seq=1..6,16]"
 CASES: tuple[Case, ...] = (
     hard("one-part-branches", lambda: OnePart(Chooser()), _X, feeds=_signs,
@@ -227,5 +228,6 @@ CASES: tuple[Case, ...] = (
          why="a greedy decoder behind an encoder that scripting refuses"),
     hard("any-over-a-list", AnyOfList, _X, feeds=_peaks,
          why="any() over floats taken out of a tensor, an arm that random feeds miss"),
-    hard("autocast-inside", Autocast, _X, why="torch.autocast to bfloat16 in forward"),
+    hard("autocast-inside", Autocast, _X, close=_BFLOAT16,
+         why="torch.autocast to bfloat16 in forward"),
 )  # fmt: skip

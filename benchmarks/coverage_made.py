@@ -26,9 +26,12 @@ def hard(
     *inputs: str,
     why: str,
     feeds: Callable[[], Feeds] | None = None,
+    close: float | None = None,
 ) -> Case:
     """A hard case; `feeds` are its `more_feeds`."""
-    return Case(name=name, family="hard", build=build, inputs=inputs, why=why, more_feeds=feeds)
+    return Case(
+        name=name, family="hard", build=build, inputs=inputs, why=why, more_feeds=feeds, close=close
+    )
 
 
 def normal(seed: int, *shape: int, shift: float = 0.0, scale: float = 1.0) -> Array:

@@ -123,11 +123,11 @@ def reference(case: Case, module: nn.Module) -> Truth:
     """What eager gives on fresh feeds; the module's state moves on with them."""
     import torch
 
-    from modelc.benchmarks.coverage_check import truth
+    from modelc.benchmarks.coverage_check import CLOSE, truth
     from modelc.benchmarks.coverage_feeds import fresh_feeds
 
     torch.set_num_threads(1)
-    return truth(in_float32(module), fresh_feeds(case))
+    return truth(in_float32(module), fresh_feeds(case), close=case.close or CLOSE)
 
 
 def in_float32(module: nn.Module) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.markup import escape
 
@@ -116,8 +117,8 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
             str(number),
             escape(row.artifact) + needed,
             escape(row.made_from),
-            ", then ".join(row.captures) or "-",
-            escape(row.file) + (" [yellow](pending)[/]" if row.pending else ""),
+            ", ".join(row.captures) or "-",
+            escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
         )
     console.print(table)
     for row in rows:
@@ -127,6 +128,8 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
         if row.pending:
             why = escape(row.pending)
             say(console, f"[yellow]{escape(row.artifact)}[/] is only prepared: {why}")
+    if rows:
+        say(console, f"all go to {escape(str(Path(rows[0].file).parent))}")
     say(console, "each is validated against eager; what is wrong goes to rejected/")
 
 

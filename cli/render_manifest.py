@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _NOTES = 8  # shown of each artifact
 _WARNED = 3  # warnings of the tracer that are shown
 _TRACER = "TracerWarning"
+_TRACES = ("trace", "mixed")  # captures that trace at least a part
 _WIDTHS = {"max abs": 118, "seconds": 105, "made by": 92, "size": 84}  # of a terminal, to be shown
 
 
@@ -115,7 +116,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
 
 def _tell_warned(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:
     """What the tracer said of the user's lines, but for values and sizes: these are judged."""
-    traced = any(artifact.capture == "trace" for artifact in shown)
+    traced = any(artifact.capture in _TRACES for artifact in shown)
     told = [w for w in manifest.warned if traced and w.kind == _TRACER and not w.converts]
     for one in told[:_WARNED]:
         say(console, f"  [yellow]{escape(f'{one.file}:{one.line}: {one.text}')}[/]")

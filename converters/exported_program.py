@@ -21,7 +21,7 @@ from ..core.contract import (
     Readiness,
     Runner,
 )
-from ..core.errors import ModelcError
+from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
 from .call_record import call_record, origin_of, parse_record
@@ -134,9 +134,16 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
-    """Load the program on the CPU or a CUDA device; it checks its dims' ranges itself."""
+    """Load the program on the CPU or a CUDA device; it checks its dims' ranges itself.
+
+    Raises:
+        RunnerError: torch does not open it, or would run code of the file's when it did.
+    """
     check_device(device)
-    program, record = _load(path)
+    try:
+        program, record = _load(path)
+    except CheckpointError as error:  # of an artifact it is no checkpoint's fault
+        raise RunnerError(error.message, hint=error.hint) from error
     call: Callable[..., object] = program.module().to(device)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
     return TorchRunner(

@@ -20,6 +20,7 @@ from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
 from .onnx_symbolic_ops import SymbolicOps, given
+from .onnx_translations import BOTH, OF_SCRIPTS
 
 if TYPE_CHECKING:
     import torch
@@ -69,12 +70,15 @@ def check_used(custom_ops: Mapping[str, Write], operators: Collection[str]) -> N
 
 
 def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, Write]:
-    """What `torch.onnx.export(dynamo=True)` takes: a function for every overload of an operator."""
+    """What `torch.onnx.export(dynamo=True)` takes: a function for every overload of an operator.
+
+    modelc's own are among them, where the user gave none.
+    """
     import onnxscript
     import torch
 
     table: dict[Any, Write] = {}
-    for name, write in custom_ops.items():
+    for name, write in {**BOTH, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)
@@ -90,7 +94,9 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
 
 @contextmanager
 def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
-    """While in the block, the TorchScript exporter writes these operators with these functions.
+    """While in the block, the TorchScript exporter writes operators with these functions.
+
+    Where the user gave none, with modelc's own.
 
     Afterwards its registry is as it was: torch's own unregistering leaves an entry that is empty,
     over which the next export stumbles, and forgets what the model's code had registered.
@@ -99,9 +105,10 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
-    kept = {name: known.get(name) for name in custom_ops}
+    functions = {**OF_SCRIPTS, **custom_ops}
+    kept = {name: known.get(name) for name in functions}
     try:
-        for name, write in custom_ops.items():
+        for name, write in functions.items():
             if kept[name] is not None:
                 known[name] = copy.deepcopy(kept[name])
             utils.register_custom_op_symbolic(name, _symbolic(name, write), opset)
@@ -150,6 +157,8 @@ def _told(name: str, write: Write, bound: Write) -> Write:
         try:
             return bound(*args, **kwargs)
         except Exception as error:  # the user's own code
+            if write in OF_SCRIPTS.values():
+                raise
             place = users_place(error)
             where = f" (at {place})" if place else ""
             raise RefusedError(

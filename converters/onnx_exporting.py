@@ -89,10 +89,14 @@ def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> o
                 input_names=[spec.name for spec in job.signature.inputs],
                 output_names=list(job.signature.outputs),
                 dynamic_axes=job.signature.axes(),
+                training=torch.onnx.TrainingMode.PRESERVE,  # it is in eval already
             ),
             locate=lambda _, operator: _part_of(module, operator, model_of(job).scope),
         )
-    return onnx_ir.load(path)
+    model = onnx_ir.load(path)
+    if len(list(path.parent.iterdir())) == 1:  # no weights beside it that are read later
+        path.unlink()  # before the same is written again, cleaned
+    return model
 
 
 def _node_of(error: BaseException, scope: str) -> Spot:

@@ -39,6 +39,7 @@ from .onnx_debug import write_sidecar
 from .onnx_exporting import DRAFT, program_in_onnx
 from .onnx_files import check_model, copy_sidecar, float_weights, save_model, set_metadata
 from .onnx_half import to_half
+from .onnx_islands import in_float32
 from .onnx_lowering import lowered, opset_for
 from .onnx_runner import open_onnx
 from .onnx_runtimes import allowed_by
@@ -109,6 +110,7 @@ def convert(job: Job) -> Converted:
     files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
     shutil.rmtree(job.folder / DRAFT, ignore_errors=True)
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
+    notes = in_float32(path)
     options |= lowered(path, job.runtimes)
     check_model(path)
     used = versions("torch", "onnx", "onnxscript", "onnx-ir")
@@ -116,7 +118,7 @@ def convert(job: Job) -> Converted:
         files=files,
         versions=used,
         options=options,
-        notes=taken.notes,
+        notes=(*taken.notes, *notes),
         frozen=taken.frozen if isinstance(taken, Scripted) else (),
         warned=taken.warned if isinstance(taken, Scripted) else (),
     )

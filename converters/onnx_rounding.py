@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import onnx
 
 HALF_IO = "half_io"  # metadata of a model whose inputs and outputs are half where eager's are not
-_FLOAT, _HALVES = 1, (10, 16)  # onnx.TensorProto.FLOAT, FLOAT16 and BFLOAT16
+_FLOAT, _NAMES = 1, {10: "float16", 16: "bfloat16"}  # onnx.TensorProto.FLOAT, FLOAT16, BFLOAT16
+_HALVES = tuple(_NAMES)
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 # Operators that only move, choose or compare values: what they give is already rounded.
 _EXACT = frozenset({
@@ -35,6 +36,42 @@ def has_half(model: onnx.ModelProto) -> bool:
     return any(_makes_half(graph) for graph in _graphs(model.graph))
 
 
+def computes_in_half(model: onnx.ModelProto) -> bool:
+    """Whether any operator but Cast reads or gives float16 or bfloat16.
+
+    Casts there and back only round, which ONNX Runtime does as the file says on any device.
+    """
+    graphs = list(_graphs(model.graph))
+    halves = {name for graph in graphs for name, _ in _half_tensors(graph)}
+    for graph in graphs:
+        halves.update(one.name for one in graph.initializer if one.data_type in _HALVES)
+    nodes = [node for graph in graphs for node in graph.node]
+    for node in nodes:
+        if any(_names_half(attribute) for attribute in node.attribute):
+            halves.update(node.output)
+    return any(
+        node.op_type != "Cast" and not halves.isdisjoint((*node.input, *node.output))
+        for node in nodes
+    )
+
+
+def halves_of(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The half types that the model names, as numpy calls them."""
+    graphs = list(_graphs(model.graph))
+    found = {one.data_type for graph in graphs for one in graph.initializer}
+    found |= {code for graph in graphs for _, code in _half_tensors(graph)}
+    for attribute in (one for graph in graphs for node in graph.node for one in node.attribute):
+        found |= {attribute.t.data_type, attribute.i if attribute.name in _TYPE_ATTRIBUTES else 0}
+    return tuple(name for code, name in _NAMES.items() if code in found)
+
+
+def _names_half(attribute: onnx.AttributeProto) -> bool:
+    """Whether an attribute is a half constant, or a half result type."""
+    if attribute.t.data_type in _HALVES:
+        return True
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES
+
+
 def has_half_io(model: onnx.ModelProto) -> bool:
     """Whether the model was given half inputs and outputs in place of float32 ones."""
     return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)
@@ -43,12 +80,7 @@ def has_half_io(model: onnx.ModelProto) -> bool:
 def _makes_half(graph: onnx.GraphProto) -> bool:
     if any(tensor.data_type in _HALVES for tensor in graph.initializer):
         return True
-    attributes = [attribute for node in graph.node for attribute in node.attribute]
-    return any(
-        attribute.t.data_type in _HALVES
-        or (attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES)
-        for attribute in attributes
-    )
+    return any(_names_half(attribute) for node in graph.node for attribute in node.attribute)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -74,7 +106,8 @@ def rounded(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
     for graph in reversed(graphs):  # bodies first: the nodes that hold them are then written anew
         _widen_weights(graph)
-        _widen_values(graph.value_info)
+        held = {tensor.name for tensor in graph.initializer}  # weights stay half
+        _widen_values(value for value in graph.value_info if value.name not in held)
         if graph is not graphs[0]:
             _widen_values((*graph.input, *graph.output))
         _round_nodes(graph, types)

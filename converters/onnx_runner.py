@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..core.contract import Array, Feed, Outputs
+from ..core.contract import Feed, Outputs
 from ..core.errors import MissingError, RunnerError
-from .onnx_rounding import has_half, has_half_io, rounded, with_float_io
+from .onnx_rounding import computes_in_half, has_half, has_half_io, rounded, with_float_io
 from .onnx_sessions import CPU, Providers, open_session
 from .opened import OpenedModel, lines_of, present, refused
 
@@ -63,9 +63,9 @@ def _runnable(path: Path, device: str) -> Path | onnx.ModelProto:
     import onnx
 
     model = onnx.load(str(path), load_external_data=False)
-    if not has_half(model):
-        return path
     float_io = has_half_io(model)
+    if not has_half(model) or not (float_io or computes_in_half(model)):
+        return path
     if device == "cpu":
         return rounded(model, float_io=float_io)
     return with_float_io(model) if float_io else path
@@ -103,7 +103,7 @@ class OnnxRunner(OpenedModel):
         self._session = None
 
 
-def _own(value: Array) -> Array:
+def _own(value: Any) -> Any:
     """A copy where it is an array: a model may give sequences and maps, which are refused later."""
     import numpy as np
 

@@ -64,6 +64,12 @@ def coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage
     )
 
 
+def known_name(port: Any, known: tuple[str, ...]) -> str:
+    """The port's name in the signature; OpenVINO may give a tensor several names."""
+    names: set[str] = port.get_names()
+    return next((name for name in known if name in names), "") or str(port.get_any_name())
+
+
 def _executed(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_Executed]:
     import openvino
 
@@ -73,7 +79,7 @@ def _executed(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterato
     quantized = any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
     compiled = core.compile_model(model, "CPU", {**settings, "PERF_COUNT": True})
     request = compiled.create_infer_request()
-    names = [port.get_any_name() for port in compiled.inputs]
+    names = [known_name(port, tuple(example)) for port in compiled.inputs]
     given = present(example, names)
     request.infer(given)
     first = _times(compiled)

@@ -115,9 +115,11 @@ class OpenVinoRunner(OpenedModel):
 
     def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
         names = tuple(spec.name for spec in signature.inputs)
-        self.inputs = tuple(_known_name(port, names) for port in compiled.inputs)
+        self.inputs = tuple(openvino_coverage.known_name(port, names) for port in compiled.inputs)
         self._dtypes = [_dtype(port) for port in compiled.inputs]
-        self._outputs = [_known_name(port, signature.outputs) for port in compiled.outputs]
+        self._outputs = [
+            openvino_coverage.known_name(port, signature.outputs) for port in compiled.outputs
+        ]
         self._compiled: openvino.CompiledModel | None = compiled
 
     def run(self, feed: Feed) -> Outputs:
@@ -155,12 +157,6 @@ def _miscast(name: str, given: str, wanted: str) -> RunnerError:
         f"OpenVINO: input {name!r} is {given}, the model takes {wanted}",
         hint=f"feed it as {wanted}",
     )
-
-
-def _known_name(port: Any, known: tuple[str, ...]) -> str:
-    """The port's name in the signature; a tensor may have several names."""
-    names: set[str] = port.get_names()
-    return next((name for name in known if name in names), "") or str(port.get_any_name())
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract

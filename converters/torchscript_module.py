@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +44,6 @@ MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.TRACE, Capture.SCRIPT, Capture.MIXED)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
 _DEBUG = ".debug_pkl"
-_BLOCK = 1 << 20
 
 
 def readiness() -> Readiness:
@@ -77,7 +75,7 @@ def convert(job: Job) -> Converted:
             _extra_files={RECORD: call_record(job, taken.call)},
         ),
     )
-    _strip(job.folder / name)
+    stripped(job.folder / name)
     return Converted(
         files=((name, "model"),),
         versions=versions("torch"),
@@ -88,18 +86,26 @@ def convert(job: Job) -> Converted:
     )
 
 
-def _strip(path: Path) -> None:
-    """Leave out what only tracebacks use: it holds paths, and lines of the user's source."""
-    draft = path.with_name(f"{path.name}.draft")
-    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(draft, "w") as slim:
-        for entry in whole.infolist():
-            if entry.filename.endswith(_DEBUG):
-                continue
-            kept = zipfile.ZipInfo(entry.filename)
-            kept.compress_type, kept.file_size = entry.compress_type, entry.file_size
-            with whole.open(entry) as source, slim.open(kept, "w") as target:
-                shutil.copyfileobj(source, target, _BLOCK)
-    draft.replace(path)
+def stripped(path: Path) -> None:
+    """Leave out what only tracebacks use: it holds paths, and lines of the user's source.
+
+    In place: torch writes the weights before the code, and they are not copied.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        debug = [entry.header_offset for entry in entries if entry.filename.endswith(_DEBUG)]
+        if not debug:
+            return
+        first = min(debug)
+        behind = [entry for entry in entries if entry.header_offset >= first]
+        kept = [(e, archive.read(e)) for e in behind if not e.filename.endswith(_DEBUG)]
+    with zipfile.ZipFile(path, "a") as archive:
+        for entry in behind:
+            archive.filelist.remove(archive.NameToInfo.pop(entry.filename))
+        archive.start_dir = first  # where the next entry goes; the end is cut off when it closes
+        for entry, content in kept:
+            slim = zipfile.ZipInfo(entry.filename)
+            archive.writestr(slim, content, compress_type=entry.compress_type)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

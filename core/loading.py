@@ -46,7 +46,7 @@ def items_of(spec: str, load: Callable[[str], object]) -> Iterable[object]:
     ):
         return (found[index] for index in range(len(found)))  # as a torch Dataset
     raise UsageError(
-        f"{spec} is a {type(found).__name__}, which cannot be iterated over",
+        f"{spec} is of type {type(found).__name__}, which cannot be iterated over",
         hint="name a DataLoader, a list of feeds, or a function that yields them",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from ..core.errors import UsageError
 from ..core.findings import BranchRecord
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
-from ..sources.branches import Found, Watched, converted_at, shortest
+from ..sources.branches import Found, Watched, followed_at, shortest
+from ..sources.shortcuts import are_shortcut
 from ..sources.taint import capture_watch
 
 if TYPE_CHECKING:
@@ -114,6 +116,26 @@ class Branches:
             return verdict
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         return verdict.refused(f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self)})")
+
+    def less(self, verdict: Verdict, copy: Branches, *, patched: bool) -> Verdict:
+        """The verdict on a rewritten copy, with the model's branches that the copy has no more.
+
+        One that no feed took otherwise may have lost an arm: a user's patch fails for it, unless
+        it is accepted; a known rewrite is made to keep what the model computes, so it is a note.
+        """
+        left = {one.place for one in copy._records}
+        untested = [one for one in self.watched.found if one.record.untested]
+        gone = [one for one in untested if one.record.place not in left]
+        faults = [one for one in gone if patched and not self._ok(one)]
+        if faults:
+            told = "; ".join(_taken_out(one) for one in faults[:_SHOWN])
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+            place = faults[0].record.place
+            mend = f"cover it with a feed, or --accept-branch {place}"
+            return verdict.refused(f"{told}{more} ({mend})")
+        if not verdict.passed:
+            return verdict
+        return replace(verdict, notes=(*verdict.notes, *map(_taken_out, gone)))
 
     def traced(self, verdict: Verdict) -> Verdict:
         """The verdict on a trace, with where torch's own code took data into Python meanwhile."""
@@ -225,19 +247,22 @@ def frozen_by(
     warned: Sequence[Branch],
     branches: Branches,
     subject: Subject,
-    again: Callable[[Path], object],
+    second: Second,
 ) -> tuple[str, ...]:
     """The places where a capture froze tensor data, `file:line`.
 
     What the tracer warned of and eager does with sizes alone is none. A branch that no feed took
-    otherwise, and of which the tracer said nothing, is looked for in a second capture.
+    otherwise is frozen whatever was said of it: a trace and torch.export run one arm at most, and
+    none where the code asks whether it is captured. Those in scripted submodules are kept, and
+    values that torch.export follows: a second capture shows them. Known shortcuts of libraries are
+    no arms at all.
 
     Args:
         capture: how the artifact was captured; a script keeps its branches.
         warned: where the tracer saw a tensor become a Python value.
         branches: what was seen in eager.
         subject: the eager side.
-        again: captures once more, into a folder.
+        second: captures once more, and says what was scripted.
     """
     if capture is Capture.SCRIPT:
         return ()
@@ -248,24 +273,47 @@ def frozen_by(
     left = places - known
     if left and not watched.incomplete:
         left -= subject.eager.reached(subject.example, left)  # with sizes, then
-    doubt = [one for one in watched.found if one not in frozen and one.record.untested]
-    if doubt:
-        # torch._dynamo reads the code and runs none of it: there is nothing to watch
-        seen = None if capture is Capture.EXPORT_STRICT else _converted(again)
-        frozen += [one for one in doubt if seen is None or one.places & seen]
+    silent = [one for one in watched.found if one not in frozen and not are_shortcut(one.places)]
+    doubt = [one for one in silent if one.record.untested]
+    frozen += [one for one in doubt if not _kept(one, capture, second)]
     told = [one.record.place for one in frozen]
     return tuple(dict.fromkeys([*told, *(f"{shortest(f)}:{line}" for f, line in sorted(left))]))
 
 
-def _converted(again: Callable[[Path], object]) -> frozenset[tuple[str, int]] | None:
-    """Where a capture makes Python values of tensors; None where it could not be watched."""
-    with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
-        try:
-            with capture_watch() as seen:
-                again(Path(folder))
-        except Exception:  # noqa: BLE001 - whatever being watched makes it raise, it showed nothing
-            return None
-    return converted_at(seen)
+def _kept(found: Found, capture: Capture | None, second: Second) -> bool:
+    """Whether a capture that said nothing of a branch or a value has it all the same."""
+    if capture is Capture.MIXED:
+        return any(_is_within(found.record.module, path) for path in second.scripted)
+    # torch._dynamo reads the code and runs none of it: there is nothing to watch
+    if capture is not Capture.EXPORT or found.record.kind != "value":
+        return False
+    return bool(found.places & second.followed)
+
+
+def _is_within(module: str, path: str) -> bool:
+    return not path or module == path or module.startswith(f"{path}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second:
+    """A capture that can be done again to be watched: `again` captures into a folder.
+
+    `scripted` are the paths of the submodules that keep their branches.
+    """
+
+    again: Callable[[Path], object]
+    scripted: tuple[str, ...] = ()
+
+    @cached_property
+    def followed(self) -> frozenset[tuple[str, int]]:
+        """Where it makes symbols of tensor data, which it follows; captured when first asked."""
+        with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
+            try:
+                with capture_watch() as seen:
+                    self.again(Path(folder))
+            except Exception:  # noqa: BLE001 - whatever being watched makes it raise, it showed nothing
+                return frozenset()
+        return followed_at(seen)
 
 
 def _names(text: str, place: str) -> bool:
@@ -276,6 +324,10 @@ def _names(text: str, place: str) -> bool:
 
 def _untested(found: Found) -> str:
     return f"{found.record.told}: {found.record.untested}"
+
+
+def _taken_out(found: Found) -> str:
+    return f"{_untested(found)}, and the rewritten copy has it no more"
 
 
 def _hides(found: Found) -> bool:

@@ -15,7 +15,7 @@ from ..core.precision import Precision
 from ..core.records import Artifact, Attempt, CalibrationRecord
 from ..core.verdict import Verdict
 from ..sources.branches import shortest
-from ..sources.rewrites.table import suited, told
+from ..sources.rewrites.table import answering, rewritten, suited, told
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
@@ -102,18 +102,49 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
 def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
     """The model as it is, but for the user's patches; then with rewrites, set after set."""
     tried = _Tried(step=step)
-    patches = tuple(f"{PATCH}{spec}" for spec in bench.order.patches)
-    tried.all_of(ways_of(step, patches), parent, bench)
+    tried.all_of(ways_of(step, _patches(bench)), parent, bench)
     if not step.captures or tried.holds():
         return tried
     reasons = [one.reason for one in tried.attempts]
     for names in suited(bench.subject.eager, reasons):
-        tried.all_of(ways_of(step, (*patches, *names)), parent, bench)
+        for name in _rewrite(names, tried, parent, bench):
+            bench.stage.note(f"{step.name}: captured with {told(name)}")
         if tried.holds():
-            for name in names:
-                bench.stage.note(f"{step.name}: captured with {told(name)}")
             break
     return tried
+
+
+def _patches(bench: Bench) -> tuple[str, ...]:
+    return tuple(f"{PATCH}{spec}" for spec in bench.order.patches)
+
+
+def _rewrite(
+    names: tuple[str, ...], tried: _Tried, parent: Parent, bench: Bench
+) -> tuple[str, ...]:
+    """Try these rewrites, then with those that answer what they met; the names that hold."""
+    while names:
+        unfit = _unfit((*_patches(bench), *names), bench)
+        if unfit:
+            bench.stage.note(f"{tried.step.name}: {unfit}")
+            return ()
+        before = len(tried.attempts)
+        tried.all_of(ways_of(tried.step, (*_patches(bench), *names)), parent, bench)
+        if tried.holds():
+            return names
+        met = [one.reason for one in tried.attempts[before:]]
+        more = answering(bench.subject.eager, met, besides=names)
+        names = (*names, *more) if more else ()
+    return ()
+
+
+def _unfit(names: tuple[str, ...], bench: Bench) -> str:
+    """Why a copy with these rewrites is not this model; empty where it gives its outputs."""
+    subject = bench.subject
+    try:
+        with rewritten(subject.eager, names, example=subject.example):
+            return ""
+    except ConversionError as error:
+        return error.message
 
 
 def _within_budget(

@@ -65,6 +65,7 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
         planner.add(wanted)
     steps = tuple(planner.steps.values())
     _check_lowering(order, steps)
+    _check_capturing(order, steps)
     return _for_runtimes(order, steps)
 
 
@@ -167,6 +168,21 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
         if given and not of_use:
             what, _, mend = why.partition(": ")
             raise UsageError(f"{option} has no effect: {what}", hint=f"{mend}, or leave it out")
+
+
+def _check_capturing(order: Order, steps: Sequence[Step]) -> None:
+    """That there is a model to patch, and an ONNX to write operators in."""
+    if order.patches and not any(step.captures for step in steps):
+        raise UsageError(
+            f"--patch {' '.join(order.patches)} has no effect: no model is captured here",
+            hint="give the checkpoint, or leave it out",
+        )
+    captured = any(isinstance(step.target, Lowered) and step.captures for step in steps)
+    if order.custom_ops and not captured:
+        raise UsageError(
+            f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing here is made ONNX",
+            hint="add --to onnx, or leave it out",
+        )
 
 
 def _for_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:

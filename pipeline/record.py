@@ -38,7 +38,7 @@ def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> 
     if known is None or order.overwrite or _same_model(known.checkpoint, checkpoint):
         return known
     raise UsageError(
-        f"{order.out} holds artifacts of another checkpoint ({known.checkpoint.path})", hint=_HINT
+        f"{order.out} holds artifacts {_of_another(known.checkpoint, checkpoint)}", hint=_HINT
     )
 
 
@@ -52,6 +52,19 @@ def _read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
     first = (one.digest, one.factory, one.factory_args, one.method)
     return first == (other.digest, other.factory, other.factory_args, other.method)
+
+
+def _of_another(known: Checkpoint, now: Checkpoint) -> str:
+    """`of another checkpoint (FILE)`, with what else it was made by where only that differs."""
+    if known.digest != now.digest:
+        return f"of another checkpoint ({known.path})"
+    said = [f"--model {known.factory}"] if known.factory != now.factory else []
+    if known.factory_args != now.factory_args:
+        said += [f"--model-arg {key}={value}" for key, value in known.factory_args.items()]
+        said = said or ["no --model-arg"]
+    if known.method != now.method:
+        said.append(f"--method {known.method}" if known.method else "no --method")
+    return f"of another checkpoint ({known.path} with {' '.join(said)})"
 
 
 def begin_record(
@@ -100,7 +113,7 @@ def begin_record(
 def _difference(known: Manifest, subject: Subject) -> str:
     """Why the record's artifacts are not of today's model; empty when they are."""
     if not _same_model(known.checkpoint, subject.checkpoint):
-        return f"of another checkpoint ({known.checkpoint.path})"
+        return _of_another(known.checkpoint, subject.checkpoint)
     if known.signature != subject.signature:
         return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
     if known.fingerprint and not alike(known.fingerprint, subject.fingerprint):

@@ -62,7 +62,7 @@ def unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
     seen: set[str] = set()
     one: Artifact | None = artifact
     while one is not None and one.frozen is None and one.name not in seen:
-        if one.capture == Capture.TRACE:
+        if one.capture in (Capture.TRACE, Capture.MIXED):
             return True
         seen.add(one.name)
         made_from = one.parent

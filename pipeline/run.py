@@ -14,12 +14,12 @@ from ..core.digest import sha256_of
 from ..core.events import Tell, silence
 from ..core.manifest import Failure, Manifest
 from ..core.records import Artifact
-from ..sources.stamp import stamp_of
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
 from .branches import with_branches
 from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
+from .custom_ops import functions_of
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import moved_record, refer, stored
 from .localising.refusal import Scene, with_guilty
@@ -43,6 +43,7 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         ModelcError: something stopped the work; artifacts already proven stay, with their record.
     """
     plan = make_plan(order, targets)
+    functions_of(order.custom_ops)  # what is not there is told before eager runs
     with unhurried_gc(), ExitStack() as held, opened(order.out) as folder:
         stage = Stage(tell=tell, logs=folder.logs)
         checkpoint = read_checkpoint(order.source, stage)
@@ -74,7 +75,7 @@ def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage
             "checkpoint": subject.checkpoint.digest,
         },
         cache=None if order.cache is None else CalibrationCache(order.cache / "calibration"),
-        stamp=stamp_of(subject.checkpoint),
+        stamp=subject.stamp,
     )
 
 

@@ -97,5 +97,5 @@ def _told(misfits: Sequence[str]) -> tuple[str, ...]:
     if not misfits:
         return ()
     more = f"; and {len(misfits) - 1} more" if len(misfits) > 1 else ""
-    many = "samples do" if len(misfits) > 1 else "sample does"
-    return (f"{len(misfits)} {many} not fit the inputs and are not fed: {misfits[0]}{more}",)
+    do, be = ("samples do", "are") if len(misfits) > 1 else ("sample does", "is")
+    return (f"{len(misfits)} {do} not fit the inputs and {be} not fed: {misfits[0]}{more}",)

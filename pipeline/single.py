@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import target_of
-from ..core.contract import Feed
+from ..core.contract import Feed, Native
 from ..core.digest import sha256_of
-from ..core.errors import UsageError
+from ..core.errors import CheckpointError, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
@@ -80,6 +80,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         path=path,
         settings=settings or {},
     )
+    _refuse_untrusted(candidate)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
         return _judge(candidate, source, judging, tell, feed=feed, measuring=measuring)
@@ -111,6 +112,19 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     if precision is None:
         judging = as_exported(judging, artifact.tolerance)
     return _judge(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
+
+
+def _refuse_untrusted(candidate: Candidate) -> None:
+    """Before anything is loaded: what runs its maker's code when it is opened.
+
+    Raises:
+        CheckpointError: nobody said that its maker is trusted.
+    """
+    if not isinstance(candidate.target, Native):
+        return
+    reason = candidate.target.distrusted(candidate.path, candidate.settings)
+    if reason:
+        raise CheckpointError(reason, hint="add --trust-engine, only if you trust its maker")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,16 +69,18 @@ class Stage:
 
 @contextmanager
 def passing_logs() -> Iterator[Path]:
-    """A folder for logs that goes at the end, unless a runtime refused: its error says where it is.
+    """A folder for logs that goes at the end, unless an error says that there is more in the log.
 
     Raises:
-        RunnerError: as it came, with the folder in its hint.
+        RunnerError: as it came; where its hint is the log, with the folder in it.
     """
     folder = Path(tempfile.mkdtemp(prefix="modelc-"))
     kept = False
     try:
         yield folder
     except RunnerError as error:
+        if not error.hint.endswith("in the log"):
+            raise
         kept = True
         raise RunnerError(error.message, hint=f"the whole text is in {folder}") from error
     finally:

@@ -18,6 +18,7 @@ from ..sources.known import known_beside
 from ..sources.load import load
 from ..sources.loaded import Loaded
 from ..sources.samples import specs_of
+from ..sources.stamp import UNSTAMPED, Stamp, stamp_of
 from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_feed, unranged
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
@@ -25,6 +26,7 @@ from ..validators.judge import Reference
 from .feeding import answered
 from .order import Judging, Source
 from .relating import Trials, explaining
+from .remembering import check_forgets
 from .sampling import Samples, further_feeds, samples_of
 from .stage import Stage
 from .static_dims import told_static
@@ -37,7 +39,7 @@ class Subject:
     """An opened checkpoint and what eager says on every feed, computed once.
 
     `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
-    to it.
+    to it. `stamp` is of the checkpoint before it was loaded.
     """
 
     checkpoint: Checkpoint
@@ -49,6 +51,7 @@ class Subject:
     notes: tuple[str, ...]
     fingerprint: Fingerprint
     exact: dict[str, Outputs] = field(default_factory=dict)
+    stamp: Stamp = UNSTAMPED
 
 
 def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
@@ -83,6 +86,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
         signature: taken as it is (from a manifest) instead of being worked out.
         wanted: which feeds eager is run on; without all of them there is no fingerprint.
     """
+    stamp = stamp_of(checkpoint)
     with stage.step("load model", log="checkpoint") as clock:
         loaded = load(checkpoint)
         clock.detail = checkpoint.kind
@@ -90,7 +94,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     samples = None if given is None else given.first
     settled = signature or _settle(source, loaded, samples)
     if not source.inputs and signature is None:
-        stage.note(f"inputs as the {_teller(source)} says: {_shown(settled)}")
+        stage.note(f"inputs as {_teller(source)}: {_shown(settled)}")
     notes = (*loaded.notes, *(given.notes if given else ()))
     for note in notes:
         stage.note(note)
@@ -107,6 +111,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
             feeds=_feed_plan(given, judging),
             notes=notes,
             fingerprint={},
+            stamp=stamp,
         ),
         given,
         stage,
@@ -120,7 +125,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
 
 
 def _teller(source: Source) -> str:
-    return "samples" if source.samples else "checkpoint"
+    return "the samples say" if source.samples else "the checkpoint says"
 
 
 def _shown(signature: Signature) -> str:
@@ -192,6 +197,7 @@ def _refer(
     feeds = (*basic, *real, *hard_feeds(subject.signature, seed=seed, samples=samples))
     smallest = min(basic, key=_size)
     trials = Trials(subject.eager, subject.signature, seed, samples)
+    before = subject.eager.before()
     with stage.step(REFERENCE, log="eager") as clock:
         with explaining(trials, smallest.sizes):
             subject.eager.check_stable(smallest.arrays)
@@ -202,6 +208,7 @@ def _refer(
             lambda feed: _explained(subject, feed, trials),
             lambda done, total: stage.advance(REFERENCE, done, total),
         )
+        check_forgets(subject.eager, before, found.references)
         marks = {}
         if wanted is None:
             marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
@@ -228,8 +235,10 @@ def reference_on(subject: Subject, feed: NamedFeed) -> Reference:
     """What eager says on one feed.
 
     Raises:
-        CheckpointError: eager rejects it, or gives other outputs than on the smallest feed.
+        CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or is not
+            done with hard values after a long time.
     """
-    outputs = subject.eager.run(feed.arrays)
+    run = subject.eager.run if feed.basic else subject.eager.run_in_time
+    outputs = run(feed.arrays)
     _check_names(subject.signature, tuple(outputs), feed)
     return Reference(feed=feed, outputs=outputs)

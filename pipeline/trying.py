@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
+from ..converters.capture.program import Scripted
 from ..converters.onnx_origins import matching
 from ..converters.quantizers.sensitivity import readable
 from ..converters.registry import prepares
 from ..core.capture import Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
-from ..core.errors import ConversionError, UsageError
+from ..core.errors import ConversionError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
 from ..core.verdict import Verdict
-from ..sources.factory import find
+from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
 from .bench import Bench, Parent
-from .branches import frozen_by, look
+from .branches import Second, frozen_by, look
+from .custom_ops import functions_of
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
 from .plan import Step
@@ -111,6 +113,10 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         branches = look(changed.subject, bench.order.judging.accept)
         frozen = _frozen(step, way, parent, product.converted, changed)
     verdict = branches.judged(verdict, frozen, traced=parent.traced)
+    if way.rewrites:
+        patched = any(name.startswith(PATCH) for name in way.rewrites)
+        whole = look(bench.subject, bench.order.judging.accept)
+        verdict = whole.less(verdict, branches, patched=patched)
     if way.capture in (Capture.TRACE, Capture.MIXED):
         verdict = branches.traced(verdict)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
@@ -132,8 +138,9 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
 @contextmanager
 def _rewritten(way: Way, bench: Bench) -> Iterator[Bench]:
     """The bench with the way's copy of the model in eager's place; eager judges all the same."""
-    with rewritten(bench.subject.eager, way.rewrites) as model:
-        yield replace(bench, subject=replace(bench.subject, eager=model))
+    subject = bench.subject
+    with rewritten(subject.eager, way.rewrites, example=subject.example) as model:
+        yield replace(bench, subject=replace(subject, eager=model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,24 +244,9 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         half_io=order.lowering.half_io,
         settings=order.settings,
         cache=order.cache,
-        custom_ops={name: _function(spec) for name, spec in order.custom_ops.items()},
+        custom_ops=functions_of(order.custom_ops),
         runtimes=order.runtimes,
     )
-
-
-def _function(spec: str) -> Callable[..., object]:
-    """The function of the user's that `package.module:fn` names.
-
-    Raises:
-        UsageError: there is none.
-    """
-    found = find(spec, "--custom-op")
-    if not callable(found):
-        raise UsageError(
-            f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
-            hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
-        )
-    return found
 
 
 def held_out_for(precision: Precision, bench: Bench) -> tuple[Reference, ...]:
@@ -331,4 +323,6 @@ def _frozen(
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 
     branches = look(bench.subject, bench.order.judging.accept)
-    return frozen_by(capture, converted.frozen, branches, bench.subject, again)
+    taken = bench.programs.get(way.rewrites, {}).get(str(capture))
+    second = Second(again=again, scripted=taken.scripts if isinstance(taken, Scripted) else ())
+    return frozen_by(capture, converted.frozen, branches, bench.subject, second)

@@ -20,7 +20,8 @@ _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
           "metric": "--metric", "metric_output": "--metric-output",
           "max_drop": "--max-drop"}  # fmt: skip
 _LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance": "--tolerance",
-          "accept_branch": "--accept-branch"}  # fmt: skip
+          "accept_branch": "--accept-branch", "static": "--static", "patch": "--patch",
+          "custom_op": "--custom-op", "for": "--for"}  # fmt: skip
 _SWITCHES = {"external_data": "--external-data", "half_io": "--half-io"}
 _UNSAID = ("auto", "default", "false")  # what a command without the option means
 

@@ -17,6 +17,9 @@ Place: TypeAlias = tuple[str, int]  # file and line
 _OTHER, _TESTING, _TAKEN, _NOWHERE = range(4)
 _WORD = 2  # bytes of an instruction
 _JUMPS = frozenset(code for name, code in dis.opmap.items() if "_IF_" in name)
+_RETURNS = frozenset(
+    dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap
+)
 _TURN = dis.opmap["FOR_ITER"]
 # What a comprehension does with an element carries the place of its last condition.
 _CARRIED = frozenset(
@@ -88,6 +91,8 @@ class _Watch:
         def follow(frame: FrameType, event: str, _: object) -> _Trace:
             if event == "exception":
                 testing.clear()
+            elif event == "return" and frame.f_code.co_code[frame.f_lasti] in _RETURNS:
+                self._left(testing)
             elif event == "opcode":
                 self._step(
                     {i: parts[frame.f_lasti // _WORD] for i, parts in watched.items()}, testing
@@ -95,6 +100,12 @@ class _Watch:
             return follow
 
         return follow
+
+    def _left(self, testing: set[int]) -> None:
+        """The frame ends at a test: an implicit return after it carries its place."""
+        for index in testing:
+            self.ways[index].append("F")
+        testing.clear()
 
     def _step(self, parts: Mapping[int, int], testing: set[int]) -> None:
         """Take in one instruction, as the part that it is of each test."""

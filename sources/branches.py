@@ -225,7 +225,13 @@ def _place(conversion: Conversion) -> Place:
 
 def converted_at(seen: Iterable[Conversion]) -> frozenset[Place]:
     """The lines of the user's code at which tensors became Python values."""
-    return frozenset(_place(conversion) for conversion in seen)
+    return frozenset(_place(conversion) for conversion in seen if not conversion.symbol)
+
+
+def followed_at(seen: Iterable[Conversion]) -> frozenset[Place]:
+    """The lines at which a capture made symbols of them, and no plain values."""
+    symbols = frozenset(_place(conversion) for conversion in seen if conversion.symbol)
+    return symbols - converted_at(seen)
 
 
 def shortest(file: str) -> str:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from .naming import called
 from .places import Site
-from .spans import chain_to, tree_of
+from .spans import Chain, chain_to, tree_of
 
 # What packages catch of their own calls, for arguments and imports that are not there.
 _OF_CALLS = frozenset(("TypeError", "ImportError", "ModuleNotFoundError"))
@@ -22,6 +22,11 @@ def is_caught(sites: Iterable[Site]) -> bool:
 def _catches(site: Site) -> bool:
     tree = tree_of(site.file)
     chain = [] if tree is None or site.span[1] < 0 else chain_to(tree, site.span)
+    return holds_back(chain)
+
+
+def holds_back(chain: Chain) -> bool:
+    """Whether one of these nodes, each within the one before it, catches what the last raises."""
     return any(_goes_on(outer, inner) for outer, inner in pairwise(chain))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import time
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
@@ -11,12 +12,15 @@ from ..core.errors import CheckpointError, first_line
 from .arms import Place, lines_reached
 from .branches import Watched, watch_branches
 from .computed import Watch, watching
-from .exact import Exact, NoFloat64, open_exact
+from .exact import Exact, NoFloat64, holds_script, open_exact
 from .flat import SCOPE, flat_module
+from .in_turn import in_turn
 from .load import training_modules
 from .mapped import rest
 from .off import off_feed, off_weights
 from .outputs import split_outputs
+from .patience import TooLongError, stepwise, within
+from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
 
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from ..core.contract import Array, Feed, Outputs
     from ..core.signature import Signature
     from .loaded import Loaded
+
+
+_PATIENCE = 60.0  # seconds that a run on values far out may take at least
+_TIMES = 50  # as long as the slowest run on usual values: what an early exit saves is less
 
 
 def open_eager(loaded: Loaded, signature: Signature) -> Eager:
@@ -44,22 +52,32 @@ def open_eager(loaded: Loaded, signature: Signature) -> Eager:
 class Eager:
     """The module in eval mode on the CPU: an EagerModel and a Runner."""
 
-    def __init__(self, module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        inputs: tuple[str, ...],
+        binding: Binding,
+        *,
+        patience: float = _PATIENCE,
+    ) -> None:
         self.inputs = inputs
         self._module = module
         self._binding = binding
         self._flat = flat_module(module, binding)
         self._written: frozenset[int] = frozenset()
+        self._kept: tuple[str, ...] | None = None  # where outputs are no tensors, those that are
         self._notes: dict[str, None] = {}  # in order, each once
         self._exact: Exact | None = None
         self._no_float64 = ""
         self._watched: tuple[tuple[str, ...], Watched] | None = None
+        self._patience = patience
+        self._slowest = 0.0  # seconds, of the runs without a limit
 
     def on(self, module: torch.nn.Module) -> Eager:
         """The same inputs into another module that is called alike: a copy of this one's."""
         other = Eager(module, self.inputs, self._binding)
-        other._written = self._written
-        other._flat = flat_module(module, self._binding, written=self._written)
+        other._written, other._kept = self._written, self._kept
+        other._flat = other._flat_now()
         return other
 
     @property
@@ -112,7 +130,37 @@ class Eager:
         Raises:
             CheckpointError: eager rejects the feed, or returns no tensor.
         """
+        began = time.monotonic()
+        outputs = self._arrays(feed)
+        self._slowest = max(self._slowest, time.monotonic() - began)
+        return outputs
+
+    def _arrays(self, feed: Feed) -> Outputs:
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
+
+    def run_in_time(self, feed: Feed) -> Outputs:
+        """As `run`, for values far out: on these a loop of the model's own may never end.
+
+        Raises:
+            CheckpointError: also where it takes much longer than all runs so far.
+        """
+        with self._in_time(feed):
+            return self._arrays(feed)
+
+    @contextmanager
+    def _in_time(self, feed: Feed) -> Iterator[None]:
+        limit = max(self._patience, _TIMES * self._slowest)
+        script = holds_script(self._module)
+        with within(limit) as watch, stepwise() if script else nullcontext():
+            try:
+                yield
+            except (TooLongError, CheckpointError) as error:
+                if not watch.over:
+                    raise  # TorchScript makes an error of its own of what ended it
+                raise CheckpointError(
+                    f"eager is not done with {_form(feed, self.inputs)} after {limit:.0f} s",
+                    hint="end the loops of forward after a number of steps",
+                ) from error
 
     def run_exact(self, feed: Feed) -> Outputs | None:
         """Run one feed in float64, weights and all; None where the model cannot be (see above).
@@ -124,8 +172,9 @@ class Eager:
         try:
             if self._exact is None:
                 self._exact = open_exact(self._module, self.inputs, self._binding)
-            return self._exact.run(feed)
-        except NoFloat64 as error:
+            with self._in_time(feed):
+                return self._exact.run(feed)
+        except (NoFloat64, CheckpointError) as error:
             self._no_float64 = str(error)
             self._exact = None
             return None
@@ -164,7 +213,16 @@ class Eager:
             CheckpointError: eager rejects the feed.
         """
         with off_weights(self._module, share, seed):
-            return self.run(off_feed(feed, share, seed))
+            return self.run_in_time(off_feed(feed, share, seed))
+
+    def run_in_turn(self, feed: Feed) -> Outputs:
+        """Run one feed with its sums taken one element after the other (see `in_turn`).
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        with in_turn():
+            return self.run(feed)
 
     def draws_off(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
         """`run_off` by seeds from 0, each with the share and its negative.
@@ -175,6 +233,10 @@ class Eager:
             for sign in (1, -1):
                 with suppress(CheckpointError):
                     yield self.run_off(feed, sign * share, seed)
+
+    def before(self) -> Before:
+        """The module's state as it is now, to be put back."""
+        return Before(self._module)
 
     def check_stable(self, feed: Feed) -> tuple[str, ...]:
         """Make sure that the same feed gives the same outputs twice; returns notes.
@@ -242,12 +304,25 @@ class Eager:
         self._note_writes(given, versions)
         tensors, notes = split_outputs(value, taken=self.inputs)
         self._notes.update(dict.fromkeys(notes))
+        if notes and self._kept != tuple(tensors):
+            self._kept = tuple(tensors)
+            self._flat = self._flat_now()
         if not tensors:
             raise CheckpointError(
                 f"the model returns no tensor but {type(value).__name__}",
                 hint="return a tensor, or a tuple, dict or dataclass of tensors",
             )
         return tensors
+
+    def _flat_now(self) -> torch.nn.Module:
+        """The flat module with what the runs so far showed."""
+        return flat_module(
+            self._module,
+            self._binding,
+            written=self._written,
+            taken=self.inputs,
+            kept=self._kept,
+        )
 
     def _note_writes(self, given: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         """Have the flat module clone inputs that the model changes in place."""
@@ -259,7 +334,7 @@ class Eager:
         if written == self._written:
             return
         self._written = written
-        self._flat = flat_module(self._module, self._binding, written=written)
+        self._flat = self._flat_now()
         names = ", ".join(self.inputs[index] for index in sorted(written))
         self._notes[f"the model writes into its inputs: {names}; artifacts work on copies"] = None
 

@@ -47,7 +47,7 @@ def open_exact(
     if _script_rounds(module):
         raise NoFloat64("its TorchScript asks for a smaller float dtype, which would round it")
     sizes = [tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers())]
-    lean = sum(sizes) > whole and not _holds_script(module)
+    lean = sum(sizes) > whole and not holds_script(module)
     _check_room(_AT_ONCE * max(sizes) if lean else sum(sizes))
     try:
         with warnings.catch_warnings():
@@ -66,7 +66,8 @@ def _check_room(needed: int) -> None:
         )
 
 
-def _holds_script(module: torch.nn.Module) -> bool:
+def holds_script(module: torch.nn.Module) -> bool:
+    """Whether any part of it is TorchScript, whose operators pass through no Python."""
     import torch
 
     return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())

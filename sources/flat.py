@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .outputs import flatten_outputs
+from .outputs import split_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import torch
 
@@ -17,11 +17,18 @@ SCOPE = "model"  # the attribute under which the flat module holds the user's
 
 
 def flat_module(
-    module: torch.nn.Module, binding: Binding, *, written: Iterable[int] = ()
+    module: torch.nn.Module,
+    binding: Binding,
+    *,
+    written: Iterable[int] = (),
+    taken: Collection[str] = (),
+    kept: Collection[str] | None = None,
 ) -> torch.nn.Module:
     """Wrap `module` so that capture sees tensors only, in the signature's order.
 
     Inputs whose position is in `written` are cloned first: the module changes them in place.
+    `kept` are the names of the outputs, none of `taken`, that are tensors in eager: to a tracer
+    sizes are tensors as well.
     """
     from torch import nn
 
@@ -40,7 +47,8 @@ def flat_module(
             given = [t.clone() if i in copied else t for i, t in enumerate(tensors)]
             seen = {id(tensor) for tensor in given}
             results: list[torch.Tensor] = []
-            for tensor in flatten_outputs(binding.call(self.model, given)).values():
+            found, _ = split_outputs(binding.call(self.model, given), taken=taken)
+            for tensor in (found[name] for name in found if kept is None or name in kept):
                 results.append(tensor.clone() if id(tensor) in seen else tensor)
                 seen.add(id(tensor))
             return tuple(results)

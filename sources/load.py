@@ -16,6 +16,7 @@ from . import (
 from .loaded import Loaded
 from .method import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
+from .weights import lay_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ def load(checkpoint: Checkpoint) -> Loaded:
         notes.append(f"--model {checkpoint.factory} is not used: the file brings its own code")
     if loaded.kind != PT2:  # its graph has the precision written into it
         notes.extend(_to_float32(loaded.module))
+    lay_apart(loaded.module.parameters())
     for parameter in loaded.module.parameters():  # not at once: ScriptModules refuse that
         parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))

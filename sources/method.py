@@ -10,9 +10,10 @@ import textwrap
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ..core.call import Parameter, parameters_of, parameters_of_schema
-from ..core.errors import UsageError
+from ..core.errors import CheckpointError, UsageError
 from .sniff import HUGGINGFACE, PT2
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .loaded import Loaded
 
 _SHOWN = 10  # methods that an error lists
+# What each wrapper's class calls; not an attribute of it, which a script would take along.
+_CALLED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
 def with_method(loaded: Loaded, name: str) -> Loaded:
@@ -101,10 +104,12 @@ def _member(owner: torch.nn.Module, last: str, name: str) -> Any:
         return found
     names = list(methods_of(owner))
     near = difflib.get_close_matches(last, names, n=3)
-    what = "has no method" if found is None or is_torchs else f"has no method but {found!r} as"
+    plain = found is None or is_torchs
+    said = f"has {last!r}, a {type(found).__name__}, no method"
+    what = f"has no method {last!r}" if plain else said
     listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     raise UsageError(
-        f"--method {name}: {type(owner).__name__} {what} {last!r}",
+        f"--method {name}: {type(owner).__name__} {what}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"it has {listed or 'none'}",
     )
 
@@ -128,6 +133,28 @@ def _parameters(called: Any) -> tuple[Parameter, ...]:
     return parameters_of(function) if schema is None else parameters_of_schema(schema)
 
 
+def owner_of(module: torch.nn.Module) -> torch.nn.Module | None:
+    """The module whose method a wrapper of `with_method` calls; None for any other module."""
+    inner: torch.nn.Module | None = getattr(module, "model", None)
+    return inner if type(module) in _CALLED else None
+
+
+def called_on(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.Module:
+    """The wrapper of `with_method` with another owner, by the same method.
+
+    Raises:
+        CheckpointError: the other has no such method.
+    """
+    name = _CALLED[type(module)]
+    method = getattr(owner, name, None)
+    if not callable(method):
+        raise CheckpointError(
+            f"--method {name}: the {type(owner).__name__} that --patch returned has no such method",
+            hint="return a module that has it, or change the one given",
+        )
+    return _caller(owner, name, method)
+
+
 def _caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
     """A module whose forward is the method; `owner` is its submodule `model`."""
     from torch import nn
@@ -142,6 +169,7 @@ def _caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
 
         forward = _written(method, name) or _passing(name)
 
+    _CALLED[Called] = name
     return Called()
 
 

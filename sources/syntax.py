@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .catching import is_caught
+from .bodies import bodies
+from .catching import holds_back, is_caught
 from .naming import (
     COMPREHENSIONS,
-    called,
     computes,
     dotted,
     fills,
@@ -21,11 +21,8 @@ from .naming import (
 )
 from .places import Site
 from .spans import Chain, Span, chain_to, span_of, text_of, tree_of
+from .telling import is_message, only_tells, raises
 
-_TOLD = frozenset(
-    ("print", "warn", "warning", "warning_once", "info", "debug", "error", "exception", "log")
-)
-_CHECKS = frozenset(("_check", "_assert", "_assert_async", "assert_close", "_check_is_size"))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -69,11 +66,15 @@ Meaning: TypeAlias = Test | Held | Idle
 
 @dataclass(frozen=True, kw_only=True)
 class _Origin:
-    """Where a value was made: the place, the frames above it, whether it is an array."""
+    """Where a value was made: the place, the frames above it, whether it is an array.
+
+    `caught` says that an error raised there is caught further out.
+    """
 
     site: Site
     outer: Sequence[Site]
     array: bool
+    caught: bool = False
 
 
 def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ...]:
@@ -94,12 +95,9 @@ def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ..
     if len(chain) < 2:  # noqa: PLR2004 - the file itself is the first
         text = linecache.getline(site.file, site.line).strip()
         return (Held(file=site.file, line=site.line, text=text),)
-    origin = _Origin(site=site, outer=sites[1:], array=array)
-    found = tuple(dict.fromkeys(_climb(chain, origin)))
-    if any(isinstance(one, Idle) for one in found) and is_caught(sites):
-        held = _held(site, chain[-1])  # a check whose error is caught decides what runs
-        return tuple(held if isinstance(one, Idle) else one for one in found)
-    return found
+    caught = is_caught(sites)  # then a check decides what runs
+    origin = _Origin(site=site, outer=sites[1:], array=array, caught=caught)
+    return tuple(dict.fromkeys(_climb(chain, origin)))
 
 
 def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
@@ -109,13 +107,13 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     """
     whole, site = chain[-1], origin.site
     if isinstance(whole, (*COMPREHENSIONS, ast.If, ast.While, ast.IfExp, ast.Assert)):
-        yield from _whole(whole, site, chain[:-1])
+        yield from _whole(whole, origin, chain[:-1])
         return
     plain = True
     for at in range(len(chain) - 1, 0, -1):
         parent, child = chain[at - 1], chain[at]
         if _tested(parent, child):
-            yield from _branch(parent, child, site.file, chain[: at - 1])
+            yield from _branch(parent, child, site.file, chain[: at - 1], caught=origin.caught)
             if plain and isinstance(parent, (ast.For, ast.AsyncFor)):
                 yield from _named(targets_of(parent), chain[:at], origin)
             return
@@ -132,17 +130,34 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     yield _held(site, chain[-1])
 
 
-def _whole(node: ast.AST, site: Site, above: Chain) -> Iterator[Meaning]:
+def _whole(node: ast.AST, origin: _Origin, above: Chain) -> Iterator[Meaning]:
     """What is asked where an instruction stands for a whole branch, comprehension or check."""
+    site = origin.site
     if isinstance(node, ast.Assert):
-        yield Idle(file=site.file, line=site.line)
+        yield from _assertion(node, site.file, caught=origin.caught)
     elif isinstance(node, COMPREHENSIONS):
         for part in node.generators:
             for condition in part.ifs:
                 yield from _branch(part, condition, site.file, [*above, node])
     else:
         for condition in _conditions(node):
-            yield from _branch(node, condition, site.file, above)
+            yield from _branch(node, condition, site.file, above, caught=origin.caught)
+
+
+def _assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[Meaning]:
+    """A check; a branch where its error is caught: what is done if it fails is the raising."""
+    if not caught:
+        yield Idle(file=file, line=node.lineno)
+        return
+    yield Test(
+        file=file,
+        kind="if",
+        line=node.lineno,
+        condition=f"not ({text_of(file, node.test)})",
+        span=span_of(node.test),
+        whole=span_of(node),
+        taken=(span_of(node),),
+    )
 
 
 def _tested(parent: ast.AST, child: ast.AST) -> bool:
@@ -156,9 +171,10 @@ def _tested(parent: ast.AST, child: ast.AST) -> bool:
 def _stated(chain: Chain, origin: _Origin, value: ast.AST | None) -> Iterator[Meaning]:
     """What the statement at the end of the chain does with a value, if that stayed plain."""
     statement, site = chain[-1], origin.site
-    if isinstance(statement, (ast.Assert, ast.Raise)) or (
-        isinstance(statement, ast.Expr) and called(statement.value) in _TOLD | _CHECKS
-    ):
+    if isinstance(statement, ast.Assert):
+        yield from _assertion(statement, site.file, caught=origin.caught)
+        return
+    if isinstance(statement, ast.Raise) or is_message(statement):
         yield Idle(file=site.file, line=site.line)
         return
     found: list[Meaning] = []
@@ -187,7 +203,13 @@ def _named(names: frozenset[str], chain: Chain, origin: _Origin) -> Iterator[Mea
     for node in nodes:
         for condition in _conditions(node):
             if mentions(condition, names, origin.array, plain=False):
-                yield from _branch(node, condition, origin.site.file, _path(chain[at], node))
+                path = _path(chain[at], node)
+                caught = holds_back([*path, node]) or is_caught(origin.outer)
+                yield from _branch(node, condition, origin.site.file, path, caught=caught)
+        if isinstance(node, ast.Assert) and mentions(node.test, names, origin.array, plain=False):
+            path = _path(chain[at], node)
+            if holds_back([*path, node]) or is_caught(origin.outer):
+                yield from _assertion(node, origin.site.file, caught=True)
         value = node.value if isinstance(node, ast.Return) else None
         if value and not computes(value) and mentions(value, names, origin.array, plain=True):
             yield from _answered(origin)
@@ -234,15 +256,19 @@ def _path(root: ast.AST, wanted: ast.AST) -> Chain:
 
 
 def _branch(
-    node: ast.AST, condition: ast.AST, file: str, above: Sequence[ast.AST]
+    node: ast.AST, condition: ast.AST, file: str, above: Sequence[ast.AST], *, caught: bool = False
 ) -> Iterator[Meaning]:
-    """The branch as it is watched; one that only raises or tells on one side is idle."""
+    """The branch as it is watched; one that only raises or tells on one side is idle.
+
+    Where what it raises is `caught`, it is not.
+    """
     line = getattr(condition, "lineno", 0)
-    kind, taken = "if", _bodies(node, condition, above)
+    kind, taken = "if", bodies(node, condition, above)
     if isinstance(node, ast.If):
         line = node.lineno
         function = next((n for n in reversed(above) if isinstance(n, _FUNCTIONS)), None)
-        if any(_only_tells(block, node, function) for block in (node.body, node.orelse)):
+        tells = [only_tells(block, node, function) for block in (node.body, node.orelse)]
+        if any(tells) and not (caught and raises(node)):
             yield Idle(file=file, line=line)
             return
     elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
@@ -259,56 +285,6 @@ def _branch(
         whole=span_of(node),
         taken=taken,
     )
-
-
-def _bodies(node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]) -> tuple[Span, ...]:
-    """Where code stands that runs only if the condition holds."""
-    if isinstance(node, ast.IfExp):
-        return (span_of(node.body),)
-    if isinstance(node, (ast.If, ast.While)):
-        return tuple(span_of(part) for part in node.body)
-    if isinstance(node, (ast.For, ast.AsyncFor)):
-        return (span_of(node.target), *(span_of(part) for part in node.body))
-    if isinstance(node, ast.comprehension) and above:
-        return tuple(span_of(part) for part in _after(above[-1], node, condition))
-    return ()
-
-
-def _after(whole: ast.AST, part: ast.comprehension, condition: ast.AST) -> Iterator[ast.AST]:
-    """What a comprehension goes on with where a condition of it holds."""
-    if isinstance(whole, ast.DictComp):
-        yield from (whole.key, whole.value)
-    elif isinstance(whole, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
-        yield whole.elt
-    if isinstance(whole, COMPREHENSIONS):
-        yield from part.ifs[part.ifs.index(condition) + 1 :]  # type: ignore[arg-type]  # is one of them
-        for later in whole.generators[whole.generators.index(part) + 1 :]:
-            yield from (later.target, later.iter)
-
-
-def _only_tells(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | None) -> bool:
-    """Whether a block ends in an error, or gives messages and no more."""
-    if not block:
-        return False
-    if isinstance(block[-1], ast.Raise):
-        return True
-    inner = {id(part) for part in ast.walk(node)}
-    outside = {
-        part.id
-        for part in (ast.walk(function) if function is not None else ())
-        if isinstance(part, ast.Name) and id(part) not in inner
-    }
-    return all(_tells(statement, outside) for statement in block)
-
-
-def _tells(statement: ast.stmt, outside: set[str]) -> bool:
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant) or called(statement.value) in _TOLD
-    if isinstance(statement, ast.If):
-        return all(_tells(part, outside) for part in (*statement.body, *statement.orelse))
-    if isinstance(statement, (ast.Assign, ast.AugAssign)):
-        return not targets_of(statement) & outside and "self" not in ast.dump(statement)
-    return isinstance(statement, (ast.Raise, ast.Assert, ast.Pass))
 
 
 def _held(site: Site, node: ast.AST) -> Held:

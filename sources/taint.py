@@ -38,7 +38,8 @@ _OF_FORM = frozenset(
 class Conversion:
     """Tensor data that became a Python value, or sizes that depend on data where `size`.
 
-    `array` says that an array or a list was made, no number.
+    `array` says that an array or a list was made, no number; `symbol` that it is one of a capture,
+    which follows the value.
 
     `sites` are the user's frames, the innermost first. `within` says that it was torch's own
     Python code that asked, `module` is the path of the module that did.
@@ -47,6 +48,7 @@ class Conversion:
     sites: tuple[Site, ...]
     size: bool = False
     array: bool = False
+    symbol: bool = False
     within: bool = False
     module: str = ""
 
@@ -98,7 +100,7 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
 
 @contextmanager
 def capture_watch() -> Iterator[Seen]:
-    """While in the block, collect every place where a tensor gave up a plain Python value."""
+    """While in the block, collect every place where a tensor gave up a Python value or a symbol."""
     from torch.overrides import TorchFunctionMode
 
     seen: Seen = {}
@@ -111,8 +113,11 @@ def capture_watch() -> Iterator[Seen]:
         ) -> object:
             answer = func(*args, **(kwargs or {}))
             name = _name_of(func)
-            if _is_plain(answer, name) and not _tells_form(func, name):
-                _note(seen, answer, {})
+            if not _tells_form(func, name):
+                if _is_plain(answer, name):
+                    _note(seen, answer, {})
+                elif _is_symbol(answer):
+                    _note(seen, answer, {}, symbol=True)
             return answer
 
     with Calls():
@@ -242,11 +247,29 @@ def _is_plain(answer: object, name: str) -> bool:
     return isinstance(answer, (bool, int, float, complex))
 
 
-def _note(seen: Seen, answer: object, paths: dict[int, str], *, size: bool = False) -> None:
+def _is_symbol(answer: object) -> bool:
+    """Whether a call gave what a capture has in place of a Python number, or a list of such."""
+    import torch
+
+    if isinstance(answer, (list, tuple)):
+        return any(map(_is_symbol, answer))
+    return isinstance(answer, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _note(
+    seen: Seen,
+    answer: object,
+    paths: dict[int, str],
+    *,
+    size: bool = False,
+    symbol: bool = False,
+) -> None:
     sites, within, module = where(paths, __file__)
     if sites:
         array = not isinstance(answer, (bool, int, float, complex))
-        conversion = Conversion(sites=sites, size=size, array=array, within=within, module=module)
+        conversion = Conversion(
+            sites=sites, size=size, array=array, symbol=symbol, within=within, module=module
+        )
         seen.setdefault(conversion, []).append(_text(answer))
 
 

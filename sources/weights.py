@@ -69,6 +69,7 @@ class Filling:
         self.missing: set[str] | None = None
         self.half: set[str] = set()
         self._taking = Taking()
+        lay_apart((*module.parameters(), *module.buffers()))
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put tensors, under the checkpoint's own keys, into the module."""
@@ -145,6 +146,28 @@ def _taking_over(taking: Taking) -> TorchFunctionMode:
             return func(*args, **(kwargs or {}))
 
     return TakingOver()
+
+
+def lay_apart(tensors: Iterable[torch.Tensor]) -> None:
+    """Give each tensor whose elements share memory, as `expand` makes them, memory for each.
+
+    Nothing can be written into such a tensor. Its values stay, and so does the object.
+    """
+    from torch.nn.parameter import is_lazy
+
+    for tensor in tensors:
+        if not is_lazy(tensor) and _shares_with_itself(tensor):
+            tensor.data = tensor.data.contiguous()
+
+
+def _shares_with_itself(tensor: torch.Tensor) -> bool:
+    import torch
+
+    if tensor.layout is not torch.strided:
+        return False
+    return any(
+        not stride and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def _fits(own: torch.Tensor, tensor: torch.Tensor) -> bool:

@@ -14,13 +14,15 @@ class Reference:
     """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any.
 
     `again` are what eager gives with its weights and inputs off by one rounding: more draws of its
-    noise, asked for where one says too little.
+    noise, asked for where one says too little. `in_turn` is what it gives with its sums taken one
+    element after the other: asked for with these.
     """
 
     feed: NamedFeed
     outputs: Outputs
     exact: Outputs | None = None
     again: tuple[Outputs, ...] = ()
+    in_turn: Outputs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,4 +47,5 @@ class Pair:
     artifact: Outputs
     exact: Outputs | None = None
     again: tuple[Outputs, ...] = ()
+    in_turn: Outputs | None = None
     undecided: Mapping[str, Array] = field(default_factory=dict)

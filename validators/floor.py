@@ -72,7 +72,8 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
     A ratio is |a - r| over what is allowed for one: the largest of eager's own |e - r| on the feed,
     its usual share of the signal (the median over feeds), one unit in the last place, and, for few
     elements, the average of the output. Where a pair has more draws of eager's noise (`again`), its
-    own is their root mean square. The ratio of a feed is the largest of three: L2 over all
+    own is their root mean square, or what eager errs by where it sums one element after the other
+    (`in_turn`), if that is more. The ratio of a feed is the largest of three: L2 over all
     elements, the largest element, and L2 in each row of the first axis.
     """
     known = [pair for pair in pairs if _measurable(name, pair)]
@@ -267,7 +268,8 @@ def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
     `all` is theirs with these.
     """
     draws = [pair.eager[name], *(outputs[name] for outputs in pair.again)]
-    arrays = ((pair.exact or {})[name], pair.artifact[name], *draws)
+    turned = pair.eager if pair.in_turn is None else pair.in_turn
+    arrays = ((pair.exact or {})[name], pair.artifact[name], turned[name], *draws)
     limit = fill_limit(pair.eager[name])
     if axis is None:
         return _grouped_along(tuple(array.reshape(-1, 1) for array in arrays), -1, limit)
@@ -275,20 +277,22 @@ def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
 
 
 def _grouped_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
-    """`_grouped` of r, a and the draws of e, the first of which is eager's own answer."""
+    """`_grouped` of r, a, e summed in turn, and the draws of e: its own answer, then others."""
     import numpy as np
 
     groups = arrays[0].shape[axis]
     found = np.zeros((7, groups))
     for pieces in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
         rows = [piece.astype(np.float64).reshape(-1, groups) for piece in pieces]
-        kept = np.logical_and.reduce([np.isfinite(row) for row in rows[:3]])
-        kept &= np.abs(rows[2]) <= limit
-        r, a, e = (np.where(kept, row, 0.0) for row in rows[:3])
+        told = [rows[0], rows[1], rows[3]]
+        kept = np.logical_and.reduce([np.isfinite(row) for row in told])
+        kept &= np.abs(rows[3]) <= limit
+        r, a, e = (np.where(kept, row, 0.0) for row in told)
         # A draw that is NaN says nothing of the noise there: eager's own stands in for it.
-        more = [np.where(kept & np.isfinite(row), row, e) for row in rows[3:]]
+        turned, *more = (np.where(kept & np.isfinite(row), row, e) for row in (rows[2], *rows[4:]))
         with np.errstate(over="ignore", invalid="ignore"):  # float64 near its end
             own = np.sqrt(np.mean([(draw - r) ** 2 for draw in (e, *more)], axis=0))
+            own = np.maximum(own, np.abs(turned - r))
             theirs = np.abs(a - r)
             alive = (r != 0) | (own != 0)
             found[0] += alive.sum(axis=0)

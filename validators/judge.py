@@ -102,6 +102,7 @@ def _pairs(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Pa
             artifact=reply.outputs,
             exact=reference.exact,
             again=reference.again,
+            in_turn=reference.in_turn,
             undecided=reply.undecided,
         )
         for reference, reply in zip(references, replies, strict=True)

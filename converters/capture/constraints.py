@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -16,9 +16,14 @@ from ...core.signature import Signature
 if TYPE_CHECKING:
     import torch
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WORDS = ("and", "or", "not", "max", "min", "math", "float", "int")  # of conditions, no dims
 _ASSUMED = 2  # the least size that torch takes every dim to have
 _SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
-_NOT_ONE = re.compile(r" != \d+$")
+_NUMBER = re.compile(r"\b\d+\b")
+_ALL = 1 << 12  # sizes of a dim that are all looked at where a constraint is of this dim alone
+_KEPT = 4  # sizes at which a constraint breaks that are tried
+_NOT_ONE = re.compile(r" != \d+$|^\d+ != ")
 _BUILTINS = {"abs": abs, "float": float, "int": int, "max": max, "min": min, "math": math}
 
 
@@ -64,12 +69,14 @@ class _Local(dict[str, list[_Shape]]):
 class Checked:
     """The constraints that do not hold for all sizes of the signature, and what could not be read.
 
-    `fit` is what they ask of the dims, where it can be said.
+    `fit` is what they ask of the dims, where it can be said. `outside` are sizes at which they
+    break.
     """
 
     broken: tuple[Constraint, ...]
     unread: tuple[str, ...]
     fit: Fit | None = None
+    outside: tuple[Sizes, ...] = ()
 
 
 def check(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> Checked:
@@ -84,11 +91,13 @@ def check(program: torch.export.ExportedProgram, signature: Signature, example: 
     if not signature.free_dims or not constraints:
         return Checked(broken=(), unread=tuple(unread))
     looked_at = list(points(signature, example))
-    broken = []
+    broken, outside = [], []
     for constraint in constraints:
-        found = [sizes for sizes in looked_at if not _holds(constraint, signature, sizes)]
+        at = [*looked_at, *_told(constraint, signature, example)]
+        found = [sizes for sizes in at if not _holds(constraint, signature, sizes)]
         if found and not (constraint.excludes_one and _at_an_end(found, signature)):
             broken.append(constraint)
+            outside += found[:_KEPT]
     wrong = tuple(broken)
     return Checked(
         broken=wrong,
@@ -96,7 +105,29 @@ def check(program: torch.export.ExportedProgram, signature: Signature, example: 
         fit=fit(lambda sizes: _all_hold(wrong, signature, sizes), signature, example)
         if wrong
         else None,
+        outside=tuple(outside),
     )
+
+
+def _told(constraint: Constraint, signature: Signature, example: Sizes) -> Iterator[Sizes]:
+    """Sizes that the constraint itself names, and those around: `seq != 300` breaks at one alone.
+
+    Of a constraint on one dim all sizes are looked at, up to a number.
+    """
+    dims = signature.free_dims
+    places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(constraint.guard)}
+    named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
+    numbers = {int(text) for text in _NUMBER.findall(_SIZE.sub("", constraint.guard))}
+    near = {
+        max(one // (other or 1) + by, 1) for one in numbers for other in {1, *numbers}
+        for by in (-1, 0, 1)
+    }  # fmt: skip
+    for name in named & dims.keys():
+        dim = dims[name]
+        high = dim.high if dim.bounded else max(dim.high, _ALL)
+        every = range(dim.low, min(high, dim.low + _ALL) + 1) if len(named) == 1 else ()
+        for size in {*every, *(one for one in near if dim.low <= one <= high)}:
+            yield {**example, name: size}
 
 
 def _constraints(
@@ -196,9 +227,11 @@ def refusal(checked: Checked) -> ConversionError:
     texts = list(dict.fromkeys(one.text for one in checked.broken))
     shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough to see why
     if checked.fit is None:
+        named = [name for text in texts for name in _NAME.findall(text) if name not in _WORDS]
+        dims = " ".join(f"--static {name}" for name in dict.fromkeys(named))
         return ConversionError(
             f"torch.export holds only where {shown}, which --input lets be otherwise",
-            hint="state the relation in --input, as h=32*k or seq2=seq1, or fix one: --static DIM",
+            hint=f"if one size will do, {dims} fixes it; a relation of dims can be said in --input",
         )
     return ConversionError(
         f"torch.export: {checked.fit.said} (it took for granted: {shown})",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,7 +11,10 @@ from ...core.contract import Feed, Job
 from ...core.errors import ConversionError
 from ...core.fitting import Sizes
 from ...core.signature import Dim, Signature
+from .answering import OUTSIDE, wrong_at
+from .causes import RefusedError
 from .constraints import Checked, check, mend_guards, refusal
+from .specialised import specialised
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +93,7 @@ def export_in_ranges(
         other = None if again is None else check(again, job.signature, example)
         if again is not None and other is not None and len(other.broken) < len(checked.broken):
             program, checked = again, other
-    return _accepted(program, checked, job.signature, example)
+    return _accepted(program, checked, job, example)
 
 
 def _again(
@@ -98,21 +101,36 @@ def _again(
 ) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
     """Exported as if 1 were any other size; `refused` is raised where that fails as well."""
     shapes, example = dynamic_shapes(job.signature), sizes_in(job.signature, job.example)
-    program = _or_none(lambda: _any_size(export, shapes))
+    with specialised() as places:
+        program = _or_none(lambda: _any_size(export, shapes))
     if program is None:
-        raise refused
+        raise _placed(refused, places) from refused
     checked = check(program, job.signature, example)
     if checked.broken and checked.fit is None:
         raise refused  # which names a dim; what breaks now is harder to read
-    return _accepted(program, checked, job.signature, example)
+    return _accepted(program, checked, job, example)
+
+
+def _placed(refused: ConversionError, places: Sequence[str]) -> ConversionError:
+    """The refusal with the line that fixed a size, where torch told of one."""
+    if not places or " (at " in refused.message:
+        return refused
+    cause = refused.cause if isinstance(refused, RefusedError) else None
+    return RefusedError(f"{refused.message} (at {places[0]})", hint=refused.hint, cause=cause)
 
 
 def _accepted(
-    program: torch.export.ExportedProgram, checked: Checked, signature: Signature, example: Sizes
+    program: torch.export.ExportedProgram, checked: Checked, job: Job, example: Sizes
 ) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    signature = job.signature
+    job.programs[OUTSIDE] = checked.outside  # a trace that follows takes the same for granted
     wrong = [one for one in checked.broken if not one.excludes_one]
     if wrong and not (checked.fit is not None and checked.fit.wider):
         raise refusal(checked)
+    if checked.outside and not wrong:
+        made = program.module(check_guards=False)
+        if wrong_at(made, job, checked.outside) is not None:
+            raise refusal(checked)
     notes = [f"torch.export took for granted: {one.text}" for one in checked.broken if not wrong]
     if wrong and checked.fit is not None:
         notes.append(f"torch.export: {checked.fit.said}: {checked.fit.write}")

@@ -46,7 +46,8 @@ def mixed(job: Job) -> Scripted:
     with _in_place(model.flat, made):
         program = traced(job)
     names = ", ".join(path or type(model.module).__name__ for path in made)
-    return replace(program, notes=(*program.notes, f"scripted: {names}; the rest is traced"))
+    notes = (*program.notes, f"scripted: {names}; the rest is traced")
+    return replace(program, notes=notes, scripts=tuple(made))
 
 
 def _scripts(root: nn.Module, paths: Iterable[str]) -> dict[str, torch.jit.ScriptModule]:

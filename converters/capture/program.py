@@ -31,13 +31,15 @@ class Scripted:
     """A TorchScript module. `call` is `flat`, or `native` where it keeps the model's own call.
 
     `frozen` are the user's lines at which a tracer made Python values of tensors, `within` the
-    paths of the modules whose code that was, `warned` what it said of the user's lines.
+    paths of the modules whose code that was, `warned` what it said of the user's lines, `scripts`
+    the paths of the modules that stand scripted in a trace.
     """
 
     module: Script
     call: str
     frozen: tuple[Branch, ...] = ()
     within: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
     warned: tuple[Warned, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import builtins
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
 
     if isinstance(module, torch.jit.ScriptModule):
         return module
-    with _types_of_its_own():
+    with _types_of_its_own(), _annotations_as_types(module):
         made = guarded("torch.jit.script", lambda: torch.jit.script(module))
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
@@ -40,6 +42,38 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
             hint="try --capture trace or --capture export",
         )
     return made
+
+
+@contextmanager
+def _annotations_as_types(module: nn.Module) -> Iterator[None]:
+    """While in the block, classes say types of attributes as types, not as texts.
+
+    `from __future__ import annotations` makes texts of them, which the compiler does not read; what
+    names nothing here, as a name imported for type checkers alone, is left to it to infer.
+    """
+    classes = {one for part in module.modules() for one in type(part).__mro__}
+    said = {one: vars(one).get("__annotations__", {}) for one in classes}
+    texts = {
+        one: held for one, held in said.items() if any(isinstance(x, str) for x in held.values())
+    }
+    try:
+        for one, held in texts.items():
+            one.__annotations__ = dict(_read(one, held))
+        yield
+    finally:
+        for one, held in texts.items():
+            one.__annotations__ = held
+
+
+def _read(owner: type, annotations: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Annotations whose texts are read where the class was written."""
+    names = vars(sys.modules.get(owner.__module__, builtins))
+    for name, said in annotations.items():
+        try:
+            # as typing.get_type_hints reads them: the user's own code
+            yield name, eval(said, dict(names)) if isinstance(said, str) else said
+        except Exception:  # noqa: BLE001 - whatever reading it raises, it names no type
+            continue
 
 
 @contextmanager

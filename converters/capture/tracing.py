@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...core.contract import Branch, Job
 from ...core.findings import Warned
 from ..guarded import guarded
+from .answering import OUTSIDE, wrong_at
+from .causes import RefusedError
 from .eager import example_tensors, model_of
 from .program import Scripted
 from .sizes import size_places
@@ -48,6 +50,7 @@ def traced(job: Job) -> Scripted:
         _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
+    _check_sizes(made, job)
     of_data = _of_data(caught, trace)
     return Scripted(
         module=made,
@@ -56,6 +59,22 @@ def traced(job: Job) -> Scripted:
         within=_paths(model.module, of_data),
         warned=warnings_on(caught),
     )
+
+
+def _check_sizes(made: Any, job: Job) -> None:
+    """Look at the sizes at which torch.export, where it was tried, saw another way through forward.
+
+    Raises:
+        RefusedError: the trace is wrong there; feeds of other sizes would not show it.
+    """
+    places: Any = job.programs.get(OUTSIDE, ())
+    found = wrong_at(made, job, places)
+    if found is not None:
+        told = ", ".join(f"{name}={size}" for name, size in found.items())
+        raise RefusedError(
+            f"the trace froze a branch on sizes: at {told} the model goes another way",
+            hint="leave that size out of the range in --input, or --capture script",
+        )
 
 
 def _of_data(

@@ -12,7 +12,9 @@ from types import TracebackType
 
 _OURS = Path(__file__).parents[2]
 _ROOMS = tuple(f"{_OURS / room}/" for room in ("sources", "core", "pipeline", "converters"))
-_LIBRARIES = ("torch", "numpy", "onnx", "onnxscript", "onnx_ir", "sympy")
+_LIBRARIES = (
+    "torch", "numpy", "onnx", "onnxscript", "onnx_ir", "sympy", "openvino", "onnxruntime",
+)  # fmt: skip
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 _PACKAGES = ("site-packages", "dist-packages")
 # As tracebacks say it, and as the tracer's own source ranges do.

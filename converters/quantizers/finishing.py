@@ -12,7 +12,7 @@ from .activations import Activations
 from .bias_correction import correct_biases
 from .folding import fold_weights
 from .guard import check
-from .workplace import Workplace
+from .workplace import Workplace, tell_apart
 
 if TYPE_CHECKING:
     import onnx
@@ -46,6 +46,7 @@ def finish(
     products = check(model, activations.useful)
     if job.consumer != _FLOAT_WEIGHTS:
         fold_weights(model)
+    tell_apart(model.graph)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
     guarded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,4 +143,21 @@ def _name_nodes(model: onnx.ModelProto) -> int:
     for index, node in enumerate(nameless):
         name = f"{node.op_type}_{index}"
         node.name = name if name not in taken else f"unnamed_{name}"
-    return len(nameless)
+    return len(nameless) + tell_apart(model.graph)
+
+
+def tell_apart(graph: onnx.GraphProto) -> int:
+    """Give nodes of one name a number behind it, but for the first; how many there were.
+
+    ONNX Runtime loads no model with two nodes of one name, and a choice by name would mean both.
+    """
+    taken = {node.name for node in graph.node}
+    seen: set[str] = set()
+    changed = 0
+    for node in graph.node:
+        if node.name and node.name in seen:
+            node.name = next(name for n in count(2) if (name := f"{node.name}_{n}") not in taken)
+            taken.add(node.name)
+            changed += 1
+        seen.add(node.name)
+    return changed

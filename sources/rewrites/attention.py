@@ -52,7 +52,10 @@ def _plainly(  # noqa: PLR0913, PLR0917 - torch's signature
         scores = scores.masked_fill(~attn_mask, float("-inf"))
     elif attn_mask is not None:
         scores = scores + attn_mask
-    return torch.softmax(scores, dim=-1) @ value
+    shares = torch.softmax(scores, dim=-1)
+    if attn_mask is not None:  # torch gives 0 to a query that sees no key, softmax would give NaN
+        shares = shares.masked_fill(torch.isneginf(scores).all(dim=-1, keepdim=True), 0.0)
+    return shares @ value
 
 
 def _causal(queries: int, keys: int, wanted: Any) -> torch.Tensor:
@@ -75,5 +78,6 @@ REWRITES: tuple[Rewrite, ...] = (
         summary="scaled_dot_product_attention in plain operators",
         suits=_suits,
         during=_during,
+        signs=_SIGNS,
     ),
 )

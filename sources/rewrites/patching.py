@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import CheckpointError, UsageError, first_line
 from ..factory import find
+from ..method import called_on, owner_of
 from .twins import checksums
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ _SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\
 def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     """What `package.module:fn` makes of the copy; a function that returns nothing changed it.
 
+    With `--method` it gets the user's module, and its result is called by that method.
+
     Raises:
         UsageError: there is no such function.
-        CheckpointError: it raised, or gave something else than a module.
+        CheckpointError: it raised, or gave something else than a module that can be called so.
     """
     from torch import nn
 
@@ -36,8 +39,9 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
             f"--patch {spec} is a {type(function).__name__}, which is not called with a module",
             hint="name a function that takes the module, and changes it or returns another",
         )
+    owner = owner_of(module)
     try:
-        given = function(module)
+        given = function(module if owner is None else owner)
     except Exception as error:  # the user's code raises anything
         raise CheckpointError(
             f"--patch {spec} raised {type(error).__name__}{_place(error)}: {first_line(error)}",
@@ -48,7 +52,9 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
             f"--patch {spec} returned {type(given).__name__}, not a torch.nn.Module",
             hint="change the module in place and return nothing, or return a module",
         )
-    return module if given is None else given.eval()
+    if given is None:
+        return module
+    return given.eval() if owner is None else called_on(module, given.eval())
 
 
 def check_untouched(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:

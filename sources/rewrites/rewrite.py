@@ -33,7 +33,8 @@ class Rewrite:
     and the reasons of the refusals so far whether it may help. `change` works on the copy, once,
     and gives what is then captured; `during` holds while the copy is captured, and puts back what
     it changed outside of it. `alone` says that it is not joined with others: where it does not
-    help by itself, it would only change more than need be.
+    help by itself, it would only change more than need be. `signs` are words of refusals that it
+    is the answer to: it is tried before those that have none there.
     """
 
     name: str
@@ -42,3 +43,4 @@ class Rewrite:
     change: Callable[[Module], Module] = unchanged
     during: Callable[[Module], AbstractContextManager[None]] = nothing
     alone: bool = False
+    signs: tuple[str, ...] = ()

@@ -175,5 +175,6 @@ REWRITES: tuple[Rewrite, ...] = (
         suits=_suits,
         change=_change,
         during=_during,
+        signs=tuple(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
     ),
 )

@@ -13,6 +13,7 @@ from .rewrite import Module, Rewrite
 from .swapping import swapped
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_NAMED = frozenset(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"))
 _LIBRARIES = ("torch.", "transformers.")  # whose own code torch.jit and torch.export know
 
 
@@ -24,15 +25,36 @@ def _methods(part: Module) -> Iterator[FunctionType]:
 
 
 def _observes(hook: object) -> bool:
-    """Whether a hook is a function of which every way out gives None: it changes no output."""
+    """Whether a hook is a function that gives None in every way out and writes nowhere in place.
+
+    Into a tensor, by `out.add_(1)` or `out[0] = 1`, would change an output all the same.
+    """
     function = hook.__func__ if isinstance(hook, MethodType) else hook
     if not isinstance(function, FunctionType):
         return False
     code = list(dis.get_instructions(function))
+    if any(_writes(one, code[max(index - 2, 0)]) for index, one in enumerate(code)):
+        return False
     ends = [index for index, one in enumerate(code) if one.opname == "RETURN_VALUE"]
     constant = [one for one in code if one.opname == "RETURN_CONST"]
     return all(one.argval is None for one in constant) and all(
         code[index - 1].opname == "LOAD_CONST" and code[index - 1].argval is None for index in ends
+    )
+
+
+def _writes(instruction: dis.Instruction, container: dis.Instruction) -> bool:
+    """Whether it may write into a tensor: an item, `+=`, a method or function called `..._`.
+
+    An entry of what the hook keeps outside itself, as `features[name] = output`, is none.
+    """
+    kept = container.opname in ("LOAD_DEREF", "LOAD_GLOBAL")
+    name = str(instruction.argval)
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (
+        (instruction.opname in _NAMED and in_place)
+        or (instruction.opname in ("STORE_SUBSCR", "STORE_SLICE") and not kept)
+        or (instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="))
+        or instruction.opname.startswith("INPLACE_")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,22 +15,24 @@ def swapped(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> It
     `from torch.utils.checkpoint import checkpoint` in the user's file is a name of its own: setting
     the one in torch would not reach it. All are put back, whatever happens in between.
     """
-    wanted = {id(function): new for function, new in replacements.items()}
+    back = {id(new): function for function, new in replacements.items()}
     ours = {id(new.__globals__) for new in replacements.values() if hasattr(new, "__globals__")}
-    done: list[tuple[dict[str, Any], str, object]] = []
     try:
-        for module in list(sys.modules.values()):
-            names: object = getattr(module, "__dict__", None)
-            if not isinstance(names, dict) or id(names) in ours:
-                continue
-            for name, value in list(names.items()):
-                if id(value) in wanted:
-                    done.append((names, name, value))
-                    names[name] = wanted[id(value)]
+        _exchange({id(function): new for function, new in replacements.items()}, ours)
         yield
     finally:
-        for names, name, value in done:
-            names[name] = value
+        _exchange(back, ours)  # also where a module was imported meanwhile, and knows the new one
+
+
+def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -> None:
+    """Set every name of a loaded module that stands for one of these; not in files of ours."""
+    for module in list(sys.modules.values()):
+        names: object = getattr(module, "__dict__", None)
+        if not isinstance(names, dict) or id(names) in ours:
+            continue
+        for name, value in list(names.items()):
+            if id(value) in wanted:
+                names[name] = wanted[id(value)]
 
 
 @contextmanager

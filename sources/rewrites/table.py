@@ -10,7 +10,17 @@ from weakref import WeakKeyDictionary
 from ...core.errors import CheckpointError, ConversionError, first_line
 from ...core.names import unknown
 from ..eager import Eager
-from . import attention, baking, packed, scanning, scripts, transformers_models
+from . import (
+    attention,
+    baking,
+    experts,
+    functions,
+    lengths,
+    packed,
+    scanning,
+    scripts,
+    transformers_models,
+)
 from .patching import PATCH, check_untouched, patched
 from .rewrite import Module, Rewrite
 from .swapping import attribute
@@ -23,6 +33,9 @@ TABLE: tuple[Rewrite, ...] = (
     *packed.REWRITES,
     *scripts.REWRITES,
     *baking.REWRITES,
+    *experts.REWRITES,
+    *functions.REWRITES,
+    *lengths.REWRITES,
     *scanning.REWRITES,
     *transformers_models.REWRITES,
     *attention.REWRITES,
@@ -78,8 +91,22 @@ def suited(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     if isinstance(eager.module, torch.jit.ScriptModule):
         return ()
     found = [rewrite for rewrite in TABLE if rewrite.suits(eager.module, reasons)]
+    found.sort(key=lambda one: not _answers(one, reasons))
     joined = tuple(rewrite.name for rewrite in found if not rewrite.alone)
     return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
+
+
+def answering(eager: Eager, reasons: Sequence[str], *, besides: Sequence[str]) -> tuple[str, ...]:
+    """The rewrites that are the answer to one of these reasons, but for those there are."""
+    return tuple(
+        one.name
+        for one in TABLE
+        if one.name not in besides and _answers(one, reasons) and one.suits(eager.module, reasons)
+    )
+
+
+def _answers(rewrite: Rewrite, reasons: Sequence[str]) -> bool:
+    return any(sign in text for text in reasons for sign in rewrite.signs)
 
 
 def told(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -10,7 +11,10 @@ from typing import Any
 
 from ...core.errors import MissingError
 from .rewrite import Module, Rewrite
+from .swapping import swapped
 
+_MASK = "Attention mask should be of size"  # what a model says of one that it did not expect
+_OTHERS = ("or_mask_function", "and_mask_function")  # what else a mask is made of
 _EXPORTERS = "transformers.exporters"
 
 
@@ -62,7 +66,32 @@ def _patched(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `duri
         yield
 
 
+def _wants_no_mask(module: Module, reasons: Sequence[str]) -> bool:
+    return bool(_models(module)) and any(_MASK in reason for reason in reasons)
+
+
+@contextmanager
+def _without_empty_masks(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    usual: Any = importlib.import_module("transformers.masking_utils").create_bidirectional_mask
+
+    def instead(*args: Any, **kwargs: Any) -> Any:
+        given = bound(*args, **kwargs).arguments
+        masks = [given.get(name) for name in ("attention_mask", *_OTHERS)]
+        return None if all(mask is None for mask in masks) else usual(*args, **kwargs)
+
+    bound = inspect.signature(usual).bind
+    with swapped({usual: instead}):
+        yield
+
+
 REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="no-empty-masks",
+        summary="no attention mask where the model is given none, as in eager",
+        suits=_wants_no_mask,
+        during=_without_empty_masks,
+        signs=(_MASK,),
+    ),
     Rewrite(
         name="batched-experts",
         summary="experts_implementation='batched_mm' in place of the grouped kernel",
@@ -75,6 +104,7 @@ REWRITES: tuple[Rewrite, ...] = (
         suits=_has_sdpa,
         change=_attending_eagerly,
         alone=True,
+        signs=("masking_utils.py", "sdpa_attention.py"),
     ),
     Rewrite(
         name="transformers-patches",

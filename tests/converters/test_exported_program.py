@@ -110,3 +110,12 @@ def test_a_scale_made_of_data_is_arithmetic_and_no_danger(job_of: JobOf) -> None
     with exported_program.open_runner(job.folder / name, "cpu", job.signature) as runner:
         found = runner.run({"x": np.full((3, 3), 2.0, np.float32)})["output"]
     assert np.allclose(found, 127.5)
+
+
+def test_a_program_that_would_run_code_does_not_open_and_ends_no_run(job: Job) -> None:
+    path = job.folder / "bad.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("bad/archive_format", "pt2")
+        archive.writestr("bad/models/model.json", '{"expr_str": "__import__(\'os\')"}')
+    with pytest.raises(RunnerError, match=r"bad\.pt2 would run code when opened"):
+        exported_program.open_runner(path, "cpu", job.signature)

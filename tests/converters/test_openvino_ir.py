@@ -112,6 +112,25 @@ def test_bools_and_small_integers_go_in_as_they_are(job_of: JobOf) -> None:
     assert np.allclose(output, feed["x"] * feed["keep"] + feed["small"])
 
 
+class Switched(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.more = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, refine: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        if refine:
+            out = out + self.more(out)
+        return out
+
+
+def test_an_input_that_openvino_gives_a_second_name_is_fed_by_its_own(job_of: JobOf) -> None:
+    inputs = ("x:float32[batch=1..4,3]", "refine:bool[]")
+    job = built(job_of(Switched(), *inputs, capture=Capture.SCRIPT))
+    found = openvino_ir.coverage(job.folder / "model.xml", job.example, "cpu")
+    assert found.layers["fp32"] >= 1
+
+
 def test_large_sums_are_not_computed_in_bfloat16(job_of: JobOf) -> None:
     job = built(job_of(nn.Linear(512, 4), "x:float32[batch=1..4,512]", capture=Capture.TRACE))
     with openvino_ir.open_runner(job.folder / "model.xml", "cpu", job.signature) as runner:

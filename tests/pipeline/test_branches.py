@@ -113,6 +113,32 @@ class Caught(nn.Module):
         except ValueError:
             return self.high(x)
 
+class Asserting(nn.Module):
+    """An assert whose error is caught: an export makes a check of it, that ONNX leaves out."""
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(8, 4), nn.Linear(8, 4)
+    def forward(self, x):
+        most = x.max().item()
+        try:
+            assert most < 7e7
+            return self.low(x)
+        except AssertionError:
+            return self.high(x)
+
+class Hooked(nn.Module):
+    """A hook that ends in a branch, and changes what it was called with."""
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+        self.fc.register_forward_hook(self.changed)
+    @staticmethod
+    def changed(module, args, out):
+        if 7.0 < float(out.max()) < 7.001:
+            out.add_(1)
+    def forward(self, x):
+        return self.fc(x)
+
 class Part(Gate):
     """The same gate, in a class that TorchScript takes."""
 
@@ -134,6 +160,12 @@ class Compiled(nn.Module):
         if not torch.compiler.is_compiling() and float(x.abs().max()) > 1e38:
             return self.fc(x) * 2
         return self.fc(x)
+
+def low_only(gate):
+    gate.forward = lambda x: gate.low(x)
+
+def hooked(gate):
+    gate.extra = nn.Identity()
 '''
 LINE = 1 + next(at for at, text in enumerate(NETS.splitlines()) if "abs().max()" in text)
 _COUNT = itertools.count()
@@ -167,6 +199,11 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OrderOf:
     return make
 
 
+def patched(order: Order, function: str) -> Order:
+    module = str(order.source.model).partition(":")[0]
+    return replace(order, patches=(f"{module}:{function}",))
+
+
 def the_branch(manifest: Manifest) -> BranchRecord:
     (record,) = manifest.branches
     return record
@@ -185,6 +222,28 @@ def test_the_untaken_arm_of_a_trace_is_named_and_refused(net: OrderOf) -> None:
 def test_what_is_refused_so_is_right_on_every_feed(net: OrderOf) -> None:
     (verdict,) = run(net("Gate", "torchscript", capture=Capture.TRACE)).verdicts
     assert all(output.passed for output in verdict.outputs)
+
+
+def test_a_patch_that_drops_an_arm_no_feed_took_is_refused(net: OrderOf) -> None:
+    found = run(patched(net("Gate", "torchscript"), "low_only"))
+    (verdict,) = found.verdicts
+    assert all(output.passed for output in verdict.outputs)
+    assert f".py:{LINE}: if x.abs().max() > 1e8: no feed took the true arm" in verdict.reason
+    assert "the rewritten copy has it no more" in verdict.reason
+    assert found.exit_code == 1
+
+
+def test_the_arm_that_a_patch_drops_may_be_accepted_and_is_noted(net: OrderOf) -> None:
+    order = net("Gate", "torchscript", accept=f"net.py:{LINE}")
+    (verdict,) = run(patched(order, "low_only")).verdicts
+    assert verdict.passed
+    assert any("the rewritten copy has it no more" in note for note in verdict.notes)
+
+
+def test_a_patch_that_leaves_the_branch_is_judged_as_the_model(net: OrderOf) -> None:
+    (verdict,) = run(patched(net("Gate", "torchscript"), "hooked")).verdicts
+    assert verdict.passed
+    assert not any("rewritten copy" in note for note in verdict.notes)
 
 
 @pytest.mark.needs("onnx")
@@ -242,13 +301,35 @@ def test_what_the_tracer_does_not_warn_of_is_found_in_a_second_trace(net: OrderO
     assert "if torch.equal(x, x + 1): no feed took the true arm" in found.verdicts[0].reason
 
 
-@pytest.mark.parametrize("target", ["torchscript", "pt2", "onnx"])
-def test_a_branch_that_the_capture_goes_round_is_no_failure(net: OrderOf, target: str) -> None:
-    found = run(net("Shortcut", target))
+@pytest.mark.parametrize(
+    ("target", "capture"),
+    [("torchscript", Capture.TRACE), ("pt2", Capture.EXPORT), ("onnx", Capture.EXPORT)],
+)
+def test_a_branch_that_the_code_leaves_out_of_captures_is_frozen(
+    net: OrderOf, target: str, capture: Capture
+) -> None:
+    found = run(net("Shortcut", target, capture=capture))
     (artifact,) = found.artifacts
-    assert found.passed
-    assert artifact.frozen == ()
-    assert the_branch(found).untaken == ("true",)
+    assert found.exit_code == 1
+    assert artifact.frozen == (the_branch(found).place,)
+    assert "no feed took the true arm" in found.verdicts[0].reason
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.EXPORT_STRICT])
+def test_an_assert_whose_error_forward_catches_is_a_branch_of_exports(
+    net: OrderOf, capture: Capture
+) -> None:
+    found = run(net("Asserting", "pt2", capture=capture))
+    assert found.exit_code == 1
+    assert "if not (most < 7e7): no feed took the true arm" in found.verdicts[0].reason
+
+
+def test_a_branch_at_the_end_of_a_hook_is_seen(net: OrderOf) -> None:
+    found = run(net("Hooked", "torchscript", capture=Capture.TRACE))
+    assert found.exit_code == 1
+    assert "if 7.0 < float(out.max()) < 7.001: no feed took the true arm" in (
+        found.verdicts[0].reason
+    )
 
 
 def test_a_kept_value_that_is_the_same_on_every_feed_is_refused(net: OrderOf) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,18 @@ def test_what_cannot_be_is_refused_in_the_plan(
     with pytest.raises(UsageError) as caught:
         make_plan(replace(order(wanted), runtimes=runtimes, opset=opset))
     assert said in caught.value.message
+
+
+def test_a_custom_operator_without_an_onnx_is_refused(order: Orders) -> None:
+    asked = replace(order("torchscript"), custom_ops={"my::op": "ops:op"})
+    with pytest.raises(UsageError, match="--custom-op my::op has no effect"):
+        make_plan(asked)
+    assert make_plan(replace(order("openvino"), custom_ops=asked.custom_ops))
+
+
+def test_a_patch_without_a_capture_is_refused(order: Orders, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"\x08\x08")
+    asked = replace(order("openvino"), parent=model, patches=("nets:fast",))
+    with pytest.raises(UsageError, match="--patch nets:fast has no effect"):
+        make_plan(asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from modelc.pipeline.manifest_file import FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
+from modelc.pipeline.stage import passing_logs
 
 FILES = ["model.torchscript.pt", "model.pt2", "model.onnx", "model.xml"]
 
@@ -152,3 +154,25 @@ def test_the_manifest_is_left_as_it_is(exported_digits: Path) -> None:
     validate_file(exported_digits / "model.onnx")
     assert (exported_digits / FILE).read_bytes() == before
     assert read_manifest(exported_digits) is not None
+
+
+def test_machine_code_of_a_stranger_is_refused_before_anything_is_loaded(
+    tmp_path: Path, digits_source: Source
+) -> None:
+    path = tmp_path / "model.aoti.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/archive_format", "pt2")
+        archive.writestr("model/data/aotinductor/model/lib.so", b"code")
+    told: list[object] = []
+    with pytest.raises(CheckpointError, match="is machine code") as caught:
+        validate_file(path, digits_source, told.append)
+    assert caught.value.hint == "add --trust-engine, only if you trust its maker"
+    assert not told
+
+
+def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
+    hint = "give what the model was exported for"
+    with pytest.raises(RunnerError) as caught, passing_logs() as folder:
+        raise RunnerError("dim b is 9", hint=hint)
+    assert caught.value.hint == hint
+    assert not folder.exists()

@@ -90,6 +90,18 @@ def caught(value: int) -> int:
     return 3
 
 
+def last(value: int) -> None:
+    kept = []
+    if value > 2:
+        kept.append(value)
+
+
+def last_chained(value: int) -> None:
+    kept = []
+    if 2 < value < 5:
+        kept.append(value)
+
+
 def branch_of(function: Callable[[int], object]) -> Test:
     """The first branch of the function, as it is found from the names in its condition."""
     lines, first = inspect.getsourcelines(function)
@@ -132,6 +144,8 @@ def way(function: Callable[[int], object], value: int) -> str:
         (comprehension, 3, "TT"), (comprehension, -3, "FF"),
         (turning, 2, "TTF"), (turning, 0, "F"),
         (caught, 1, "T"), (caught, 5, "F"), (caught, 0, ""),
+        (last, 3, "T"), (last, -3, "F"),
+        (last_chained, 3, "T"), (last_chained, -3, "F"), (last_chained, 9, "F"),
     ],
 )  # fmt: skip
 def test_each_way_is_told(function: Callable[[int], object], value: int, expected: str) -> None:

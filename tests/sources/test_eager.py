@@ -228,6 +228,22 @@ def test_flat_can_be_captured(
         assert np.array_equal(array, tensor.numpy())
 
 
+class Sized(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, object]:
+        return {"x": x * 2, "rows": x.shape[0], "last": x + 1, "task": "none"}
+
+
+def test_flat_gives_a_tracer_no_size_that_eager_gives_as_a_number() -> None:
+    found = opened(Sized())
+    feed = {"x": np.ones((2, 3), np.float32)}
+    names = list(found.run(feed))
+    traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+        found.flat, (torch.ones(2, 3),), strict=False
+    )
+    assert names == ["x_out", "last"]
+    assert [part.shape for part in traced(torch.ones(4, 3))] == [(4, 3), (4, 3)]
+
+
 def test_flat_is_in_eval_mode_and_holds_the_module_under_its_scope() -> None:
     eager = opened(nn.Linear(3, 2))
     assert not eager.flat.training

@@ -43,6 +43,11 @@ NETS = """
         def __init__(self):
             super().__init__()
             self.layers = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
+    class Expanded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide = nn.Parameter(torch.zeros(1, 3).expand(4, 3))
+            self.register_buffer("mask", torch.ones(1).expand(5))
 """
 
 
@@ -157,6 +162,15 @@ def test_a_tied_weight_may_be_missing(tmp_path: Path, write_module: Write) -> No
     loaded = opened(tmp_path / "a.safetensors", f"{write_module(NETS)}:Tied")
     assert torch.equal(tensor(loaded, "head.weight"), torch.ones(4, 2))
     assert loaded.notes == ()
+
+
+def test_weights_of_which_elements_share_memory_are_filled(
+    tmp_path: Path, write_module: Write
+) -> None:
+    state = {"wide": torch.randn(4, 3), "mask": torch.arange(5.0)}
+    torch.save(state, tmp_path / "w.pt")
+    module = opened(tmp_path / "w.pt", f"{write_module(NETS)}:Expanded").module
+    assert all(torch.equal(module.state_dict()[name], state[name]) for name in state)
 
 
 def test_safetensors_fill_the_module(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_settled_names_are_all_there_are(nets: str) -> None:
     ("name", "takes", "message"),
     [
         ("empty", [X], "gives nothing"),
-        ("number", [X], "is a int, which cannot be iterated over"),
+        ("number", [X], "is of type int, which cannot be iterated over"),
         ("texts", [X], "x of .* item 0 is a str"),
         ("broken", [X], "raised ValueError: disk gone"),
         ("named", [Parameter(name="image")], "hold x, labels, meta.a; the model takes image"),

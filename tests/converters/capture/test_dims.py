@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -125,10 +126,63 @@ def test_an_end_of_a_dim_without_bounds_is_a_note(job_of: JobOf) -> None:
     assert any("dim 's' holds in 1..10 only" in note for note in found.notes)
 
 
+class Cached(nn.Module):
+    """Writes into a buffer of the greatest size; torch asks whether it is all of it."""
+
+    keys: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(4, 32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.keys[: x.shape[0], : x.shape[1]] = x
+        return self.keys[: x.shape[0], : x.shape[1]] * 2
+
+
+@pytest.mark.parametrize("steps", [1, 31, 32])
+def test_an_end_that_torch_leaves_out_is_taken_where_a_feed_shows_it(
+    job_of: JobOf, steps: int
+) -> None:
+    job = job_of(Cached(), "x:float32[batch=1..4,seq=1..32,16]")
+    x = torch.randn(3, steps, 16)
+    (found,) = exported(job).program.module()(x)
+    assert torch.equal(found, x * 2)
+
+
+class Windowed(nn.Module):
+    """Two ways, by sizes of which no range and no multiple is the answer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.shape[1] % 8 > 2 else x * 3
+
+
+def test_what_no_relation_mends_has_the_dim_to_fix_for_a_hint(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match=r"holds only where \(?s % 8") as caught:
+        exported(job_of(Windowed(), "x:float32[b=1..4,s=2..5..24]"))
+    assert caught.value.hint.startswith("if one size will do, --static s fixes it")
+
+
 def test_multiples_are_said(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="dim 's' must be a multiple of 4") as caught:
         exported(job_of(Folded(), "x:float32[b=1..4,s=1..15]"))
     assert caught.value.hint == "write s=4*(k=1..3)"
+
+
+class Counted(nn.Module):
+    """Its rows become a Python number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.zeros(len(x), 3)
+
+
+def test_the_line_that_fixes_a_dim_is_named(job_of: JobOf) -> None:
+    job = job_of(Counted(), "x:float32[batch=1..4,3]")
+    line = Counted.forward.__code__.co_firstlineno + 1
+    with pytest.raises(ConversionError, match=rf"'batch' of x .*test_dims\.py:{line}\)$"):
+        exported(job)
+    level = logging.getLogger("torch.fx.experimental.symbolic_shapes").level
+    assert level in (logging.NOTSET, logging.WARNING)
 
 
 def test_a_specialised_dim_is_refused_with_static_for_a_hint(job_of: JobOf) -> None:

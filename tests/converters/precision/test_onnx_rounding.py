@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from modelc.converters.onnx_rounding import with_float_io
+from modelc.converters.onnx_rounding import computes_in_half, with_float_io
 
 from .conftest import OnnxFile, load, run
 
@@ -83,6 +83,27 @@ def test_bodies_are_rounded_as_well(onnx_file: OnnxFile) -> None:
     x = np.array([300, 2], np.float32)
     assert np.array_equal(run(path, {"x": x, "c": np.array(True)})["y"], [np.inf, 2])
     assert np.array_equal(run(path, {"x": x, "c": np.array(False)})["y"], x)
+
+
+def test_a_model_in_which_only_casts_are_half_runs_as_it_is(onnx_file: OnnxFile) -> None:
+    path = onnx_file("""g (float[N] x) => (float[N] y) {
+        [down] a = Cast<to=16>(x)
+        [up] b = Cast<to=1>(a)
+        [twice] y = Add(b, b)
+    }""")
+    assert not computes_in_half(load(path))
+    assert run(path, {"x": np.array([1.001], np.float32)})["y"] == 2
+
+
+def test_one_operator_in_half_is_found_in_a_body(onnx_file: OnnxFile) -> None:
+    path = onnx_file("""g (float[N] x, bool c) => (float[N] y) {
+        [down] a = Cast<to=16>(x)
+        [branch] b = If (c) <
+            then_branch = t () => (bfloat16[N] p) { [root] p = Sqrt(a) },
+            else_branch = e () => (bfloat16[N] q) { [same] q = Cast<to=16>(a) }>
+        [up] y = Cast<to=1>(b)
+    }""")
+    assert computes_in_half(load(path))
 
 
 def test_float_ends_on_a_half_model_only_cast(onnx_file: OnnxFile) -> None:

@@ -72,3 +72,18 @@ def test_constant_nodes_become_weights(digits: Subject, tmp_path: Path) -> None:
     made = workplace_of(job, opset=13).load()
     assert "Constant" not in {node.op_type for node in made.graph.node}
     assert node.output[0] in {tensor.name for tensor in made.graph.initializer}
+
+
+def test_two_nodes_of_one_name_are_told_apart(digits: Subject, tmp_path: Path) -> None:
+    model = onnx.load(digits.parent)
+    twice = [node for node in model.graph.node if node.op_type in ("Conv", "Gemm", "Relu")][:3]
+    for node, name in zip(twice, ("one", "one", "one_2"), strict=True):
+        node.name = name
+    onnx.save(model, tmp_path / "changed.onnx")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    job = job_in(digits, folder, "onnx", parent=tmp_path / "changed.onnx")
+    made = workplace_of(job, opset=13).load()
+    names = [node.name for node in made.graph.node]
+    assert len(set(names)) == len(names)
+    assert {"one", "one_2", "one_3"} <= set(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,13 @@ class Gate(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.a(x) if x.mean() > 0 else self.b(x)
         return out
+
+
+class Named(Gate):
+    """With a method beside forward."""
+
+    def named(self, x: Tensor) -> Tensor:
+        return self.forward(x) * 2
 
 
 class TrainingGate(Gate):
@@ -134,3 +142,48 @@ class Doubled(nn.Module):
 def doubled(module: Gate) -> nn.Module:
     """A patch after which the model gives two outputs."""
     return Doubled(module)
+
+
+class Counted(nn.Module):
+    """Its batch becomes a Python number, which fixes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len([x]) != 1:
+            raise ValueError("lists have a length as ever")
+        return self.fc(x) + torch.zeros(len(x), 4)  # type: ignore[no-any-return]  # as above
+
+
+class Twofold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.mark_non_differentiable(x)
+        ctx.kept = x.shape
+        return x * 2
+
+
+class Shifted(torch.autograd.Function):
+    """Its forward takes no ctx."""
+
+    @staticmethod
+    def forward(x: Tensor, by: float) -> Tensor:
+        return x + by
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
+        """Nothing: a capture has no backward."""
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift: Any = Shifted.apply
+        double: Any = Twofold.apply
+        return shift(double(self.fc(x)), 0.5)  # type: ignore[no-any-return]  # as above

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,21 @@ from modelc.core.contract import Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.sources.eager import Eager
 from modelc.sources.outputs import flatten_outputs
-from modelc.sources.rewrites.table import rewritten, suited
+from modelc.sources.rewrites.table import answering, rewritten, suited
 from modelc.validators.feeds import draw_feeds
 
 from .conftest import Opened
-from .rewritten_nets import Causal, Checkpointed, CompiledInside, Gate, Packed, TrainingGate, X
+from .rewritten_nets import (
+    Causal,
+    Checkpointed,
+    CompiledInside,
+    Counted,
+    Functional,
+    Gate,
+    Packed,
+    TrainingGate,
+    X,
+)
 
 Open = Callable[..., Opened]
 Capture = Callable[[Eager, Signature], Callable[..., object]]
@@ -202,3 +213,45 @@ def same(before: list[Outputs], after: list[Outputs]) -> None:
     for one, other in zip(before, after, strict=True):
         for name in one:
             assert one[name].tobytes() == other[name].tobytes(), name
+
+
+def test_the_length_of_a_tensor_is_followed_as_its_size(opened: Open) -> None:
+    eager, signature = opened(Counted(), X)
+    with pytest.raises(Exception, match="specialized it to be a constant") as refused:
+        export(eager, signature)
+    space = vars(__import__(Counted.__module__, fromlist=["forward"]))
+
+    assert ("tensor-lengths",) in suited(eager, [str(refused.value)])
+    assert ("tensor-lengths",) not in suited(eager, ["something else"])
+    with rewritten(eager, ("tensor-lengths",)) as copied:
+        program = export(copied, signature)
+
+    assert "len" not in space
+    agree(program, eager, signature)
+
+
+def test_custom_autograd_functions_are_taken_by_their_forward(opened: Open) -> None:
+    eager, signature = opened(Functional(), X)
+    before = vars(torch.autograd.Function)["apply"]
+    with pytest.raises(RuntimeError, match=r"function\.py") as refused:
+        saved(trace(eager, signature))
+
+    assert ("plain-functions",) in suited(eager, [str(refused.value)])
+    with rewritten(eager, ("plain-functions",)) as copied:
+        made = saved(trace(copied, signature))
+
+    assert vars(torch.autograd.Function)["apply"] is before
+    agree(made, eager, signature)
+
+
+def saved(made: Any) -> Any:  # a ScriptModule, through a file's bytes and back
+    return torch.jit.load(io.BytesIO(made.save_to_buffer()))  # type: ignore[no-untyped-call]
+
+
+def test_what_a_refusal_names_is_tried_before_the_rest_and_beside_it(opened: Open) -> None:
+    eager, _ = opened(Counted(), X)
+    plain = ["scaled_dot_product_attention", "your code specialized it to be a constant (2)"]
+
+    assert [names[0] for names in suited(eager, plain)][:2] == ["tensor-lengths", "plain-attention"]
+    assert answering(eager, plain, besides=("tensor-lengths",)) == ("plain-attention",)
+    assert answering(eager, ["nothing known"], besides=()) == ()

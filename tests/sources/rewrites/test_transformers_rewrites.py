@@ -84,6 +84,37 @@ def test_experts_are_batched_where_their_grouped_kernel_has_no_translation(opene
 
 
 @pytest.mark.slow
+def test_every_expert_is_called_and_the_sum_is_that_of_the_chosen(opened: Open) -> None:
+    import torch
+
+    eager, signature = opened(sparse(), "x:float32[batch=1..3,seq=2..9,16]")
+    with pytest.raises((RuntimeError, AssertionError)):  # which experts are called was frozen
+        agree(trace(eager, signature), eager, signature)
+    feed = {"x": example(signature, "x")}
+    before, router = eager.run(feed), type(model_of(eager).router.classifier)
+
+    assert ("every-expert",) in suited(eager, [])
+    with rewritten(eager, ("every-expert",)) as copied:
+        made, program = trace(copied, signature), export(copied, signature)
+
+    agree(made, eager, signature)
+    agree(program, eager, signature)
+    assert type(model_of(eager).router.classifier) is router is torch.nn.Linear
+    assert all(before[key].tobytes() == one.tobytes() for key, one in eager.run(feed).items())
+
+
+def sparse() -> Any:
+    """One sparse layer of four experts."""
+    import torch
+
+    here = import_module("transformers.models.switch_transformers.modeling_switch_transformers")
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 32, "num_experts": 4, "expert_capacity": 5}
+    config = import_module("transformers").SwitchTransformersConfig(**sizes)
+    return here.SwitchTransformersSparseMLP(config).eval()
+
+
+@pytest.mark.slow
 def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened: Open) -> None:
     window = {**EXPERTS, "sliding_window": 6}
     eager, signature = opened(built("Mistral", window), IDS)
@@ -110,6 +141,21 @@ def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
         made = trace(copied, signature)
 
     agree(made, eager, signature)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_given_no_mask_makes_none_in_a_capture(opened: Open) -> None:
+    from modelc.benchmarks.coverage_case import build, case_named
+
+    eager, signature = opened(build("autoformer"), *case_named("autoformer").inputs)
+    with pytest.raises(ValueError, match="Attention mask should be of size") as refused:
+        export(eager, signature)
+
+    assert suited(eager, [str(refused.value)])[0] == ("no-empty-masks",)
+    with rewritten(eager, ("no-empty-masks",)) as copied:
+        program = export(copied, signature)
+
+    agree(program, eager, signature)
 
 
 def frozen(eager: Eager, signature: Any) -> list[str]:

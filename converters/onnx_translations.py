@@ -1,0 +1,249 @@
+"""Operators that torch's exporters do not write, in operators of ONNX: modelc's own functions.
+
+As those of `--custom-op` they take `op`, then the operator's arguments, and serve both exporters.
+Running sums, products and the like are written as n by n comparisons, n being the size of that dim:
+exact, but of more memory than eager takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .capture.causes import RefusedError
+
+Write = Callable[..., object]
+_INT32, _INT64 = 6, 7  # onnx.TensorProto
+_STABLE = 3  # further arguments of argsort.stable: stable, dim, descending
+
+
+def cumprod(op: Any, self: Any, dim: int, dtype: int | None = None) -> Any:
+    """Running products."""
+    if dtype is not None:
+        raise _cannot("cumprod", "with a dtype")
+    seen, wide = _so_far(op, self, dim)
+    return _reduce(op.ReduceProd, op.Where(seen, wide, 1.0), _before(self, dim))
+
+
+def logcumsumexp(op: Any, self: Any, dim: int) -> Any:
+    """Logarithms of running sums of exponentials."""
+    seen, wide = _so_far(op, self, dim)
+    return _reduce(op.ReduceLogSumExp, op.Where(seen, wide, -math.inf), _before(self, dim))
+
+
+def cummax(op: Any, self: Any, dim: int) -> tuple[Any, Any]:
+    """Running maxima of floats, with the place of the last of equal ones."""
+    seen, wide = _so_far(op, self, dim)
+    values, axis = op.Where(seen, wide, -math.inf), _before(self, dim)
+    places = op.ArgMax(values, axis=axis, keepdims=0, select_last_index=1)
+    return _reduce(op.ReduceMax, values, axis), places
+
+
+def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """How many of the edges, in order, lie before each value; NaN is after all."""
+    if sorter is not None or not _is_value(self):
+        raise _cannot("searchsorted", "with a sorter or of a number")
+    edges, values = sorted_sequence, op.Unsqueeze(self, [-1])
+    if _rank(edges) > 1:
+        edges = op.Unsqueeze(edges, [-2])
+    after = right or side == "right"
+    beyond = op.Greater(edges, values) if after else op.GreaterOrEqual(edges, values)
+    count = _reduce(op.ReduceSum, op.Cast(op.Not(beyond), to=_INT64), -1)
+    return op.Cast(count, to=_INT32) if out_int32 else count
+
+
+def bucketize(
+    op: Any, self: Any, boundaries: Any, out_int32: bool = False, right: bool = False
+) -> Any:
+    """As `searchsorted`, in one row of edges."""
+    return searchsorted(op, boundaries, self, out_int32, right)
+
+
+def cdist(op: Any, x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:  # noqa: ARG001 - how eager computes it
+    """The distances between all rows."""
+    apart = op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3]))
+    if p == 1:
+        return _reduce(op.ReduceL1, apart, -1)
+    if p == 2:  # noqa: PLR2004 - Euclid's
+        return _reduce(op.ReduceL2, apart, -1)
+    raise _cannot("cdist", f"with p={p}")
+
+
+def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
+    """The order of the values; of equal ones the first comes first, stable or not."""
+    names = ("stable", "dim", "descending") if len(others) == _STABLE else ("dim", "descending")
+    asked = {"dim": -1, "descending": False, **dict(zip(names, others, strict=False)), **named}
+    dim, descending = int(asked["dim"]), int(asked["descending"])
+    size = op.Gather(op.Shape(self), [dim])
+    _, places = op.TopK(self, size, axis=dim, largest=descending, sorted=1)
+    return places
+
+
+def equal(op: Any, self: Any, other: Any) -> Any:
+    """Whether two tensors have one shape and the same values."""
+    if _rank(self) != _rank(other):
+        raise _cannot("equal", "of tensors of other ranks")
+    shapes = _all(op, op.Equal(op.Shape(self), op.Shape(other)))
+    return op.And(shapes, _all(op, op.Equal(self, other)))
+
+
+def contains(op: Any, items: Any, item: Any) -> Any:
+    """Whether a number is in a list of numbers."""
+    import torch
+
+    if isinstance(items, list) and not any(map(_is_value, [*items, item])):
+        return op.Constant(value=torch.tensor(item in items))
+    found = op.Cast(op.Equal(_numbers(items), item), to=_INT64)
+    return op.Greater(op.ReduceMax(found, keepdims=0), 0)
+
+
+def bilinear(op: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """x1^T W x2 for each of the outputs."""
+    out = op.Einsum(input1, weight, input2, equation="...i,oij,...j->...o")
+    return out if bias is None else op.Add(out, bias)
+
+
+def gru_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
+    """One step of a GRU; weights and biases of the input and of the state in turn."""
+    of_x, of_state = _gates(op, x, state, weights, count=3)
+    reset = op.Sigmoid(op.Add(of_x[0], of_state[0]))
+    update = op.Sigmoid(op.Add(of_x[1], of_state[1]))
+    new = op.Tanh(op.Add(of_x[2], op.Mul(reset, of_state[2])))
+    return op.Add(new, op.Mul(update, op.Sub(state, new)))
+
+
+def lstm_cell(op: Any, x: Any, states: Any, *weights: Any) -> tuple[Any, Any]:
+    """One step of an LSTM: the new state and the new cell."""
+    state, cell = states
+    both = zip(*_gates(op, x, state, weights, count=4), strict=True)
+    take, keep, new, give = (op.Add(one, other) for one, other in both)
+    kept = op.Mul(op.Sigmoid(keep), cell)
+    cell = op.Add(kept, op.Mul(op.Sigmoid(take), op.Tanh(new)))
+    return op.Mul(op.Sigmoid(give), op.Tanh(cell)), cell
+
+
+def rnn_tanh_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
+    """One step of a plain RNN."""
+    return op.Tanh(op.Add(*_linears(op, x, state, weights)))
+
+
+def rnn_relu_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
+    """One step of a plain RNN with ReLU."""
+    return op.Relu(op.Add(*_linears(op, x, state, weights)))
+
+
+def _linears(op: Any, x: Any, state: Any, weights: Sequence[Any]) -> tuple[Any, Any]:
+    """What input and state come to, each by its weight and its bias, where there is one."""
+    of_x, of_state, *biases = weights
+    x_bias, state_bias = biases or (None, None)
+    x_inputs = (x, of_x) if x_bias is None else (x, of_x, x_bias)
+    state_inputs = (state, of_state) if state_bias is None else (state, of_state, state_bias)
+    return op.Gemm(*x_inputs, transB=1), op.Gemm(*state_inputs, transB=1)
+
+
+def _gates(
+    op: Any, x: Any, state: Any, weights: Sequence[Any], *, count: int
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The parts of what input and state come to, as many as there are gates."""
+    one, other = _linears(op, x, state, weights)
+    return (
+        op.Split(one, axis=-1, num_outputs=count, _outputs=count),
+        op.Split(other, axis=-1, num_outputs=count, _outputs=count),
+    )
+
+
+def _so_far(op: Any, values: Any, dim: int) -> tuple[Any, Any]:
+    """The values with one more axis after `dim`, and for each place there which come up to it."""
+    back = _from_end(values, dim)
+    size = op.Gather(op.Shape(values), back)
+    places = op.Range(0, size, 1)
+    seen = op.LessOrEqual(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0]))
+    if back < -1:
+        seen = op.Unsqueeze(seen, list(range(2, 1 - back)))
+    return seen, op.Unsqueeze(values, [back])
+
+
+def _before(values: Any, dim: int) -> int:
+    """The axis in what `_so_far` widened over which to reduce."""
+    return _from_end(values, dim) - 1
+
+
+def _from_end(values: Any, dim: int) -> int:
+    return dim if dim < 0 else dim - _rank(values)
+
+
+def _rank(value: Any) -> int:
+    """How many dims a value of either exporter has."""
+    import torch
+
+    if isinstance(value, torch._C.Value):
+        kind: Any = value.type()
+        rank = kind.dim() if kind.kind() == "TensorType" else None
+    else:
+        rank = None if value.shape is None else len(value.shape)
+    if rank is None:
+        raise _cannot("it", "of a tensor of an unknown number of dims")
+    return int(rank)
+
+
+def _reduce(reduction: Write, values: Any, axis: int) -> Any:
+    return reduction(values, [axis], keepdims=0)
+
+
+def _all(op: Any, flags: Any) -> Any:
+    """Whether all are true, none of none too."""
+    return op.Equal(op.ReduceSum(op.Cast(op.Not(flags), to=_INT64), keepdims=0), 0)
+
+
+def _is_value(given: Any) -> bool:
+    """Whether it is a value of the graph, and no constant of Python's."""
+    return not isinstance(given, int | float | str | None)
+
+
+def _numbers(items: Any) -> Any:
+    """A list of numbers as a tensor."""
+    import torch
+
+    if not isinstance(items, list):
+        return items
+    if any(map(_is_value, items)):
+        raise _cannot("`in`", "a list that holds tensors")
+    return torch.tensor(items)
+
+
+def _cannot(operator: str, why: str) -> RefusedError:
+    return RefusedError(
+        f"{operator} cannot be written in ONNX {why}",
+        hint="make it of other operators, or write it: --custom-op NS::OP=PKG.MOD:FN",
+    )
+
+
+BOTH: Mapping[str, Write] = {
+    "aten::argsort": argsort,
+    "aten::bucketize": bucketize,
+    "aten::cdist": cdist,
+    "aten::cummax": cummax,
+    "aten::cumprod": cumprod,
+    "aten::logcumsumexp": logcumsumexp,  # torch's own takes all from the greatest: -inf
+    "aten::searchsorted": searchsorted,
+}
+# What torch.export refuses, or takes apart, or has a translation of in its exporter
+OF_SCRIPTS: Mapping[str, Write] = {
+    **BOTH,
+    "aten::__contains_": contains,
+    "aten::bilinear": bilinear,
+    "aten::equal": equal,
+    "aten::gru_cell": gru_cell,
+    "aten::lstm_cell": lstm_cell,
+    "aten::rnn_relu_cell": rnn_relu_cell,
+    "aten::rnn_tanh_cell": rnn_tanh_cell,
+}

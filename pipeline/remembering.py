@@ -1,0 +1,64 @@
+"""That a model's outputs do not depend on what it ran before: such a model cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.contract import Array, Outputs
+from ..core.errors import CheckpointError
+from ..sources.eager import Eager
+from ..sources.remembered import Before
+from ..validators.judge import Reference
+
+_LOOKED_AT = 16  # feeds that such a model is run on again
+_NAMED = 4  # attributes that a message names
+_OFF = 1e-3  # of the largest value: far above what another order of sums gives
+
+
+def check_forgets(eager: Eager, before: Before, references: Sequence[Reference]) -> None:
+    """Run a model that changed its own state again as it was loaded, each feed by itself.
+
+    Most change nothing, and are not run again. Counters and caches that change no output are
+    fine. What sets itself up from its first inputs, or keeps a running value that it computes with,
+    would be captured with what modelc's own feeds left in it.
+
+    Raises:
+        CheckpointError: it gives other outputs then.
+    """
+    changed = before.changed()
+    feeds = [one for one in references if not one.feed.beyond] if changed else []
+    for reference in feeds[:_LOOKED_AT]:
+        try:
+            with before.put_back():
+                outputs = eager.run_in_time(reference.feed.arrays)
+        except CheckpointError as error:
+            raise _depends(changed, f"{reference.feed.name}: {error.message}") from error
+        if not _alike(outputs, reference.outputs):
+            raise _depends(changed, f"feed {reference.feed.name}")
+
+
+def _depends(changed: Sequence[str], where: str) -> CheckpointError:
+    more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+    return CheckpointError(
+        f"eager's outputs depend on what it ran before ({where}): forward changes"
+        f" {', '.join(changed[:_NAMED])}{more}",
+        hint="load such state with the checkpoint, or compute it from the inputs in each forward",
+    )
+
+
+def _alike(given: Outputs, expected: Outputs) -> bool:
+    return given.keys() == expected.keys() and all(
+        _same(given[name], wanted) for name, wanted in expected.items()
+    )
+
+
+def _same(found: Array, wanted: Array) -> bool:
+    import numpy as np
+
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        return False
+    if wanted.dtype.kind not in "fc":
+        return np.array_equal(found, wanted)
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    scale = float(finite.max()) if finite.size else 0.0
+    return np.allclose(found, wanted, rtol=0, atol=_OFF * scale, equal_nan=True)

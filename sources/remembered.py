@@ -1,0 +1,127 @@
+"""What a model keeps from one run to the next, and whether its outputs depend on that."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+_SMALL = 1 << 20  # bytes: larger tensors are not copied, so that weights are held once
+
+
+class Before:
+    """A module's state before its first run: attributes, their entries, and small tensors."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._names = {id(part): name for name, part in module.named_modules()}
+        self._parts = list(_plain_parts(module))
+        self._now = _State(self._parts)
+
+    def changed(self) -> tuple[str, ...]:
+        """The attributes and buffers that are others now, by their names in the module."""
+        now = {id(part): vars(part) for part in self._parts}
+        names = [
+            ".".join(filter(None, (self._names[part], name)))
+            for part, name in self._now.differing(now)
+        ]
+        return tuple(dict.fromkeys(names))
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Within, the module is as it was before its first run; afterwards as it is now."""
+        after = _State(self._parts)
+        self._now.restore()
+        try:
+            yield
+        finally:
+            after.restore()
+
+
+class _State:
+    """Every attribute of the modules, what dicts and lists in them hold, small tensors' values."""
+
+    def __init__(self, parts: list[torch.nn.Module]) -> None:
+        import torch
+
+        self._held = [(part, dict(vars(part))) for part in parts]
+        inner = [value for _, held in self._held for value in held.values()]
+        self._entries: list[tuple[Any, Any]] = [
+            (value, value.copy()) for value in inner if type(value) in (dict, list)
+        ]
+        kept = [value for _, copied in self._entries for value in _values(copied)]
+        tensors = {id(one): one for one in (*inner, *kept) if isinstance(one, torch.Tensor)}
+        self._versions = {key: _version(one) for key, one in tensors.items()}
+        self._copies = [
+            (one, one.detach().clone())
+            for one in tensors.values()
+            if one.nbytes <= _SMALL and one.layout is torch.strided
+            and not isinstance(one, torch.nn.Parameter)
+        ]  # fmt: skip
+
+    def differing(self, now: dict[int, dict[str, Any]]) -> Iterator[tuple[int, str]]:
+        """The module, by its id, and the name of each attribute, buffer or entry that changed."""
+        copies = {id(value): copied for value, copied in self._entries}
+        for part, held in self._held:
+            mine = now[id(part)]
+            for name in {**held, **mine}:
+                before, after = held.get(name), mine.get(name)
+                if before is not after or (name in held) != (name in mine):
+                    yield id(part), name
+                elif id(before) in copies:
+                    yield from ((id(part), key) for key in self._entered(copies[id(before)], after))
+                elif self._written(after):
+                    yield id(part), name
+
+    def _entered(self, before: Any, after: Any) -> Iterator[str]:
+        """The keys of a dict or list, as `_buffers` is one, of which the entry is another."""
+        old, new = _by_key(before), _by_key(after)
+        for key in {**old, **new}:
+            if old.get(key) is not new.get(key) or self._written(new.get(key)):
+                yield str(key)
+
+    def _written(self, value: object) -> bool:
+        version = _version(value)
+        return version != self._versions.get(id(value), version)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        import torch
+
+        for part, held in self._held:
+            vars(part).clear()
+            vars(part).update(held)
+        for value, before in self._entries:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
+        with torch.no_grad():
+            for tensor, values in self._copies:
+                if not torch.equal(tensor, values):
+                    tensor.copy_(values)
+
+
+def _plain_parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    import torch
+
+    for part in module.modules():
+        if not isinstance(part, torch.jit.ScriptModule):
+            yield part
+
+
+def _version(value: object) -> int:
+    """How often a tensor was written to; 0 for what does not tell, as inference tensors."""
+    try:
+        return int(getattr(value, "_version", 0))
+    except RuntimeError:
+        return 0
+
+
+def _by_key(value: Any) -> dict[object, object]:
+    return dict(enumerate(value)) if isinstance(value, list) else dict(value)
+
+
+def _values(value: Any) -> list[object]:
+    return list(value) if isinstance(value, list) else list(value.values())

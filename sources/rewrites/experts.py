@@ -1,0 +1,61 @@
+"""Experts that transformers calls for the tokens that chose them: each for all tokens, weighted.
+
+Which experts are called, and with how many tokens, is tensor data: a trace freezes it. Where a
+token did not choose an expert, that expert's answer is left out, so the sum is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .parts import own_class
+from .rewrite import Module, Rewrite
+
+_SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
+
+
+def _is(part: Module, name: str) -> bool:
+    return (type(part).__module__, type(part).__name__) == (_SWITCH, name)
+
+
+def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(_is(part, "SwitchTransformersExperts") for part in module.modules())
+
+
+def _change(module: Module) -> Module:
+    for part in list(module.modules()):
+        if _is(part, "SwitchTransformersExperts"):
+            own_class(part, {"forward": _weighted})
+        elif _is(part, "SwitchTransformersTop1Router"):
+            _stays(part)
+    return module
+
+
+def _stays(router: Any) -> None:
+    """`self.classifier = self.classifier.to(dtype)` in forward: where it is so, nothing moves."""
+    if all(one.dtype == router.dtype for one in router.classifier.parameters()):
+        own_class(router.classifier, {"to": lambda self, *_: self})
+
+
+def _weighted(self: Any, hidden_states: Any, selected_experts: Any, routing_weights: Any) -> Any:
+    """The sum over experts; `selected_experts` (tokens, 1, experts) is 1 where a token chose."""
+    import torch
+
+    total = torch.zeros_like(hidden_states)
+    for index in range(self.num_experts):
+        answer = self[f"expert_{index}"](hidden_states) * routing_weights
+        chosen = selected_experts[:, :, index] > 0
+        total = total + torch.where(chosen, answer.to(hidden_states.dtype), 0)
+    return total
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="every-expert",
+        summary="every expert called for all tokens, and left out where it was not chosen",
+        suits=_suits,
+        change=_change,
+        signs=("modeling_switch_transformers.py",),
+    ),
+)

@@ -1,0 +1,146 @@
+"""modelc's own ONNX translations: each operator as eager computes it, by both exporters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters import onnx_graph
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+
+JobOf = Callable[..., Job]
+pytestmark = [
+    pytest.mark.needs("onnx"),
+    pytest.mark.filterwarnings("ignore"),  # torch's own; the pipeline sends them to a log
+]
+SPEC = "x:float32[batch=1..4,seq=2..6,3]"
+EDGES = torch.tensor([-1.0, -0.5, 0.0, 0.5])
+
+
+class Calls(nn.Module):
+    def __init__(self, call: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: Tensor) -> Any:
+        return self.call(x)
+
+
+def feed() -> np.ndarray:
+    """Values with ties, among them the edges themselves."""
+    drawn = np.random.default_rng(0).normal(size=(3, 5, 3)).astype(np.float32)
+    return np.asarray(np.round(drawn * 2) / 2, dtype=np.float32)
+
+
+def agrees(job: Job, x: np.ndarray) -> None:
+    """Raises where ONNX Runtime says something else than eager."""
+    (name, _), *_ = onnx_graph.convert(job).files
+    assert job.model is not None
+    with onnx_graph.open_runner(job.folder / name, "cpu", job.signature) as runner:
+        found = runner.run({"x": x})
+    with torch.no_grad():
+        wanted = job.model.flat(torch.tensor(x))
+    for one, other in zip(found.values(), wanted, strict=True):
+        assert one.dtype == other.numpy().dtype
+        np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-6)
+
+
+CALLS: dict[str, Callable[[Tensor], Any]] = {
+    "cumprod": lambda x: torch.cumprod(x, dim=1),
+    "cumprod-last": lambda x: torch.cumprod(x, dim=-1),
+    "cumprod-first": lambda x: torch.cumprod(x, dim=0),
+    "cummax": lambda x: torch.cummax(x, dim=1),
+    "cummax-last": lambda x: torch.cummax(x, dim=-1),
+    "searchsorted": lambda x: torch.searchsorted(x.abs().cumsum(-1), x.contiguous()),
+    "searchsorted-right": lambda x: torch.searchsorted(x.abs().cumsum(-1), x.abs(), right=True),
+    "bucketize": lambda x: torch.bucketize(x, EDGES),
+    "bucketize-right": lambda x: torch.bucketize(x, EDGES, right=True, out_int32=True),
+    "bucketize-nan": lambda x: torch.bucketize(x / x.abs(), EDGES),
+    "cdist": lambda x: torch.cdist(x, x * 0.5),
+    "cdist-1": lambda x: torch.cdist(x, x * 0.5, p=1.0),
+    "logcumsumexp": lambda x: torch.logcumsumexp(x * 1000, dim=1),
+    "argsort-stable": lambda x: torch.argsort(x, dim=1, stable=True),
+    "argsort-falling": lambda x: torch.argsort(x, dim=1, stable=True, descending=True),
+    "bilinear": lambda x: torch.nn.functional.bilinear(x, x + 1, torch.ones(2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operator_is_as_eager_computes_it(job_of: JobOf, name: str, capture: Capture) -> None:
+    outputs = ("values", "places") if name.startswith("cummax") else ("output",)
+    agrees(job_of(Calls(CALLS[name]), SPEC, capture=capture, outputs=outputs), feed())
+
+
+class Same(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.equal(x, x.flip(1)):
+            return x * 0
+        return x + 1
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_equal_decides_a_branch_of_a_script(job_of: JobOf, mirrored: bool) -> None:
+    x = feed()
+    agrees(job_of(Same(), SPEC, capture=Capture.SCRIPT), (x + x[:, ::-1]) if mirrored else x)
+
+
+class Broad(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.equal(x, x[:1]):
+            return x * 0
+        return x + 1
+
+
+def test_what_is_equal_when_broadcast_is_not_equal(job_of: JobOf) -> None:
+    agrees(job_of(Broad(), SPEC, capture=Capture.SCRIPT), np.ones((3, 5, 3), np.float32))
+
+
+class Steps(nn.Module):
+    """Cells ask `input.dim() in (1, 2)`, in a loop over a size."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], 4)
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+        return state
+
+
+class LongSteps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(3, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        state, cell = torch.zeros(x.shape[0], 4), torch.zeros(x.shape[0], 4)
+        for step in range(x.shape[1]):
+            state, cell = self.cell(x[:, step], (state, cell))
+        return state, cell
+
+
+CELLS: dict[str, Callable[[], nn.Module]] = {
+    "gru": lambda: nn.GRUCell(3, 4),
+    "gru-without-bias": lambda: nn.GRUCell(3, 4, bias=False),
+    "tanh": lambda: nn.RNNCell(3, 4),
+    "relu": lambda: nn.RNNCell(3, 4, nonlinearity="relu"),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_in_a_scripted_loop_is_taken(job_of: JobOf, name: str) -> None:
+    agrees(job_of(Steps(CELLS[name]()), SPEC, capture=Capture.SCRIPT), feed())
+
+
+def test_an_lstm_cell_in_a_scripted_loop_is_taken(job_of: JobOf) -> None:
+    outputs = ("state", "cell")
+    agrees(job_of(LongSteps(), SPEC, capture=Capture.SCRIPT, outputs=outputs), feed())

@@ -1,0 +1,76 @@
+"""TorchScript files: what only tracebacks use is cut out, and the weights stay where they are."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters.torchscript_module import stripped
+
+Save = Callable[[nn.Module, Path], None]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x) + torch.arange(3.0)
+        return out
+
+
+def scripted(module: nn.Module, path: Path) -> None:
+    torch.jit.save(torch.jit.script(module), str(path), _extra_files={"modelc.json": "{}"})
+
+
+def traced(module: nn.Module, path: Path) -> None:
+    made = torch.jit.trace(module, torch.zeros(2, 4))  # type: ignore[no-untyped-call]
+    torch.jit.save(made, str(path), _extra_files={"modelc.json": "{}"})
+
+
+def places(path: Path) -> dict[str, int]:
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {entry.filename: entry.header_offset for entry in archive.infolist()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("save", [scripted, traced])
+def test_what_tracebacks_use_is_cut_out_of_the_file_where_it_lies(
+    save: Save, tmp_path: Path
+) -> None:
+    module, path = Net().eval(), tmp_path / "model.torchscript.pt"
+    save(module, path)
+    whole, before = path.stat(), places(path)
+    stripped(path)
+    after = places(path)
+    assert [name for name in before if not name.endswith(".debug_pkl")] == list(after)
+    assert len(after) < len(before)
+    assert path.stat().st_ino == whole.st_ino
+    assert path.stat().st_size < whole.st_size
+    weights = [name for name in before if "/data/" in name]
+    assert len(weights) >= 4
+    assert all(after[name] == before[name] for name in weights)
+
+    x = torch.randn(3, 4)
+    extra: dict[str, Any] = {"modelc.json": ""}
+    loaded = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]
+    assert torch.equal(loaded(x), module(x))
+    assert extra["modelc.json"] == b"{}"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_file_without_any_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.torchscript.pt"
+    scripted(Net(), path)
+    stripped(path)
+    once = path.read_bytes()
+    stripped(path)
+    assert path.read_bytes() == once

@@ -1,0 +1,36 @@
+"""`--custom-op`: what it names is looked for before anything else is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.pipeline.custom_ops import functions_of
+from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.run import run
+
+
+def test_what_it_names_is_what_writes_the_operator() -> None:
+    import math
+
+    assert functions_of({"my::op": "math:sqrt"}) == {"my::op": math.sqrt}
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(UsageError, match="of type float, which cannot be called"):
+        functions_of({"my::op": "math:pi"})
+
+
+def test_what_is_not_there_is_told_before_eager_runs(digits_source: Source, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    order = Order(
+        source=digits_source,
+        wanted=(Wanted(target="onnx"),),
+        out=out,
+        custom_ops={"my::op": "math:no_such"},
+    )
+    with pytest.raises(UsageError, match="no_such"):
+        run(order)
+    assert not out.exists()

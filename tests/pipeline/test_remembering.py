@@ -1,0 +1,109 @@
+"""A model whose outputs depend on what it ran before is refused; one that only notes is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.errors import CheckpointError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+from modelc.pipeline.remembering import check_forgets
+from modelc.sources.eager import open_eager
+from modelc.sources.loaded import Loaded
+from modelc.validators.feeds import draw_feeds
+from modelc.validators.judge import Reference
+
+
+class SetUp(nn.Module):
+    """Sets itself up from its first input, as ActNorm does; in an attribute or in buffers."""
+
+    kept: Tensor
+    ready: Tensor
+
+    def __init__(self, *, buffers: bool) -> None:
+        super().__init__()
+        self.buffers_too = buffers
+        self.scale: Any = None
+        self.register_buffer("kept", torch.ones(3))
+        self.register_buffer("ready", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.buffers_too and not self.ready:
+            self.kept.copy_(x.abs().mean(0) + 0.1)
+            self.ready.fill_(1)
+        elif not self.buffers_too and self.scale is None:
+            self.scale = x.abs().mean(0) + 0.1
+        return x / (self.kept if self.buffers_too else self.scale)
+
+
+class Peak(nn.Module):
+    """Divides by the largest value so far: the same feed twice gives the same."""
+
+    peak: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("peak", torch.tensor(0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.peak.copy_(torch.maximum(self.peak, x.abs().max()))
+        return x / self.peak
+
+
+class Noting(nn.Module):
+    """Counts, keeps its last input, and grows a table by size: no output depends on any."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0))
+        self.tables: dict[int, Tensor] = {}
+        self.last: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.last = x
+        if len(x) not in self.tables:
+            self.tables[len(x)] = torch.arange(len(x))[:, None].float()
+        return x + self.tables[len(x)]
+
+
+def remembered(module: nn.Module) -> None:
+    signature = resolve([parse_input("x:float32[n=1..4,3]")], {})
+    loaded = Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward))
+    eager = open_eager(loaded, signature)
+    before = eager.before()
+    feeds = draw_feeds(signature)
+    references = [Reference(feed=feed, outputs=eager.run(feed.arrays)) for feed in feeds]
+    check_forgets(eager, before, references)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (SetUp(buffers=False), "scale"),
+        (SetUp(buffers=True), "kept, ready"),
+        (Peak(), "peak"),
+    ],
+)
+def test_what_runs_before_decide_is_refused(module: nn.Module, names: str) -> None:
+    with pytest.raises(CheckpointError, match=f"forward changes {names}$"):
+        remembered(module)
+
+
+def test_counters_and_caches_are_no_matter() -> None:
+    remembered(Noting())
+
+
+def test_the_state_is_as_the_runs_left_it() -> None:
+    module = Noting()
+    remembered(module)
+    assert sorted(module.tables) == [1, 2, 4]
+    assert int(module.count) == len(draw_feeds(resolve([parse_input("x:float32[n=1..4,3]")], {})))
+    assert module.last is not None

@@ -1,0 +1,95 @@
+"""Runs that never end are ended, and nothing else is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import bind, parameters_of
+from modelc.core.errors import CheckpointError
+from modelc.sources.eager import Eager
+from modelc.sources.patience import TooLongError, within
+
+
+class Root(nn.Module):
+    """Newton's square root until it is right to 1e-4, which float32 cannot be of large numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        root = torch.ones_like(x)
+        while bool((root * root - x).abs().max() > 1e-4):
+            root = 0.5 * (root + x / root)
+        return root
+
+
+SMALL, HUGE = ({"x": np.full(3, value, np.float32)} for value in (2.0, 3e9))
+
+
+def eager(module: nn.Module, patience: float) -> Eager:
+    names = bind(("x",), parameters_of(Root().forward))
+    return Eager(module.eval(), ("x",), names, patience=patience)
+
+
+@pytest.mark.parametrize("module", [Root(), torch.jit.script(Root())], ids=["python", "script"])
+def test_a_run_that_never_ends_is_ended_and_said(module: nn.Module) -> None:
+    with pytest.raises(CheckpointError, match=r"eager is not done with x:float32\[3\] after 0 s"):
+        eager(module, 0.3).run_in_time(HUGE)
+
+
+def test_a_run_that_ends_in_time_is_as_without_a_limit() -> None:
+    found = eager(Root(), 5.0)
+    assert np.array_equal(found.run_in_time(SMALL)["output"], found.run(SMALL)["output"])
+
+
+def test_a_slow_model_gets_more_time() -> None:
+    class Slow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.05 if float(x[0]) < 3 else 0.5)
+            return x * 2
+
+    found = eager(Slow(), 0.1)
+    found.run(SMALL)
+    assert np.array_equal(found.run_in_time(HUGE)["output"], HUGE["x"] * 2)
+
+
+def test_what_ended_in_time_is_not_told_afterwards() -> None:
+    eager(Root(), 0.2).run_in_time(SMALL)
+    time.sleep(0.4)  # nobody raises anything here
+
+
+def catching() -> None:
+    """What a model may do, for ever."""
+    while True:
+        with suppress(BaseException):
+            torch.ones(3).sum()
+
+
+def test_a_loop_that_catches_everything_is_ended_all_the_same() -> None:
+    with pytest.raises(TooLongError), within(0.1, again=0.02):
+        catching()
+
+
+def test_a_float64_reference_that_never_ends_is_none() -> None:
+    found = eager(Root(), 0.3)
+    assert found.run_exact({"x": np.linspace(1e30, 9e30, 7, dtype=np.float32)}) is None
+    assert "is not done" in found.no_float64
+
+
+def test_a_function_that_is_traced_afterwards_runs() -> None:
+    def follow(*_: object) -> None:
+        """Nothing is followed."""
+
+    for seconds in (5.0, 0.01):
+        with suppress(TooLongError), within(seconds, again=0.01):
+            time.sleep(min(seconds, 0.1))
+        before = sys.gettrace()
+        sys.settrace(follow)
+        try:
+            assert eager(Root(), 5.0).inputs == ("x",)
+        finally:
+            sys.settrace(before)

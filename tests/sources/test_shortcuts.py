@@ -1,0 +1,47 @@
+"""Which branches on data are a library's shortcut, of which either arm computes the same."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from modelc.core.capture import Capture
+from modelc.core.findings import BranchRecord
+from modelc.pipeline.branches import Branches, Second, frozen_by
+from modelc.sources.branches import Found, Watched
+from modelc.sources.shortcuts import Place, are_shortcut
+
+pytest.importorskip("transformers")
+
+
+def inside(name: str, by: int = 1) -> Place:
+    """A line of a function of transformers' masks, counted from its first."""
+    code = getattr(import_module("transformers.masking_utils"), name).__code__
+    return code.co_filename, code.co_firstlineno + by
+
+
+def test_a_line_within_the_function_is_one_and_others_of_the_file_are_none() -> None:
+    line = inside("_ignore_causal_mask_sdpa")
+    assert are_shortcut({line})
+    assert not are_shortcut({line, inside("prepare_padding_mask")})
+    assert not are_shortcut({inside("_ignore_causal_mask_sdpa", -1)})
+    assert not are_shortcut({(__file__, line[1])})
+    assert not are_shortcut(())
+
+
+@pytest.mark.parametrize(
+    ("function", "frozen"),
+    [("_ignore_causal_mask_sdpa", ()), ("prepare_padding_mask", ("masking_utils.py:9",))],
+)
+def test_an_arm_of_a_shortcut_that_no_feed_took_is_not_frozen(
+    function: str, frozen: tuple[str, ...]
+) -> None:
+    record = BranchRecord(
+        file="masking_utils.py", line=9, condition="full", arms={"false": "min"}, data=True
+    )
+    found = Found(record=record, places=frozenset({inside(function)}), others=())
+    seen = Branches(watched=Watched(found=(found,)))
+    subject: Any = None  # nothing is left to look for in eager
+    assert frozen_by(Capture.EXPORT, (), seen, subject, Second(again=lambda _: None)) == frozen
