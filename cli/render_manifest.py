@@ -225,6 +225,11 @@ def _tell_notes(console: Console, manifest: Manifest, shown: Sequence[Artifact])
         say(console, f"  [yellow]{escape(', '.join(names))}: {escape(note)}[/]")
     if hidden:
         say(console, f"  [dim]{counted(hidden, 'more note')} in the manifest[/]")
+    gaps = [feed.name for feed in manifest.feeds.drawn if feed.gap]
+    if gaps:
+        many = f"{len(gaps)} of {len(manifest.feeds.drawn)} feeds at sizes that were stated"
+        told = f"eager rejects {many}, nothing is judged on them: {', '.join(gaps)}"
+        say(console, f"  [yellow]{escape(told)}[/]")
 
 
 def latency_text(latency: Latency | None) -> str:

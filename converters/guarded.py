@@ -16,6 +16,7 @@ Made = TypeVar("Made")
 
 _CHANGE = "change that line in a copy, with --patch PKG.MOD:FN; the whole text is in the log"
 _LOGGED = "the whole text is in the log"
+_GUARD = re.compile(r"Not all values of (?P<dim>\w+) = .* satisfy the generated guard .*")
 _DIM = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 
 
@@ -115,6 +116,9 @@ def reason_of(error: BaseException) -> str:
     if COMPILED in str(inner):  # its first line is what it says, the rest is the place
         return str(inner).strip().partition("\n")[0].rstrip(" :")
     line = points[0] if violated and points else first_line(inner)
+    guard = _GUARD.match(line)
+    if guard is not None:  # which goes on in torch's symbols, of strides as of sizes
+        return f"what it made holds for some sizes of dim {guard['dim']!r} alone, not for its range"
     return f"KeyError {line}" if isinstance(inner, KeyError) else line  # its text is the key alone
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Job
@@ -94,9 +94,25 @@ def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> o
             locate=lambda _, operator: _part_of(module, operator, model_of(job).scope),
         )
     model = onnx_ir.load(path)
+    _name_outputs(model, job.signature.outputs)
     if len(list(path.parent.iterdir())) == 1:  # no weights beside it that are read later
         path.unlink()  # before the same is written again, cleaned
     return model
+
+
+def _name_outputs(model: onnx_ir.Model, names: Sequence[str]) -> None:
+    """Name the outputs that the exporter left as they were: what a trace made a constant."""
+    import onnx_ir
+
+    graph = model.graph
+    for index, (value, name) in enumerate(zip(graph.outputs, names, strict=False)):
+        if value.name == name:
+            continue
+        node = onnx_ir.node("Identity", [value])
+        node.outputs[0].name, node.outputs[0].shape = name, value.shape
+        node.outputs[0].type = value.type
+        graph.append(node)
+        graph.outputs[index] = node.outputs[0]
 
 
 def _node_of(error: BaseException, scope: str) -> Spot:

@@ -35,6 +35,7 @@ from .capture.eager import model_of
 from .capture.program import Exported, Scripted
 from .guarded import guarded
 from .installed import versions
+from .onnx_axes import name_output_axes
 from .onnx_debug import write_sidecar
 from .onnx_exporting import DRAFT, program_in_onnx
 from .onnx_files import check_model, copy_sidecar, float_weights, save_model, set_metadata
@@ -103,6 +104,7 @@ def convert(job: Job) -> Converted:
         return _derived(job, job.parent)
     opset = _opset(job)
     model, taken = program_in_onnx(job, opset)
+    name_output_axes(model, job.output_axes)
     scope = model_of(job).scope if isinstance(taken, Exported) or taken.call == "flat" else ""
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)

@@ -105,7 +105,7 @@ class Job:
     runs may use again; None does without. `programs` are those taken down in this run already, by
     capture: the formats share them. `custom_ops` has the function that translates an operator, by
     the operator's name (`ns::op`), `runtimes` what the file must load in
-    (`onnxruntime==1.20`).
+    (`onnxruntime==1.20`). `output_axes` are the axes of outputs that follow a dim, by output.
     """
 
     signature: Signature
@@ -126,6 +126,7 @@ class Job:
     programs: MutableMapping[str, object] = field(default_factory=dict)
     custom_ops: Mapping[str, Callable[..., object]] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
+    output_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     cache: Path | None = None
     advance: Advance = unheard
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+SIZED = ("shape", "batch", "seed")  # kinds of feeds with usual values, drawn for their sizes
+
 
 @dataclass(frozen=True, kw_only=True)
 class FeedRecord:
@@ -21,6 +23,11 @@ class FeedRecord:
     sizes: dict[str, int] = field(default_factory=dict)
     skipped: str = ""
     beyond: bool = False
+
+    @property
+    def gap(self) -> bool:
+        """Whether nothing is judged at its sizes with usual values, though they were stated."""
+        return bool(self.skipped) and self.kind in SIZED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The `--input` mini-language: `name:dtype[dim,dim,...]{low..high}`.
+"""The `--input` mini-language: `name:dtype[dim,dim,...]{low..high}`; an end may follow a dim.
 
 A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, a relation to
 another dim (`seq2=seq1`, `h=32*k`, `2*seq`, `n=seq+1`, `h=32*(k=1..8)`), or `_` (the sample's
@@ -22,6 +22,7 @@ _INT = re.compile(r"\d+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
 _MOST_SIZES = 3  # min..opt..max
 _RELATION = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
+_BOUND = 'for example --input "ids:int64[batch,seq]{0..99}" or "edges:int64[2,m]{0..nodes-1}"'
 _HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
 
 
@@ -202,19 +203,26 @@ def _range(cursor: _Cursor, name: str) -> Dim:
 
 def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
     start = cursor.at
-    low = cursor.match(_NUMBER)
-    if low is None:
-        raise cursor.fail("the smallest value")
+    low, low_dim = _bound(cursor, "the smallest value")
     cursor.need("..", "'..'")
-    high = cursor.match(_NUMBER)
-    if high is None:
-        raise cursor.fail("the largest value")
+    high, high_dim = _bound(cursor, "the largest value")
     cursor.need("}", "'}'")
-    if not (math.isfinite(float(low)) and math.isfinite(float(high))):
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise cursor.fail("values that a float can hold", at=start)
-    if float(low) > float(high):
+    if low_dim is None and high_dim is None and low > high:
         raise cursor.fail("values in rising order", at=start)
     whole = dtype is not None and dtype not in FLOATS
-    if whole and (float(low) % 1 or float(high) % 1):
+    if whole and (low % 1 or high % 1):
         raise cursor.fail(f"whole numbers for {dtype}", at=start)
-    return ValueRange(low=float(low), high=float(high))
+    return ValueRange(low=low, high=high, low_dim=low_dim, high_dim=high_dim)
+
+
+def _bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None]:
+    """`0`, `-1.5`; or `seq`, `nodes-1`, whose number is known once the dims have their ranges."""
+    number = cursor.match(_NUMBER)
+    if number is not None:
+        return float(number), None
+    name = cursor.match(_WORD)
+    if name is None or name == "_":
+        raise cursor.fail(expected, hint=_BOUND)
+    return 0.0, Relation(base=name, plus=_plus(cursor))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from .bounds import with_bounds
 from .dims import UNBOUNDED, Dim, Relation, default_opt
 from .errors import UsageError
 from .names import unknown
@@ -23,13 +24,42 @@ FLOATS = ("float32", "float64", "float16")
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRange:
-    """The values that drawn feeds may hold, both ends included."""
+    """The values that drawn feeds may hold, both ends included.
+
+    An end with a relation follows a dim of any input (`{0..nodes-1}`); `low` and `high` are then
+    the least and the greatest that it is at the dim's sizes.
+    """
 
     low: float
     high: float
+    low_dim: Relation | None = None
+    high_dim: Relation | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether an end follows a dim."""
+        return bool(self.bases)
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The dims that the ends follow."""
+        return tuple(one.base for one in (self.low_dim, self.high_dim) if one is not None)
+
+    def at(self, sizes: Mapping[str, int]) -> ValueRange:
+        """The same in numbers where dims have these sizes, by name; others are as they were."""
+        low, high = self.low_dim, self.high_dim
+        if low is not None and low.base in sizes:
+            return replace(self, low=low.size(sizes[low.base]), low_dim=None).at(sizes)
+        if high is not None and high.base in sizes:
+            return replace(self, high=high.size(sizes[high.base]), high_dim=None)
+        return self
 
     def __str__(self) -> str:
-        return f"{{{_number(self.low)}..{_number(self.high)}}}"
+        return f"{{{_end(self.low, self.low_dim)}..{_end(self.high, self.high_dim)}}}"
+
+
+def _end(value: float, relation: Relation | None) -> str:
+    return _number(value) if relation is None else str(relation)
 
 
 def _number(value: float) -> str:
@@ -100,11 +130,13 @@ class Signature:
             if name not in known:
                 raise unknown("dim in --static:", name, list(known) or ["(none varies)"])
             bases.add(known[name].free.name or "")
+        sizes = {n: dim.opt for n, dim in known.items() if (dim.free.name or "") in bases}
         return replace(
             self,
             inputs=tuple(
                 replace(
                     spec,
+                    values=spec.values and spec.values.at(sizes),
                     dims=tuple(
                         Dim.fixed(dim.opt) if dim.name and dim.free.name in bases else dim
                         for dim in spec.dims
@@ -117,6 +149,10 @@ class Signature:
     def with_outputs(self, outputs: Iterable[str]) -> Signature:
         """The same inputs with the output names that eager gave."""
         return replace(self, outputs=tuple(outputs))
+
+    def named_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of all named dims where the free ones have these."""
+        return {**sizes, **{dim.name: dim.size(sizes) for dim in self.named_dims() if dim.name}}
 
     def axes(self) -> dict[str, dict[int, str]]:
         """Dynamic axes by input: `{"x": {0: "batch"}}`, inputs without any left out.
@@ -174,8 +210,12 @@ def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) ->
     ]
     dims = settled([dim for spec in specs for dim in spec.dims])
     parts = iter(dims)
-    return Signature(
-        inputs=tuple(replace(spec, dims=tuple(next(parts) for _ in spec.dims)) for spec in specs)
+    return with_bounds(
+        Signature(
+            inputs=tuple(
+                replace(spec, dims=tuple(next(parts) for _ in spec.dims)) for spec in specs
+            )
+        )
     )
 
 

@@ -21,6 +21,7 @@ from ..core.verdict import Limits, Verdict
 from .building import build_order
 from .localising.asking import Looking, localise_file
 from .localising.localise import MEMORY
+from .manifest_file import read_manifest
 from .measuring import Measuring
 from .order import Judging, Lowering, Order, Source, Wanted
 from .recorded import Moved, record_beside
@@ -317,6 +318,7 @@ def inspect(path: PathLike) -> Looked:
         ModelcError: the file is no artifact, or cannot be read.
     """
     place = Path(path)
+    _refuse_folder(place)
     target = target_of(place)
     beside = record_beside(place)
     size = place.stat().st_size
@@ -331,6 +333,18 @@ def inspect(path: PathLike) -> Looked:
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
     return Looked(inspection=target.inspect(place), size=size, lineage=lineage)
+
+
+def _refuse_folder(place: Path) -> None:
+    """A folder of artifacts is none itself; the hint is one that is there."""
+    manifest = read_manifest(place) if place.is_dir() else None
+    for artifact in () if manifest is None else manifest.artifacts:
+        file = place / artifact.files[0].name
+        if file.exists():
+            raise UsageError(
+                f"{place} is an output folder, not one artifact",
+                hint=f"modelc inspect {file}; of all of them: modelc report {place}",
+            )
 
 
 def targets() -> tuple[tuple[Target, Readiness], ...]:

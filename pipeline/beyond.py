@@ -13,6 +13,7 @@ from ..core.verdict import OutputVerdict, State, Verdict
 from ..validators.feeds import describe
 from ..validators.hard import REPEATED
 from ..validators.judge import Reference, Reply
+from ..validators.masked import differs_behind_masks
 from ..validators.rows import rows_apart
 from .float64 import doubted, with_more_noise
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from .subject import Subject
 
 _UNDEFINED = "where masked rows are undefined in many attentions"
+_BEHIND = {
+    True: ", only in rows that are masked",
+    False: ", and not only in rows that are masked",
+    None: f", {_UNDEFINED}",
+}
 
 JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
 
@@ -142,7 +148,7 @@ def _notes(
     """
     self_evident = precision is Precision.INT8
     least = verdict.tolerance.min_sqnr
-    differing: list[str] = []
+    behind: dict[bool | None, list[str]] = {}  # by whether they differ in masked rows alone
     for reference, reply in far:
         masked = reference.feed.kind == "mask"
         why = _UNDEFINED if masked else "whose values lie beyond what is declared"
@@ -156,11 +162,13 @@ def _notes(
         elif lost:
             yield f"overflows {where}: output {lost[0].output!r} has NaN or Inf"
         elif masked and (wrong or noisy):
-            differing.append(reference.feed.name)
+            apart = [one.output for one in mine if one in wrong or one in noisy]
+            alone = differs_behind_masks(reference, reply, verdict.tolerance, apart)
+            behind.setdefault(alone, []).append(reference.feed.name)
         elif wrong:
             yield f"wrong {where}: output {wrong[0].output!r}: {wrong[0].reason}"
         elif noisy and not self_evident:
             worst = min(noisy, key=lambda one: one.sqnr or 0.0)
             yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"
-    if differing:
-        yield f"differs from eager on {', '.join(differing)}, {_UNDEFINED}"
+    for alone, names in behind.items():
+        yield f"differs from eager on {', '.join(names)}{_BEHIND[alone]}"

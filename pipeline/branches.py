@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LISTED = 8  # branches that a message names
 _SHOWN = 3  # untested branches that a reason names
 _TOLD = 3  # feeds that take another arm, by name
+KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
+_CHANGE = "change that line in a copy, with --patch PKG.MOD:FN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,12 @@ class Branches:
         return _names(place, record.place)
 
     def judged(
-        self, verdict: Verdict, frozen: Sequence[str] | None, *, traced: bool = False
+        self,
+        verdict: Verdict,
+        frozen: Sequence[str] | None,
+        *,
+        traced: bool = False,
+        untried: Sequence[Capture] = KEEPING,
     ) -> Verdict:
         """The verdict with what the feeds say of the branches that the capture froze.
 
@@ -87,6 +94,7 @@ class Branches:
             verdict: on the values.
             frozen: places that the artifact's capture froze; None where that is not known.
             traced: whether it was a trace all the same: then it may have frozen any.
+            untried: captures that may keep a branch, and that this run does not try anyway.
         """
         places = dict.fromkeys(frozen or ())
         found = self.watched.found
@@ -107,7 +115,7 @@ class Branches:
         ]
         others = [_frozen(one) for one in fixed if one.others]
         if not verdict.passed and others:
-            mend = "capture it with export or script: what feeds take cannot be accepted"
+            mend = f"{_instead(untried)}: what feeds take cannot be accepted"
             verdict = verdict.refused(f"{'; '.join(others)} ({mend})")
         elif verdict.passed:
             notes = self._notes(fixed, unseen, known=frozen is not None)
@@ -115,7 +123,9 @@ class Branches:
         if not faults:
             return verdict
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        return verdict.refused(f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self)})")
+        return verdict.refused(
+            f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self, untried)})"
+        )
 
     def less(self, verdict: Verdict, copy: Branches, *, patched: bool) -> Verdict:
         """The verdict on a rewritten copy, with the model's branches that the copy has no more.
@@ -200,12 +210,13 @@ def watch(
     """
     with stage.step("look at branches", log="eager") as clock:
         found = look(subject, accept, then=then)
-        clock.detail = f"{len(found.records) or 'none'} on tensor data"
-    before = () if then is None else accepted_in(then)
-    if found.watched.incomplete:
         reason = found.watched.incomplete
-        stage.note(f"branches on tensor data could not be looked for: {reason}", warning=True)
-    else:
+        clock.passed = not reason
+        clock.detail = f"{len(found.records) or 'none'} on tensor data"
+        if reason:  # of what was seen before, nothing is known to be all
+            clock.detail = f"not watched: {reason}"
+    before = () if then is None else accepted_in(then)
+    if not reason:
         _check([text for text in accept if text not in before], found.records)
     return replace(found, accept=(*found.accept, *before)).records
 
@@ -350,11 +361,15 @@ def _frozen(found: Found) -> str:
     return f"the trace froze the {what} at {found.record.place}; {on}: {feeds}"
 
 
-def _mend(fixed: Sequence[Found], branches: Branches) -> str:
+def _instead(untried: Sequence[Capture]) -> str:
+    return f"capture it with {' or '.join(untried)}" if untried else _CHANGE
+
+
+def _mend(fixed: Sequence[Found], branches: Branches, untried: Sequence[Capture]) -> str:
     """What a user can do about branches that no feed took otherwise."""
     open_ones = [one for one in fixed if one.record.untested or _hides(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]
     if not left:
-        return "capture it with export or script"
+        return _instead(untried)
     place = left[0].record.place
     return f"the capture froze it: cover it with a feed, or --accept-branch {place}"

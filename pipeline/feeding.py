@@ -1,4 +1,4 @@
-"""Eager on every feed: those that it rejects are left out and said, unless it must take them."""
+"""Eager on every feed: values that it rejects are left out and said; stated sizes it must take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
 from ..validators.feeds import NamedFeed
 from ..validators.judge import Reference
+from .relating import SizesError
 from .stage import Stage
 
 _SHOWN = 3  # rejected feeds that the terminal names
@@ -25,14 +26,27 @@ class Answered:
 
     @property
     def note(self) -> str:
-        """The rejected feeds in a line; empty where there are none."""
-        skipped = [record for record in self.records if record.skipped]
-        if not skipped:
-            return ""
-        told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_SHOWN])
-        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-        many = "feeds are" if len(skipped) > 1 else "feed is"
-        return f"{len(skipped)} {many} not judged on, as eager rejects them: {told}{more}"
+        """The feeds with hard values that are rejected, in a line; empty where there are none."""
+        hard = [one for one in self.records if one.skipped and not one.gap]
+        many = "feeds are" if len(hard) > 1 else "feed is"
+        told = f"{len(hard)} {many} not judged on, as eager rejects them: {_told(hard)}"
+        return told if hard else ""
+
+    @property
+    def warning(self) -> str:
+        """The feeds with usual values that are rejected: there nothing is judged, though stated."""
+        sized = [one for one in self.records if one.gap]
+        told = (
+            f"eager rejects {len(sized)} of {len(self.records)} feeds, and nothing is judged on"
+            f" them, though it takes other values at these sizes: {_told(sized)}"
+        )
+        return told if sized else ""
+
+
+def _told(skipped: Sequence[FeedRecord]) -> str:
+    told = "; ".join(f"{one.name}: {one.skipped}" for one in skipped[:_SHOWN])
+    more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+    return told + more
 
 
 def answered(
@@ -46,6 +60,7 @@ def answered(
     feeds, is left out as well: what an artifact gives there says nothing.
 
     Raises:
+        SizesError: eager rejects sizes that were stated, in whichever feed.
         CheckpointError: eager rejects a basic feed.
     """
     references: list[Reference] = []
@@ -75,7 +90,7 @@ def _tried(
     try:
         return answer(feed), ""
     except CheckpointError as error:
-        if feed.basic:
+        if feed.basic or isinstance(error, SizesError):
             raise
         return None, error.message
 

@@ -37,6 +37,7 @@ class _Tried:
     trials: list[Trial] = field(default_factory=list)
     errors: list[ModelcError] = field(default_factory=list)
     _refused: list[Way] = field(default_factory=list)
+    _told: set[tuple[str, str]] = field(default_factory=set)  # captures, and why they did not hold
 
     def holds(self) -> bool:
         """Whether one of the trials passed."""
@@ -49,7 +50,7 @@ class _Tried:
                 continue
             began = Clock()
             try:
-                trial = attempt(self.step, way, parent, bench)
+                trial = attempt(self.step, way, parent, bench, met=self._of(way))
             except (ConversionError, RunnerError) as error:
                 if is_needless(error) and len(self.step.captures) > 1:
                     continue
@@ -61,7 +62,19 @@ class _Tried:
                 self.attempts.append(_attempt(trial, began))
                 if trial.verdict.passed and way.quantizer is None:
                     return
-            _passed_over(way, self.step, self.attempts[-1], bench)
+            self._passed_over(way, bench)
+
+    def _passed_over(self, way: Way, bench: Bench) -> None:
+        """One line in the terminal for an attempt that did not hold, each reason once."""
+        attempt = self.attempts[-1]
+        if way == Way() or attempt.outcome == "passed":
+            return
+        known = (attempt.capture, attempt.reason) in self._told
+        self._told.add((attempt.capture, attempt.reason))
+        names = [name for name in way.rewrites if not name.startswith(PATCH)]
+        copy = f"with {', '.join(names)}: " if names else ""
+        why = " as before" if known else f": {attempt.reason}"
+        bench.stage.note(f"{self.step.name}: {copy}{attempt.capture} {attempt.outcome}{why}")
 
     def _of(self, way: Way) -> list[ModelcError]:
         """What refused the way's copy of the model so far."""
@@ -178,12 +191,6 @@ def _attempt(trial: Trial, clock: Clock) -> Attempt:
         latency=trial.latency,
         size=trial.size,
     )
-
-
-def _passed_over(way: Way, step: Step, attempt: Attempt, bench: Bench) -> None:
-    """One line in the terminal for each attempt that did not hold."""
-    if way != Way() and attempt.outcome != "passed":
-        bench.stage.note(f"{step.name}: {attempt.capture} {attempt.outcome}: {attempt.reason}")
 
 
 def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:

@@ -55,16 +55,22 @@ def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
 
 
 def _of_another(known: Checkpoint, now: Checkpoint) -> str:
-    """`of another checkpoint (FILE)`, with what else it was made by where only that differs."""
+    """`of another checkpoint (FILE)`; of the same files what they were made with, and are now."""
     if known.digest != now.digest:
         return f"of another checkpoint ({known.path})"
-    said = [f"--model {known.factory}"] if known.factory != now.factory else []
-    if known.factory_args != now.factory_args:
-        said += [f"--model-arg {key}={value}" for key, value in known.factory_args.items()]
-        said = said or ["no --model-arg"]
-    if known.method != now.method:
-        said.append(f"--method {known.method}" if known.method else "no --method")
-    return f"of another checkpoint ({known.path} with {' '.join(said)})"
+    pairs = zip(_made_with(known), _made_with(now), strict=True)
+    then, today = zip(*((one, other) for one, other in pairs if one != other), strict=True)
+    return f"of this checkpoint made with {' '.join(then)}; this run has {' '.join(today)}"
+
+
+def _made_with(checkpoint: Checkpoint) -> tuple[str, str, str]:
+    """Factory, its arguments and the method, as options."""
+    said = sorted(checkpoint.factory_args.items())
+    return (
+        f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
+        " ".join(f"--model-arg {key}={value}" for key, value in said) or "no --model-arg",
+        f"--method {checkpoint.method}" if checkpoint.method else "no --method",
+    )
 
 
 def begin_record(

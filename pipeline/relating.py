@@ -1,22 +1,26 @@
-"""Finds, by trying other sizes on eager, how the dims of a feed that it rejects must be related."""
+"""Finds, by trying other sizes and values on eager, why it rejects a feed and what mends it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ..core.contract import Feed
 from ..core.dims import Relation
 from ..core.errors import CheckpointError
-from ..core.fitting import Fit, Sizes, as_relation, multiples, narrower
-from ..core.signature import Dim, Signature
+from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
+from ..core.signature import FLOATS, UNBOUNDED, Dim, Signature
 from ..sources.eager import Eager
 from ..validators.feeds import Drawer
 
 _STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
 _LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # times, plus: sizes that follow from another
-_MOST = 80  # runs of eager: enough for four dims
+_MOST = 120  # runs of eager: enough for four dims
+_OTHERS = 3  # times that values are drawn anew where eager rejects the first
+_SHORT = 32  # sizes of a range that are all tried
+_NEAR = 8  # sizes on either side of the opt that are tried in a longer one
 _LARGER = 4  # times the largest feed that is judged on
 _SMALL = 1 << 20  # elements: so many are never too many
 _REJECTS = "eager rejects "
@@ -31,6 +35,7 @@ class Trials:
         self._eager = eager
         self._drawer = Drawer.of(signature, seed, samples)
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
+        self._other: dict[tuple[tuple[str, int], ...], bool] = {}
 
     def runs(self, sizes: Sizes) -> bool:
         """Whether eager takes a feed at these sizes; False beyond the number of runs."""
@@ -54,34 +59,91 @@ class Trials:
         )
 
     def _try(self, sizes: dict[str, int]) -> bool:
+        return self._takes(self._drawer.feed("relation", sizes).arrays)
+
+    def _takes(self, arrays: Feed) -> bool:
         try:
-            self._eager.run(self._drawer.feed("relation", sizes).arrays)
+            self._eager.run(arrays)
         except CheckpointError:
             return False
         return True
 
+    def takes_others(self, sizes: Sizes) -> bool:
+        """Whether eager takes other values at these sizes: then they are not why it rejects."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._other:
+            self._other[key] = any(map(self._takes, self._others(dict(sizes))))
+        return self._other[key]
+
+    def _others(self, sizes: dict[str, int]) -> Iterator[Feed]:
+        """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
+        feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_OTHERS)]
+        yield from (feed.arrays for feed in feeds)
+        whole = [spec.name for spec in self.signature.inputs if spec.dtype not in FLOATS]
+        for names in (whole, *([name] for name in whole if len(whole) > 1)):
+            yield from self._drawer.at_ends(feeds[0], names)
+
+
+class SizesError(CheckpointError):
+    """Eager rejects sizes within the stated ranges, whatever the values."""
+
 
 @contextmanager
-def explaining(trials: Trials, sizes: Sizes) -> Iterator[None]:
-    """Eager's rejection of a feed of these sizes, with the relation of dims that mends it."""
+def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[None]:
+    """Eager's rejection of a feed of these sizes, with what mends it.
+
+    Args:
+        trials: what runs eager at other sizes and on other values.
+        sizes: the free dims' sizes in the feed.
+        drawn: whether its values were drawn; the user's own are what they are.
+
+    Raises:
+        SizesError: the sizes are the cause; the hint is the relation of dims, where one is found.
+        CheckpointError: eager takes other values at these sizes, or it is no rejection.
+    """
     try:
         yield
     except CheckpointError as error:
+        if not error.message.startswith(_REJECTS):
+            raise
+        if drawn and trials.takes_others(sizes):
+            raise CheckpointError(error.message, hint=_state(trials.signature)) from error
+        if not sizes:
+            raise
         found = related(error, trials, sizes)
         if found is None:
-            raise
-        raise CheckpointError(f"{error.message}: {found.said}", hint=found.write) from error
+            if not trials.runs({n: dim.opt for n, dim in trials.signature.free_dims.items()}):
+                raise  # it is no matter of these sizes
+            raise SizesError(error.message, hint=_narrow(trials.signature, error)) from error
+        raise SizesError(f"{error.message}: {found.said}", hint=found.write) from error
+
+
+def _narrow(signature: Signature, error: CheckpointError) -> str:
+    """What to do where no relation of the dims is found."""
+    dims = [str(dim) for dim in signature.free_dims.values() if dim.bounded and dim.low < dim.high]
+    if not dims:
+        return error.hint
+    return f"state sizes that eager takes: narrow {', '.join(dims)}, or fix one with --static"
+
+
+def _state(signature: Signature) -> str:
+    """What to do where other values at the same sizes are taken."""
+    whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
+    names = list(signature.dynamic_dims)
+    told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
+    return f"eager takes other values at these sizes: {told}give samples with --inputs"
 
 
 def related(error: CheckpointError, trials: Trials, sizes: Sizes) -> Fit | None:
     """What the dims must be for eager to run, where it rejects a feed of these sizes.
 
-    Sizes are made equal, or made multiples, or moved into the range, one after another; a finding
-    must run at other sizes too, and break where it is not kept.
+    Sizes are made equal, or made multiples, or moved into the range, or held at one, one after
+    another; a finding must run at its least, middle and greatest sizes, and break where it is not
+    kept.
     """
     if not error.message.startswith(_REJECTS) or not sizes:
         return None
-    for find in (_line, _multiple, _end):
+    for find in (_line, _multiple, _end, _alone):
         found = find(trials, sizes)
         if found is not None:
             return found
@@ -95,9 +157,18 @@ def _line(trials: Trials, sizes: Sizes) -> Fit | None:
         for times, plus in _LINES:
             relation = Relation(base=first, times=times, plus=plus)
             places = ({**sizes, first: size} for size in _two(dims[first]))
-            if all(_keeps(trials, at, second, relation) for at in places):
+            if all(_keeps(trials, at, second, relation) for at in places) and all(
+                trials.runs({**sizes, first: size, second: relation.size(size)})
+                for size in _telling(dims[first])
+                if relation.size(size) >= 1
+            ):
                 return as_relation(trials.signature, second, relation)
     return None
+
+
+def _telling(dim: Dim) -> tuple[int, ...]:
+    """The sizes at which what is said of a dim is looked at: the least, a middle, the greatest."""
+    return (dim.low, dim.opt, dim.high) if dim.bounded else UNBOUNDED
 
 
 def _both_ways(names: list[str]) -> Iterator[tuple[str, str]]:
@@ -136,32 +207,96 @@ def _multiple(trials: Trials, sizes: Sizes) -> Fit | None:
         ]
         kept = [name for name in needed if trials.runs({**at, name: at[name] + 2 * step})]
         if kept and kept == needed:
-            return _stepped(trials.signature, [dims[name] for name in kept], step)
+            return _stepped(trials, sizes, [dims[name] for name in kept], step)
     return None
 
 
-def _stepped(signature: Signature, dims: Sequence[Dim], step: int) -> Fit:
-    """Multiples of the step within each range, with a name of its own for each factor."""
-    fits = []
-    for number, dim in enumerate(dims):
-        low = -(-dim.low // step) * step
-        ends = low, max(dim.high // step * step, low)
-        fits.append(multiples(signature, dim, step=step, ends=ends, number=number))
+def _stepped(trials: Trials, sizes: Sizes, dims: Sequence[Dim], step: int) -> Fit | None:
+    """Multiples of the step within each range, with a name of its own for each factor.
+
+    None where one of them has none in its range, or where eager rejects some of them.
+    """
+    ends = {dim.name or "": _multiples_in(dim, step) for dim in dims}
+    if any(low > high for low, high in ends.values()):
+        return None
+    middles = {name: (low + high) // (2 * step) * step for name, (low, high) in ends.items()}
+    lows, highs = ({name: both[at] for name, both in ends.items()} for at in (0, 1))
+    if not all(trials.runs({**sizes, **at}) for at in (lows, middles, highs)):
+        return None
+    fits: list[Fit] = []
+    for dim in dims:
+        number, (low, high) = len(fits), ends[dim.name or ""]
+        if low == high:
+            return _one_size(trials.signature, dim, low)
+        fits.append(multiples(trials.signature, dim, step=step, ends=(low, high), number=number))
     return Fit(
         said=" and ".join(one.said for one in fits),
         write="write " + " and ".join(one.write.removeprefix("write ") for one in fits),
     )
 
 
+def _multiples_in(dim: Dim, step: int) -> tuple[int, int]:
+    """The least and the greatest multiple in the range; of a dim without one, as it is drawn."""
+    if not dim.bounded:
+        return UNBOUNDED[0] * step, UNBOUNDED[-1] * step
+    return -(-dim.low // step) * step, dim.high // step * step
+
+
 def _end(trials: Trials, sizes: Sizes) -> Fit | None:
     """A dim that is below its least size, or above its greatest."""
     for name, dim in trials.signature.free_dims.items():
-        if not trials.runs({**sizes, name: dim.opt}) or sizes[name] == dim.opt:
+        runs = _at(trials, sizes, name)
+        if sizes[name] == dim.opt or not runs(dim.opt):
             continue
-        last = _boundary(_at(trials, sizes, name), dim.opt, sizes[name])
-        low, high = (last, dim.high) if sizes[name] < dim.opt else (dim.low, last)
-        return narrower(trials.signature, dim, low, high)
+        low, high = (
+            end if runs(end) else _boundary(runs, dim.opt, end) for end in (dim.low, dim.high)
+        )
+        if low < high and all(map(runs, _within(low, high))):
+            return narrower(trials.signature, dim, low, high)
     return None
+
+
+def _within(low: int, high: int) -> Iterable[int]:
+    """Sizes by which a range is known from some sizes in it: two neighbours at each end, a middle.
+
+    The middle is an odd size and an even one.
+    """
+    middle = (low + high) // 2
+    return {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
+
+
+def _alone(trials: Trials, sizes: Sizes) -> Fit | None:
+    """A dim that has one size only: its opt, or the one that is found in a short range."""
+    for name, dim in trials.signature.free_dims.items():
+        runs = _at(trials, sizes, name)
+        short = dim.bounded and dim.high - dim.low < _SHORT
+        if not short and not runs(dim.opt):
+            continue
+        tried = range(dim.low, dim.high + 1) if short else _around(dim)
+        good = [size for size in tried if runs(size)]
+        telling = [size for size in good if size > 1] or good  # 1 broadcasts
+        if len(telling) == 1 and trials.left > 0 and runs(telling[0]):
+            return _one_size(trials.signature, dim, telling[0])
+    return None
+
+
+def _around(dim: Dim) -> list[int]:
+    """Sizes of a long range that would run if others than the opt did."""
+    near = range(dim.opt - _NEAR, dim.opt + _NEAR + 1)
+    spread = range(dim.low, dim.high + 1, max((dim.high - dim.low) // _NEAR, 1))
+    found = {*near, *spread, dim.high, 2 * dim.opt, 3 * dim.opt, dim.opt // 2}
+    return sorted(size for size in found if dim.low <= size <= dim.high)
+
+
+def _one_size(signature: Signature, dim: Dim, size: int) -> Fit | None:
+    """A dim that has one size: `--static` where that is its opt, else the size itself."""
+    name = dim.name or ""
+    found = fixed(name, size)
+    if size == dim.opt:
+        return found
+    if name not in signature.dynamic_dims:
+        return None
+    return replace(found, write=f"write {size} for {name} wherever it stands")
 
 
 def _at(trials: Trials, sizes: Sizes, name: str) -> Callable[[int], bool]:

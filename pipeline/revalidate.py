@@ -91,7 +91,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
             if artifact.rejected:
                 continue
             missing = _not_here(artifact, targets) or _untrusted(
-                artifact, folder, settings or {}, targets
+                artifact, folder, settings or {}, targets, manifest
             )
             if missing is not None:
                 done = replace(done, failures=(*done.failures, missing))
@@ -185,7 +185,11 @@ def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None
 
 
 def _untrusted(
-    artifact: Artifact, folder: Path, settings: Mapping[str, str], targets: tuple[Target, ...]
+    artifact: Artifact,
+    folder: Path,
+    settings: Mapping[str, str],
+    targets: tuple[Target, ...],
+    manifest: Manifest,
 ) -> Failure | None:
     """Why the artifact is not opened, where that runs its maker's code; its verdict stays."""
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
@@ -197,9 +201,19 @@ def _untrusted(
     return Failure(
         step=artifact.name,
         message=f"not judged: {reason}",
-        hint="add --trust-engine, only if you trust its maker",
+        hint=f"add --trust-engine, only if you trust its maker{_judged_beside(manifest, targets)}",
         exit_code=CheckpointError.exit_code,
     )
+
+
+def _judged_beside(manifest: Manifest, targets: tuple[Target, ...]) -> str:
+    """What is judged all the same: the artifacts that run nobody's code when they are opened."""
+    names = [
+        one.name
+        for one in manifest.artifacts
+        if not one.rejected and not isinstance(target_named(one.target, targets), Native)
+    ]
+    return f"; judged without it: {', '.join(names)}" if names else ""
 
 
 def judge_again(

@@ -149,6 +149,7 @@ def _scene(step: Step, bench: Bench) -> Scene:
         stage=bench.stage,
         folder=bench.folder.path,
         held_out=held_out_for(step.wanted.precision, bench),
+        written=bench.order.custom_ops,
     )
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, UsageError
+from ..core.findings import SIZED
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
 from ..core.names import unknown
 from ..core.records import Checkpoint
 from ..core.signature import Signature, resolve
+from ..core.typos import check_typos
 from ..sources.eager import Eager, open_eager
 from ..sources.identify import identify
 from ..sources.known import known_beside
@@ -95,7 +97,8 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     settled = signature or _settle(source, loaded, samples)
     if not source.inputs and signature is None:
         stage.note(f"inputs as {_teller(source)}: {_shown(settled)}")
-    notes = (*loaded.notes, *(given.notes if given else ()))
+    unbounded = _without_range(settled) if source.inputs and signature is None else ()
+    notes = (*loaded.notes, *(given.notes if given else ()), *unbounded)
     for note in notes:
         stage.note(note)
     if source.static and signature is None:
@@ -124,6 +127,17 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     return subject
 
 
+def _without_range(signature: Signature) -> tuple[str, ...]:
+    """A note on each dim that others follow from and that has no range."""
+    dims = signature.dynamic_dims.values()
+    found = {dim.free.name: dim.free for dim in dims if dim.relation and not dim.bounded}
+    return tuple(
+        f"{name} has no range: it is drawn at {dim.low}, {dim.opt} and {dim.high}"
+        f" (a range: {name}=1..64)"
+        for name, dim in found.items()
+    )
+
+
 def _teller(source: Source) -> str:
     return "the samples say" if source.samples else "the checkpoint says"
 
@@ -140,6 +154,9 @@ def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None)
             f"nothing says what goes into {source.checkpoint}",
             hint='give --input "x:float32[batch=1..8,3,224,224]" or --inputs SAMPLE',
         )
+    written = [dim for one in patterns for dim in one.dims or () if dim is not None]
+    named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
+    check_typos(written, named)
     return resolve(patterns, known)
 
 
@@ -199,7 +216,7 @@ def _refer(
     trials = Trials(subject.eager, subject.signature, seed, samples)
     before = subject.eager.before()
     with stage.step(REFERENCE, log="eager") as clock:
-        with explaining(trials, smallest.sizes):
+        with explaining(trials, smallest.sizes, drawn=smallest.kind in SIZED):
             subject.eager.check_stable(smallest.arrays)
         names = subject.eager.names(smallest.arrays)
         subject = replace(subject, signature=subject.signature.with_outputs(names))
@@ -213,7 +230,8 @@ def _refer(
         if wanted is None:
             marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
-    seen = (*misfits, *subject.eager.notes, *_poorly_drawn(subject.signature, samples))
+    poor = _poorly_drawn(subject.signature, samples)
+    seen = (*misfits, *subject.eager.notes, *poor, *filter(None, [found.warning]))
     for note in (*seen, *filter(None, [found.note])):
         stage.note(note, warning=True)
     return replace(
@@ -227,7 +245,9 @@ def _refer(
 
 def _explained(subject: Subject, feed: NamedFeed, trials: Trials) -> Reference:
     """As `reference_on`; that a feed is rejected for its sizes is said with what mends it."""
-    with explaining(trials, feed.sizes):
+    if not feed.basic and feed.kind not in SIZED:
+        return reference_on(subject, feed)  # hard values, or samples: their sizes are others' too
+    with explaining(trials, feed.sizes, drawn=feed.kind in SIZED):
         return reference_on(subject, feed)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
+from ..converters.capture.causes import left_torch
 from ..converters.capture.program import Scripted
 from ..converters.onnx_origins import matching
 from ..converters.quantizers.sensitivity import readable
@@ -15,7 +16,7 @@ from ..converters.registry import prepares
 from ..core.capture import Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
-from ..core.errors import ConversionError
+from ..core.errors import ConversionError, ModelcError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
@@ -24,10 +25,11 @@ from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
 from .bench import Bench, Parent
-from .branches import Second, frozen_by, look
+from .branches import KEEPING, Second, frozen_by, look
 from .custom_ops import functions_of
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
+from .output_axes import output_axes
 from .plan import Step
 from .proof import Candidate, prove
 from .quantizing import Quantization, quantized
@@ -86,8 +88,12 @@ def ways_of(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Way, ...]:
     return tuple(captures) or (Way(),)
 
 
-def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
+def attempt(
+    step: Step, way: Way, parent: Parent, bench: Bench, *, met: Sequence[ModelcError] = ()
+) -> Trial:
     """Convert in a folder of its own, then prove.
+
+    `met` is what refused the same copy of the model before: it may be why a trace is wrong.
 
     Raises:
         ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
@@ -112,13 +118,15 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
     with _rewritten(way, bench) as changed:
         branches = look(changed.subject, bench.order.judging.accept)
         frozen = _frozen(step, way, parent, product.converted, changed)
-    verdict = branches.judged(verdict, frozen, traced=parent.traced)
+    why = _left_torch(way, product.converted, met)
+    untried = KEEPING if way.capture is None else () if why else _untried(step)
+    verdict = branches.judged(verdict, frozen, traced=parent.traced, untried=untried)
     if way.rewrites:
         patched = any(name.startswith(PATCH) for name in way.rewrites)
         whole = look(bench.subject, bench.order.judging.accept)
         verdict = whole.less(verdict, branches, patched=patched)
     if way.capture in (Capture.TRACE, Capture.MIXED):
-        verdict = branches.traced(verdict)
+        verdict = _outside(branches.traced(verdict), why)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
     latency = _latency(step, product.path, parent, bench)
     return Trial(
@@ -133,6 +141,27 @@ def attempt(step: Step, way: Way, parent: Parent, bench: Bench) -> Trial:
         accuracy=accuracy,
         switchable=source is not None and readable(source.path),
     )
+
+
+def _untried(step: Step) -> tuple[Capture, ...]:
+    """Captures of the format that may keep a branch, and that the order leaves out."""
+    others = {*step.target.CAPTURES} - {*step.captures}
+    return tuple(one for one in KEEPING if one in others)
+
+
+def _left_torch(way: Way, converted: Converted, met: Sequence[ModelcError]) -> str:
+    """Where forward computes outside of torch, of which a trace keeps the result alone."""
+    traces = way.capture in (Capture.TRACE, Capture.MIXED)
+    return left_torch(met, converted.warned) if traces else ""
+
+
+def _outside(verdict: Verdict, why: str) -> Verdict:
+    """The verdict on a trace that is wrong, with the cause before all else."""
+    if verdict.passed or not why:
+        return verdict
+    told = f"{why}, and a trace keeps what that gave once (write it with torch's operators, or"
+    cause = f"{told} change it in a copy, with --patch PKG.MOD:FN)"
+    return replace(verdict, reason="; ".join(filter(None, [cause, verdict.reason])))
 
 
 @contextmanager
@@ -246,6 +275,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         cache=order.cache,
         custom_ops=functions_of(order.custom_ops),
         runtimes=order.runtimes,
+        output_axes=output_axes(bench.subject.signature, bench.subject.references),
     )
 
 

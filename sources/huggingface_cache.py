@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Parameter
@@ -69,7 +69,9 @@ def cached_inputs(
     hides all of a window the result is undefined.
     """
     ids = known["input_ids"]
-    batch, prompt = ids.dims
+    batch, tokens = ids.dims
+    opt = default_opt(1, tokens.high)
+    prompt = replace(tokens, low=1, opt=opt)  # as the shortest that is generated from
     longest = max(min(prompt.high, window or prompt.high) - 1, 1)
     before = Dim(name="past", low=1, opt=default_opt(1, longest), high=longest)
     step = Dim.derived("total", Relation(base="past", plus=1), before)

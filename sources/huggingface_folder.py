@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,18 +15,21 @@ from .factory import seeded
 from .huggingface_cache import cached, cached_inputs
 from .huggingface_config import number
 from .huggingface_inputs import LONGEST, Asked, known_inputs
-from .huggingface_tasks import CACHED, WITH_PAST, class_for, length_of, task_of
+from .huggingface_tasks import CACHED, PREFILL, WITH_PAST, class_for, length_of, task_of
 from .loaded import Loaded
 from .sniff import HUGGINGFACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from transformers import PreTrainedModel
 
     from ..core.records import Checkpoint
 
-_NO_CACHE = "use_cache was turned off: key-value caches are outputs of --model-arg task={} alone"
+_NO_CACHE = "use_cache was turned off: "
+_CACHED_BY = f"keys and values are outputs of --model-arg task={PREFILL} and task={WITH_PAST}"
+_POOLER = ".pooler."  # in the body, and yet each head's own
+_NONE_OF_TWO = "keys and values of an encoder-decoder cannot be outputs yet"
 
 
 def load(checkpoint: Checkpoint) -> Loaded:
@@ -36,13 +40,14 @@ def load(checkpoint: Checkpoint) -> Loaded:
     task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
     kind, found_by = class_for(folder, config, task)
     model, report = _from_pretrained(kind, folder)
-    notes = [*found_by, *_notes(report, folder, strict=checkpoint.strict)]
+    misfit = _misfit(kind, folder, config, task)
+    notes = [*found_by, *_notes(report, misfit, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were brought to float32")
-    if getattr(model.config, "use_cache", False):
-        model.config.use_cache = False
-        notes += [] if task in CACHED else [_NO_CACHE.format(WITH_PAST)]
+    if _without_cache(model) and task not in CACHED and checkpoint.method is None:
+        both = getattr(model.config, "is_encoder_decoder", False)
+        notes.append(_NO_CACHE + (_NONE_OF_TWO if both else _CACHED_BY))
     loaded = _opened(model, folder, tuple(notes), length or LONGEST)
     if length is not None and "input_ids" not in loaded.known:
         raise UsageError(
@@ -75,6 +80,21 @@ def _with_cache(loaded: Loaded, *, past: bool) -> Loaded:
     window = number(model.config, "sliding_window")
     known = cached_inputs(loaded.known, names, layers, past=past, window=window)
     return replace(loaded, module=module, takes=takes, known=known)
+
+
+def _without_cache(model: PreTrainedModel) -> bool:
+    """Turn the cache off, for each part that has a config of its own; whether it would have one.
+
+    An encoder's config may say `use_cache` and nothing comes of it: it is no decoder.
+    """
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    kept = [one for one in configs.values() if getattr(one, "use_cache", False)]
+    for one in kept:
+        one.use_cache = False
+    return any(
+        getattr(one, "is_encoder_decoder", False) or getattr(one, "is_decoder", True)
+        for one in kept
+    )
 
 
 def _reserved(model: PreTrainedModel) -> int:
@@ -157,7 +177,47 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call] # as above
 
 
-def _notes(report: dict[str, set[object]], folder: Path, *, strict: bool) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class _Misfit:
+    """How it is said that the folder's weights are not all of the class's.
+
+    `body` is what names of the class's body begin with: all names, where it has no head.
+    """
+
+    told: str
+    headless: str
+    hint: str
+    body: str = ""
+
+    def error(self, missing: Sequence[str], parts: Sequence[str]) -> CheckpointError:
+        """Weights of the head alone are missing where none of the body is, and none misfits."""
+        of_body = [name for name in missing if name.startswith(self.body) and _POOLER not in name]
+        told = self.headless if missing and len(parts) == 1 and not of_body else self.told
+        return CheckpointError(f"{told}: {'; '.join(parts)}", hint=self.hint)
+
+
+def _misfit(
+    kind: type[PreTrainedModel], folder: Path, config: dict[str, object], task: str | None
+) -> _Misfit:
+    """By config.json the class is a claim of the folder's; by a task it is the user's."""
+    if task is None:
+        told = f"{folder} does not fit the class its config names"
+        mend = "correct 'architectures' in config.json, or add --no-strict to go on without"
+        return _Misfit(told=told, headless="", hint=mend)
+    named = config.get("architectures")
+    saved = "it was saved without naming a class"
+    if isinstance(named, list) and named:
+        saved = f"it was saved as {', '.join(map(str, named))}"
+    base = str(getattr(kind, "base_model_prefix", "") or "")
+    return _Misfit(
+        told=f"{folder} does not fit {kind.__name__}, the class of task {task}",
+        headless=f"{folder} has no weights for the head of task {task} ({kind.__name__})",
+        hint=f"{saved}: give a task that it has weights for, or add --no-strict for random ones",
+        body=f"{base}." if base and re.search("For|Head", kind.__name__) else "",
+    )
+
+
+def _notes(report: dict[str, set[object]], misfit: _Misfit, *, strict: bool) -> list[str]:
     """Missing and misfitting weights stop a strict load: they would be random numbers.
 
     Weights that the class does not use (a pre-training head, say) are usual, and only noted.
@@ -173,10 +233,7 @@ def _notes(report: dict[str, set[object]], folder: Path, *, strict: bool) -> lis
         if names
     ]
     if parts and strict:
-        raise CheckpointError(
-            f"{folder} does not fit the class its config names: {'; '.join(parts)}",
-            hint="correct 'architectures' in config.json, or add --no-strict to go on without",
-        )
+        raise misfit.error(missing, parts)
     if parts:
         kept = len(missing) + len(mismatched)
         parts.append(f"kept as the class drew them from seed 0: {kept} tensors")

@@ -16,6 +16,7 @@ ARGUMENT, LENGTH = "task", "length"  # as in --model-arg task=fill-mask --model-
 PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
 _LEAST = 2  # tokens: of one there is no sequence
 CACHED = (PREFILL, WITH_PAST)  # tasks whose outputs are keys and values as well
+_OF_TWO = ("text2text-generation", "automatic-speech-recognition")  # of encoder-decoders
 # The task names of the Hugging Face Hub, with transformers' own table for each; the first that
 # knows the model is taken.
 TASKS: Mapping[str, tuple[str, ...]] = {
@@ -76,6 +77,9 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
             )
     task = arguments.get(ARGUMENT)
     if task is not None and task not in TASKS:
+        base = task.removesuffix("-with-past").removesuffix("-prefill")
+        if base != task and base in _OF_TWO:
+            raise _no_past(f"--model-arg task={task}", base)
         raise unknown("task", task, list(TASKS))
     return task
 
@@ -128,6 +132,8 @@ def class_for(
 def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
     config = _typed_config(folder)
     found = _class_in(TASKS[task], config)
+    if found is None and task in CACHED and getattr(config, "is_encoder_decoder", False):
+        raise _no_past(f"task {task} of a {config.model_type} model", "text2text-generation")
     if found is None:
         others = [name for name, tables in TASKS.items() if _class_in(tables, config) is not None]
         raise UsageError(
@@ -135,6 +141,14 @@ def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
             hint=f"it has {', '.join(others) or 'none that modelc knows'}",
         )
     return found
+
+
+def _no_past(asked: str, base: str) -> UsageError:
+    """Keys and values of the past are those of decoders without an encoder so far."""
+    return UsageError(
+        f"{asked}: an encoder-decoder's decoder with a past is not here yet",
+        hint=f"convert the whole with --model-arg task={base}, or a part, as --method encoder",
+    )
 
 
 def _typed_config(folder: Path) -> Any:

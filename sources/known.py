@@ -27,7 +27,9 @@ def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, 
         return loaded.known
     known = dict(loaded.known)
     whole = [p for p in patterns if p.dtype and p.dims is not None and None not in p.dims]
-    stated = {spec.name: spec for spec in resolve(whole, {}).inputs} if whole and known else {}
+    # What follows a dim may follow one that is known alone: it is settled with all the others.
+    plain = [replace(p, values=None) if p.values and p.values.follows else p for p in whole]
+    stated = {spec.name: spec for spec in resolve(plain, {}).inputs} if whole and known else {}
     for name, spec in stated.items():
         usual = known.get(name)
         values = spec.values or (usual.values if usual else None)

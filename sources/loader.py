@@ -79,7 +79,9 @@ def read_loader(
     found = [_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(taken)]
     surplus = dict.fromkeys(name.partition(".")[0] for _, rest in found for name in rest)
     listed = ", ".join([*list(surplus)[:_SHOWN], *(["..."] if len(surplus) > _SHOWN else [])])
-    told = f"of each item of {spec}, {listed} is fed to no input: {', '.join(names)}"
+    verb = "are" if len(surplus) > 1 else "is"
+    taken_in = f"{names[0]} is the only input" if len(names) == 1 else f"inputs: {', '.join(names)}"
+    told = f"{listed} of each item of {spec} {verb} left out: {taken_in}"
     return Loaderful(items=tuple(arrays for arrays, _ in found), notes=(told,) if surplus else ())
 
 

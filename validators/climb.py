@@ -98,7 +98,7 @@ def _changed(
     arrays = dict(parent.arrays)
     for spec in drawer.signature.inputs:
         if spec.name in names:
-            change = _Change(spec, drawer.values[spec.name], generator, step)
+            change = _Change(spec, drawer.values_in(spec, parent.arrays), generator, step)
             arrays[spec.name] = change(arrays[spec.name], other)
     return NamedFeed(name=name, arrays=arrays, sizes=parent.sizes, kind=SEARCH)
 

@@ -33,6 +33,7 @@ class Values:
     high: float | None = None
     mean: float = 0.0
     std: float | None = None
+    follows: bool = False  # an end follows a dim: 0 and 1 at one size alone make no mask
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """An array of `shape` and of the input's dtype."""
@@ -53,7 +54,8 @@ class Values:
     @property
     def binary(self) -> bool:
         """Whether the input holds 0 and 1 alone, as masks do."""
-        return self.dtype not in FLOATS and (self.low, self.high) == (0, 1)
+        whole = self.dtype not in FLOATS and not self.follows
+        return whole and (self.low, self.high) == (0, 1)
 
     def masks(self, spec: InputSpec) -> bool:
         """Whether the input is a mask: 0 and 1 in rows. One element alone is a switch."""
@@ -146,7 +148,8 @@ def _ranged(spec: InputSpec) -> Values:
             f"input {spec.name!r} is {spec.dtype}, its values {spec.values} are not whole numbers",
             hint="write whole numbers for an integer input, as in {0..9}",
         )
-    return Values(dtype=spec.dtype, low=low, high=high)
+    follows = spec.values is not None and spec.values.follows
+    return Values(dtype=spec.dtype, low=low, high=high, follows=follows)
 
 
 def _limits(dtype: str) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..core.contract import Array, Feed
 from ..core.errors import UsageError
@@ -117,9 +117,17 @@ def _sample(signature: Signature, samples: Feed) -> NamedFeed:
     return NamedFeed(name=SAMPLE, arrays=arrays, sizes=sizes)
 
 
+def _free(dim: Dim, size: int) -> int:
+    """The size of the dim that this one follows from; its opt where there is none."""
+    return size if dim.relation is None else dim.relation.base_of(size) or dim.free.opt
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drawer:
-    """Draws feeds of one signature from one seed; `values` is what each input holds."""
+    """Draws feeds of one signature from one seed.
+
+    `values` is what each input holds, at any sizes: `values_at` says it for some.
+    """
 
     signature: Signature
     seed: int
@@ -132,10 +140,28 @@ class Drawer:
         values = {spec.name: values_of(spec, arrays.get(spec.name)) for spec in signature.inputs}
         return cls(signature=signature, seed=seed, values=values)
 
+    def values_at(self, spec: InputSpec, sizes: Mapping[str, int]) -> Values:
+        """What the input holds where the free dims have these sizes."""
+        if spec.values is None or not spec.values.follows:
+            return self.values[spec.name]
+        bounds = spec.values.at(self.signature.named_sizes(sizes))
+        return replace(values_of(replace(spec, values=bounds), None), follows=True)
+
+    def values_in(self, spec: InputSpec, arrays: Feed) -> Values:
+        """What the input holds in a feed, by the sizes of its arrays."""
+        pairs = [
+            (dim, size)
+            for one in self.signature.inputs
+            for dim, size in zip(one.dims, arrays[one.name].shape, strict=True)
+            if dim.name
+        ]
+        free = {dim.free.name or "": _free(dim, size) for dim, size in pairs}
+        return self.values_at(spec, free)
+
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
         """One input of the feed of that name."""
         shape = [dim.size(sizes) for dim in spec.dims]
-        values, generator = self.values[spec.name], generator_for(self.seed, feed, spec.name)
+        values, generator = self.values_at(spec, sizes), generator_for(self.seed, feed, spec.name)
         if values.masks(spec):
             return values.draw_mask(shape, generator, feed)
         return values.draw(shape, generator)
@@ -159,12 +185,26 @@ class Drawer:
             if dims or name == OPT
         }
 
+    def at_ends(self, base: NamedFeed, names: Sequence[str]) -> Iterator[Feed]:
+        """The feed with these inputs full of their lowest value, and of their highest."""
+        import numpy as np
+
+        specs = [spec for spec in self.signature.inputs if spec.name in names]
+        for end in (min, max):
+            arrays = dict(base.arrays)
+            for spec in specs:
+                values = self.values_at(spec, base.sizes)
+                known = [one for one in (values.low, values.high) if one is not None]
+                if known:
+                    arrays[spec.name] = np.full_like(arrays[spec.name], end(known))
+            yield arrays
+
     def negated(self, opt: NamedFeed) -> NamedFeed:
         """`opt` with its floats mirrored."""
         arrays = dict(opt.arrays)
         for spec in self.signature.inputs:
             if spec.dtype in FLOATS:
-                arrays[spec.name] = self.values[spec.name].mirror(arrays[spec.name])
+                arrays[spec.name] = self.values_at(spec, opt.sizes).mirror(arrays[spec.name])
         return NamedFeed(name=NEGATED, arrays=arrays, sizes=opt.sizes, kind="value")
 
     def seeded(self, name: str) -> NamedFeed:

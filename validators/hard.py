@@ -163,7 +163,7 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
         for spec in drawer.signature.inputs:
             hard = Hard(
                 name=name,
-                values=drawer.values[spec.name],
+                values=drawer.values_at(spec, base.sizes),
                 key=(drawer.seed, name, spec.name),
             )
             changed = change(hard, spec, arrays[spec.name])

@@ -110,9 +110,10 @@ def _twins(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Pair]]:
 
 
 def _move(base: Pair, other: Pair, signature: Signature, tolerance: Tolerance) -> _Move:
-    names = [n for n in signature.outputs if n in base.artifact and n in other.artifact]
+    wanted = signature.outputs  # eager has them all
+    names = [n for n in wanted if n in base.artifact and n in other.artifact]
     return _Move(
-        eager=any(not _same(base.eager[n], other.eager[n]) for n in names),
+        eager=any(not _same(base.eager[n], other.eager[n]) for n in wanted),
         clearly=any(_clearly(base.eager[n], other.eager[n], tolerance) for n in names),
         artifact=any(not _same(base.artifact[n], other.artifact[n]) for n in names),
     )

@@ -55,6 +55,9 @@ def _resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
         for axis, dim in enumerate(spec.dims):
             wanted = dim.size(sizes)
             array = np.take(array, np.arange(wanted) % array.shape[axis], axis=axis)
+        if spec.values is not None and spec.values.follows:
+            bounds = spec.values.at(job.signature.named_sizes(sizes))
+            array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
         made.append(torch.tensor(array))
     return made
 

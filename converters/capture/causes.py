@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...core.errors import ConversionError, ModelcError
+from ...core.findings import Warned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class _Row(NamedTuple):
 
 _OPERATOR = "operator {ns}::{op} has no ONNX translation"
 _WRITE = "write it: --custom-op {ns}::{op}=PKG.MOD:FN, or make it of other operators"
+NUMPY = "numpy"
+_OUT_OF_TORCH = "torch.from_numpy results are registered"  # the tracer, where arrays come back
 _TENSORS = "keep it in tensors (torch.where, torch.cond), or --capture script or mixed"
 _NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
 
@@ -141,11 +144,11 @@ _ROWS = (
         "keep them in local names, and change none through .data",
     ),
     _Row(
-        "numpy",
+        NUMPY,
         3,
         r"\.numpy\(\) is not supported for tensor subclasses",
         "forward leaves torch for NumPy",
-        "compute it with torch's operators",
+        "write it with torch's operators, or change it in a copy, with --patch PKG.MOD:FN",
     ),
     _Row(
         "break",
@@ -212,6 +215,15 @@ def _rank(error: ModelcError) -> int:
     if isinstance(error, RefusedError) and error.cause is not None:
         return error.cause.rank
     return _NO_CAUSE
+
+
+def left_torch(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
+    """Where forward leaves torch for NumPy, as a refusal or a tracer's warning says; else empty."""
+    for error in errors:
+        if isinstance(error, RefusedError) and error.cause and error.cause.name == NUMPY:
+            return error.message.partition("refused the model: ")[2]
+    places = [f"{one.file}:{one.line}" for one in warned if one.text.startswith(_OUT_OF_TORCH)]
+    return f"forward leaves torch for NumPy (at {places[0]})" if places else ""
 
 
 def is_needless(error: ModelcError) -> bool:

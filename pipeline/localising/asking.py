@@ -10,6 +10,7 @@ from ...core.contract import EAGER, Target
 from ...core.errors import UsageError
 from ...core.events import Tell, silence
 from ...core.findings import Localisation
+from ...core.manifest import Manifest
 from ...core.precision import Precision
 from ...core.probe import Probed
 from ...core.records import Artifact
@@ -77,7 +78,10 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
             suspect=suspect, feed=looking.feed, record=record, judging=judging, stage=stage
         )
         subject, feed = opened_for(asked, source, moved or Moved())
-        result = locate(suspect, subject, stage, feed=feed, memory=looking.memory, out=out)
+        written = {} if record is None else _written(record.manifest)
+        result = locate(
+            suspect, subject, stage, feed=feed, memory=looking.memory, out=out, written=written
+        )
     if record is not None:
         result = _kept(_with_frozen(result, record.artifact), record, path, out)
     return result
@@ -92,6 +96,12 @@ def _with_frozen(found: Localisation, artifact: Artifact) -> Localisation:
         "on a feed that takes another arm that is what is wrong, not a layer"
     )
     return replace(found, notes=(note, *found.notes))
+
+
+def _written(manifest: Manifest) -> dict[str, str]:
+    """The functions that wrote operators, as the order has them: `NS::OP=PKG.MOD:FN ...`."""
+    given = manifest.order.get("custom_op", "").split()
+    return {one.partition("=")[0]: one.partition("=")[2] for one in given}
 
 
 def _probed(path: Path) -> Probed:

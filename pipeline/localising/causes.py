@@ -19,6 +19,21 @@ _SATURATED = 0.001  # of the elements
 _SCALED = 1e-4
 
 
+def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) -> str:
+    """That the guilty operation is one that the user's own function wrote; empty where not.
+
+    `written` is the function of each operator, `ns::op`: nothing else can have made it wrong.
+    """
+    operation = _operation(culprit.value, bench) if written else None
+    name = "" if operation is None else "::".join(str(operation.function).split(".")[:2])
+    if name not in written:
+        return ""
+    return (
+        f"the function of --custom-op {name}={written[name]} does not compute what {name} does: "
+        "correct the function"
+    )
+
+
 def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     """The first explanation that the numbers bear out."""
     for explain in _EXPLANATIONS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ..subject import Subject
 from . import reproducer
 from .anchors import Anchor
 from .bench import Bench
-from .causes import cause_of
+from .causes import cause_of, written_by_user
 from .measure import SCALES, WORST, lower, sqnr
 from .refine import Culprit, refine
 from .sweep import Sweep, sweep
@@ -53,6 +53,7 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
     memory: int = MEMORY,
     out: Path | None = None,
     more: Callable[[], bool] = lambda: True,
+    written: Mapping[str, str] | None = None,
 ) -> Localisation:
     """Look into one artifact of an opened subject.
 
@@ -65,6 +66,7 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         out: where the reproducer goes (`debug/<node>/` in it); None writes none.
         more: asked before each run; once it is false, the result is what was found until then,
             with a note. A run that has begun ends.
+        written: by operator (`ns::op`), the function of the user's that wrote it in the artifact.
 
     Raises:
         ModelcError: the artifact cannot be opened, run or looked into.
@@ -79,7 +81,10 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         )
         found = sweep(bench)
         culprit = refine(bench, found.guilty[0]) if found.guilty else None
-        cause = "" if culprit is None else cause_of(culprit, bench, suspect.precision)
+        cause = ""
+        if culprit is not None:
+            cause = written_by_user(culprit, bench, written or {})
+            cause = cause or cause_of(culprit, bench, suspect.precision)
         clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
     told = _told(bench, found, culprit, cause)
     result = replace(

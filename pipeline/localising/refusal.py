@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.contract import Target
@@ -34,7 +34,8 @@ _RUNS = 10  # of the whole model, that a look at one without suspects takes
 class Scene:
     """Where an artifact was refused: eager, its held-out samples, the output folder, the stage.
 
-    `seconds` is how long may be looked; no run begins later than that.
+    `seconds` is how long may be looked; no run begins later than that. `written` are functions of
+    the user's by the operators that they wrote.
     """
 
     subject: Subject
@@ -42,6 +43,7 @@ class Scene:
     folder: Path
     held_out: tuple[Reference, ...] = ()
     seconds: float = LIMIT
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 def with_guilty(manifest: Manifest, name: str, target: Target, scene: Scene) -> Manifest:
@@ -103,7 +105,12 @@ def _found(
     try:
         subject, feed = _on_worst(verdict, wrong, scene)
         found = locate(
-            suspect, subject, scene.stage, feed=feed, more=lambda: time.monotonic() < end
+            suspect,
+            subject,
+            scene.stage,
+            feed=feed,
+            more=lambda: time.monotonic() < end,
+            written=scene.written,
         )
     except ModelcError as error:
         scene.stage.note(f"the guilty layer of {artifact.name} was not found: {error.message}")

@@ -57,7 +57,9 @@ def test_the_method_is_on_record_and_judged_again(order: Orders, source: Source)
 
 def test_another_method_goes_into_another_folder(order: Orders, source: Source) -> None:
     run(order("torchscript", source=source))
-    with pytest.raises(UsageError, match=r"of another checkpoint .*with --method encode"):
+    with pytest.raises(
+        UsageError, match=r"of this checkpoint made with --method encode; this run has no --method"
+    ):
         run(order("torchscript", source=replace(source, method=None)))
 
 

@@ -67,10 +67,13 @@ def test_other_factory_arguments_are_another_model(
     order: Orders, targets: tuple[Target, ...], gate_source: Source
 ) -> None:
     run(order("fake"), targets=targets)
-    with pytest.raises(UsageError, match="another checkpoint"):
-        run(
-            order("fake", source=replace(gate_source, model_args={"outputs": "4"})), targets=targets
-        )
+    changed = replace(gate_source, model_args={"outputs": "4"})
+    with pytest.raises(UsageError) as caught:
+        run(order("fake", source=changed), targets=targets)
+    assert caught.value.message.endswith(
+        "holds artifacts of this checkpoint made with no --model-arg; this run has --model-arg "
+        "outputs=4"
+    )
 
 
 def test_overwrite_moves_another_checkpoints_files_to_replaced(

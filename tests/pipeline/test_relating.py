@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.pipeline.order import Judging, Source
-from modelc.pipeline.relating import Trials, explaining
+from modelc.pipeline.relating import SizesError, Trials, explaining
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
 from modelc.sample_models import gate
@@ -68,14 +69,18 @@ class Never(nn.Module):
         raise ValueError(f"not today, {x.shape}")
 
 
-def rejected(module: nn.Module, *inputs: str, **sizes: int) -> CheckpointError:
+def rejected(
+    module: nn.Module, *inputs: str, filled: dict[str, int] | None = None, **sizes: int
+) -> CheckpointError:
     """The error of eager on a feed of these sizes, explained."""
     signature = resolve([parse_input(text) for text in inputs], {})
     loaded = Loaded(kind="state_dict", module=module, takes=parameters_of(module.forward))
     eager = open_eager(loaded, signature)
     trials = Trials(eager, signature, 0, None)
     feed = {
-        spec.name: torch.ones([dim.size(sizes) for dim in spec.dims]).numpy()
+        spec.name: np.full(
+            [dim.size(sizes) for dim in spec.dims], (filled or {}).get(spec.name, 1), spec.dtype
+        )
         for spec in signature.inputs
     }
     with pytest.raises(CheckpointError, match="eager rejects") as caught, explaining(trials, sizes):
@@ -110,10 +115,57 @@ def test_a_step_of_3_is_not_taken_for_one_of_6() -> None:
     assert error.hint == "write t=3*(k=1..10)"
 
 
-@pytest.mark.parametrize(("at", "write"), [(1, "write t=7..30"), (30, "write t=1..21")])
+@pytest.mark.parametrize(("at", "write"), [(1, "write t=7..21"), (30, "write t=7..21")])
 def test_a_size_beyond_what_the_model_takes(at: int, write: str) -> None:
     error = rejected(Long(), "x:float32[b=1..4,t=1..30]", b=2, t=at)
     assert error.hint == write
+
+
+class Table(nn.Module):
+    """Takes one length alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.ones(1, 12)
+
+
+class Bounded(nn.Module):
+    """Lengths are no larger than the axis."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        if int(n.max()) > x.shape[1]:
+            raise ValueError("too far")
+        return x.sum() + n
+
+
+class Wider(nn.Module):
+    """Takes images that are wider than high: no relation says it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2] < x.shape[1]:
+            raise ValueError("not wide")
+        return x
+
+
+@pytest.mark.parametrize("dim", ["t=2..12..40", "t=2..12..400"])
+def test_a_dim_that_has_one_size_is_static(dim: str) -> None:
+    assert rejected(Table(), f"x:float32[b=1..4,{dim}]", b=1, t=2).hint == "--static t"
+
+
+def test_one_size_that_is_not_the_middle_is_said_itself() -> None:
+    error = rejected(Table(), "x:float32[b=1..4,t=1..20]", b=2, t=10)
+    assert error.hint == "write 12 for t wherever it stands"
+
+
+def test_values_that_are_the_cause_are_told_from_sizes() -> None:
+    inputs = "x:float32[b=1..4,s=1..9]", "n:int64[b]{1..9}"
+    error = rejected(Bounded(), *inputs, filled={"n": 9}, b=1, s=1)
+    assert not isinstance(error, SizesError)
+    assert error.hint.startswith("eager takes other values at these sizes: state them, as in n{1..")
+
+
+def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
+    error = rejected(Wider(), "x:float32[b=1..4,h=2..30,w=2..30]", b=1, h=30, w=2)
+    assert isinstance(error, SizesError)
 
 
 def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.digest import record_of
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.events import Event, Started
 from modelc.core.manifest import Failure, Manifest
@@ -114,8 +115,6 @@ def test_the_reason_names_the_changed_file(proven: Path) -> None:
 def test_a_record_that_was_changed_with_its_file_is_judged_by_numbers(
     digits_copy: Path,
 ) -> None:
-    from modelc.core.digest import record_of
-
     manifest = read(digits_copy)
     content = (digits_copy / "model.bin").read_bytes()
     (digits_copy / "model.bin").write_bytes(bytes(400) + content[400:])  # some weights are zero
@@ -262,3 +261,21 @@ def test_what_could_not_be_judged_before_and_can_be_now_is_no_failure(proven: Pa
     failure = Failure(step="torchscript", message="not judged here", hint="none", exit_code=4)
     write_manifest(replace(read(proven), failures=(failure,)), proven)
     assert validate_folder(proven).exit_code == 0
+
+
+def test_machine_code_is_left_alone_and_what_is_judged_all_the_same_is_named(
+    proven: Path,
+) -> None:
+    manifest = read(proven)
+    (made,) = manifest.artifacts
+    record = record_of(proven / "model.torchscript.pt", role="model")
+    shutil.copy(proven / record.name, proven / "model.aoti.pt2")
+    file = replace(record, name="model.aoti.pt2")
+    code = replace(made, name="aoti", target="aoti", files=(file,))
+    write_manifest(replace(manifest, artifacts=(code, made)), proven)
+    found = validate_folder(proven)
+    (failure,) = found.failures
+    assert failure.step == "aoti"
+    assert failure.exit_code == found.exit_code == 3
+    assert failure.hint.endswith("; judged without it: torchscript")
+    assert states(found)["torchscript"] is State.PASSED

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,11 @@ from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
+from modelc.core.records import Attempt
+from modelc.pipeline.making import _Tried
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run import run
+from modelc.pipeline.trying import Way
 from modelc.sample_models import gate
 
 Fakes = Callable[..., Target]
@@ -214,3 +219,24 @@ def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> Non
     found = run(replace(loose, judging=judging))
     assert found.verdicts[0].tolerance.atol == 9.0
     assert found.exit_code == 0
+
+
+def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> None:
+    told: list[str] = []
+    bench: Any = SimpleNamespace(stage=SimpleNamespace(note=told.append))
+    step: Any = SimpleNamespace(name="onnx")
+    tried = _Tried(step=step)
+    ways = [
+        (Way(capture=Capture.EXPORT, rewrites=("patch:fixes:mine",)), "it branches"),
+        (Way(capture=Capture.EXPORT, rewrites=("patch:fixes:mine", "attention")), "it branches"),
+        (Way(capture=Capture.EXPORT, rewrites=("attention", "loops")), "another size"),
+    ]
+    for way, reason in ways:
+        tried.attempts.append(Attempt(capture="export", outcome="error", reason=reason, seconds=0))
+        tried._passed_over(way, bench)
+    assert told == [
+        "onnx: export error: it branches",
+        "onnx: with attention: export error as before",
+        "onnx: with attention, loops: export error: another size",
+    ]
+    assert [one.reason for one in tried.attempts].count("it branches") == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from modelc.core.signature import Signature, resolve
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.beyond import Evidence, beyond_of
 from modelc.pipeline.feeding import Answered, answered
+from modelc.pipeline.relating import SizesError
 from modelc.validators.feeds import NamedFeed, draw_feeds
 from modelc.validators.hard import hard_feeds
 from modelc.validators.judge import Reference, Reply, judge
@@ -219,10 +220,13 @@ class Picky:
 
     rejects: str = ""
     nan: str = ""
+    error: CheckpointError = field(
+        default_factory=lambda: CheckpointError("eager rejects it: no good", hint="none")
+    )
 
     def __call__(self, feed: NamedFeed) -> Reference:
         if feed.name == self.rejects:
-            raise CheckpointError("eager rejects it: no good", hint="none")
+            raise self.error
         y = net(feed.arrays["x"])
         return Reference(
             feed=feed, outputs={"y": y * np.float32(np.nan if feed.name == self.nan else 1)}
@@ -246,7 +250,21 @@ def test_a_hard_feed_that_eager_rejects_is_skipped_and_said() -> None:
         "batch",
         "eager rejects it: no good",
     )
-    assert found.note.startswith("1 feed is not judged on, as eager rejects them: batch-7: ")
+    assert skipped.gap
+    assert not found.note
+    assert found.warning.startswith(f"eager rejects 1 of {len(found.records)} feeds, and nothing")
+    assert found.warning.endswith("batch-7: eager rejects it: no good")
+
+
+def test_hard_values_that_eager_rejects_are_skipped_and_said() -> None:
+    found = answers(Picky(rejects="zeros"))
+    assert not found.warning
+    assert found.note.startswith("1 feed is not judged on, as eager rejects them: zeros: ")
+
+
+def test_sizes_that_eager_rejects_whatever_the_values_are_an_error() -> None:
+    with pytest.raises(SizesError, match="h is odd"):
+        answers(Picky(rejects="batch-7", error=SizesError("eager rejects it: h is odd", hint="no")))
 
 
 @pytest.mark.parametrize("feed", ["min", "opt", "max"])

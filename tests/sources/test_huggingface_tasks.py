@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.signature import Signature
@@ -63,8 +64,56 @@ def test_a_task_opens_the_class_that_transformers_has_for_it(tmp_path: Path) -> 
 
 def test_a_head_that_has_no_weights_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, "BertForMaskedLM", "BertConfig")
-    with pytest.raises(CheckpointError, match=r"missing: .*classifier\.weight"):
+    with pytest.raises(CheckpointError, match=r"missing: .*classifier\.weight") as caught:
         opened(tmp_path, task="text-classification")
+    assert "has no weights for the head of task text-classification" in caught.value.message
+    assert "it was saved as BertForMaskedLM: give a task" in caught.value.hint
+    assert "architectures" not in caught.value.hint
+
+
+def test_a_body_without_weights_is_no_missing_head(tmp_path: Path) -> None:
+    saved(tmp_path, "BertForMaskedLM", "BertConfig")
+    path = tmp_path / "model.safetensors"
+    kept = {n: t for n, t in load_file(path).items() if "layer.1.output.dense.weight" not in n}
+    save_file(kept, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="does not fit BertForMaskedLM, the class of task"):
+        opened(tmp_path, task="fill-mask")
+
+
+SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "decoder_start_token_id": 0}
+
+
+@pytest.mark.parametrize("task", ["text2text-generation-with-past", "text-generation-with-past"])
+def test_a_past_of_an_encoder_decoder_is_told_to_be_missing(tmp_path: Path, task: str) -> None:
+    saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
+    with pytest.raises(UsageError, match="decoder with a past is not here yet") as caught:
+        opened(tmp_path, task=task)
+    assert "--model-arg task=text2text-generation, or a part" in caught.value.hint
+
+
+def test_an_encoder_decoder_makes_no_cache_and_the_note_names_no_task(tmp_path: Path) -> None:
+    saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
+    loaded = opened(tmp_path)
+    (note,) = (note for note in loaded.notes if "use_cache" in note)
+    assert note.endswith("keys and values of an encoder-decoder cannot be outputs yet")
+    one = torch.zeros((1, 1), dtype=torch.int64)
+    with torch.no_grad():
+        assert loaded.module(input_ids=one, decoder_input_ids=one).past_key_values is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "noted"), [("BertForMaskedLM", False), ("LlamaForCausalLM", True)]
+)
+def test_a_cache_is_noted_where_there_would_be_one(tmp_path: Path, kind: str, noted: bool) -> None:
+    saved(tmp_path, kind, kind.replace("ForMaskedLM", "Config").replace("ForCausalLM", "Config"))
+    assert any("task=text-generation-prefill" in n for n in opened(tmp_path).notes) is noted
+
+
+def test_a_prompt_may_be_one_token(tmp_path: Path) -> None:
+    saved(tmp_path, "LlamaForCausalLM", "LlamaConfig")
+    known = opened(tmp_path, task="text-generation-prefill").known
+    assert "sequence=1..32" in str(known["input_ids"])
+    assert "sequence=1..32" in str(known["attention_mask"])
 
 
 def test_a_config_without_architectures_opens_without_a_head(tmp_path: Path) -> None:

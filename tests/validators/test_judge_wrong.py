@@ -317,3 +317,14 @@ def test_an_input_that_moves_the_artifact_on_some_feed_is_not_called_ignored(
     verdict = judged(linear, even, "x:float32[4,6]")
     assert verdict.state is State.FAILED
     assert "ignored" not in verdict.reason
+
+
+def test_an_input_that_is_not_taken_is_ignored_though_the_outputs_have_other_names(
+    judged: Judged,
+) -> None:
+    def constant(feed: Feed) -> Outputs:
+        return {"4": np.zeros((len(feed["x"]), 4), np.float32)}
+
+    verdict = judged(linear, constant, X, taken=[])
+    assert "input 'x' is ignored: the artifact does not take it" in verdict.reason
+    assert not [note for note in verdict.notes if "is not taken" in note]

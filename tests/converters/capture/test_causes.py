@@ -19,6 +19,7 @@ from modelc.converters.capture.causes import (
 )
 from modelc.converters.capture.exporting import exported, exported_strictly
 from modelc.converters.capture.scripting import scripted
+from modelc.converters.guarded import reason_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, ModelcError, RunnerError
@@ -200,3 +201,13 @@ def test_a_library_beside_torch_is_the_users_own() -> None:
     root = Path(torch.__file__).parent
     assert is_users(f"{root}vision/ops.py")
     assert not is_users(f"{root}/nn/functional.py")
+
+
+def test_a_guard_in_torchs_symbols_is_told_in_words() -> None:
+    text = (
+        "Constraints violated (past)! For more information, run with TORCH_LOGS.\n"
+        "  - Not all values of past = L['tensors'][3].size()[2] in the specified range past <= 63 "
+        "satisfy the generated guard Min(16 + 16*L['tensors'][3].size()[2], 32) == 16."
+    )
+    told = reason_of(ValueError(text))
+    assert told == "what it made holds for some sizes of dim 'past' alone, not for its range"

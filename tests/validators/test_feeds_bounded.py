@@ -1,0 +1,117 @@
+"""Feeds of values that follow a dim, as `lengths{1..seq}`: in bounds at the sizes of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+from modelc.validators.climb import Point, climb
+from modelc.validators.feeds import Drawer, NamedFeed, draw_feeds, example_feed
+from modelc.validators.hard import hard_feeds
+
+
+def signature(*inputs: str) -> Signature:
+    return resolve([parse_input(text) for text in inputs], {})
+
+
+PACKED = signature("ids:int64[batch=1..4,seq=1..20]{0..49}", "lengths:int64[batch]{1..seq}")
+GRAPH = signature("x:float32[nodes=2..9,5]", "edges:int64[2,m=1..30]{0..nodes-1}")
+
+
+def in_bounds(feed: NamedFeed) -> None:
+    if "edges" in feed.arrays:
+        low, high, array = 0, feed.arrays["x"].shape[0] - 1, feed.arrays["edges"]
+    else:
+        low, high, array = 1, feed.arrays["ids"].shape[1], feed.arrays["lengths"]
+    assert low <= array.min() <= array.max() <= high, feed.name
+
+
+@pytest.mark.parametrize("given", [PACKED, GRAPH])
+def test_every_feed_keeps_the_bound_at_its_sizes(given: Signature) -> None:
+    feeds = (*draw_feeds(given, count=30), *hard_feeds(given))
+    for feed in feeds:
+        in_bounds(feed)
+    in_bounds(NamedFeed(name="example", arrays=example_feed(given), sizes={}))
+    assert {"max", "highest", "one-hot"} <= {feed.name for feed in feeds}
+
+
+def test_the_largest_feed_reaches_beyond_the_smallest_one() -> None:
+    feeds = {feed.name: feed for feed in draw_feeds(GRAPH)}
+    assert feeds["max"].arrays["edges"].max() > feeds["min"].arrays["x"].shape[0] - 1
+
+
+def test_the_highest_values_are_the_bound_itself() -> None:
+    feed = next(feed for feed in hard_feeds(PACKED) if feed.name == "highest")
+    assert (feed.arrays["lengths"] == feed.arrays["ids"].shape[1]).all()
+
+
+def test_a_climb_keeps_the_bound_also_from_feeds_without_sizes() -> None:
+    drawer = Drawer.of(PACKED, 0, None)
+    tried: list[NamedFeed] = []
+
+    def score(feed: NamedFeed) -> float:
+        tried.append(feed)
+        return 1.0
+
+    start = NamedFeed(
+        name="held-out-1", arrays=drawer.feed("a", {"batch": 2, "seq": 3}).arrays, sizes={}
+    )
+    climb([Point(feed=start, headroom=2.0)], drawer, score, more=lambda done: done < 150)
+    for feed in tried:
+        in_bounds(feed)
+    assert any(feed.arrays["ids"].shape == (2, 3) for feed in tried)
+
+
+def test_an_index_of_two_nodes_is_no_mask() -> None:
+    names = {
+        feed.name
+        for feed in hard_feeds(signature("e:int64[m=2..9]{0..n-1}", "x:float32[n=2..2,m]"))
+    }
+    assert not {name for name in names if name.startswith("mask")}
+
+
+def test_a_bound_may_follow_a_dim_that_follows_another() -> None:
+    given = signature(
+        "past:float32[b=1..2,past=1..7]", "mask:int64[b,n=past+1]", "at:int64[b]{past..n-1}"
+    )
+    assert (given.inputs[2].values.low, given.inputs[2].values.high) == (1, 7)  # type: ignore[union-attr]
+    for feed in draw_feeds(given, count=12):
+        assert (feed.arrays["at"] == feed.arrays["past"].shape[1]).all()
+
+
+def test_a_bound_on_the_factor_of_a_relation() -> None:
+    given = signature("x:float32[h=8*(k=1..4)]", "i:int64[5]{0..k-1}")
+    assert all(f.arrays["i"].max() < f.sizes["k"] for f in draw_feeds(given))
+
+
+def test_a_static_dim_makes_the_bound_a_number() -> None:
+    assert str(PACKED.fixed_at_opt(["seq"]).inputs[1]) == "lengths:int64[batch=1..4]{1..10}"
+    assert str(PACKED.fixed_at_opt(["batch"]).inputs[1]) == "lengths:int64[2]{1..seq}"
+
+
+@pytest.mark.parametrize("given", [PACKED, GRAPH])
+def test_what_is_written_can_be_read_back(given: Signature) -> None:
+    assert signature(*map(str, given.inputs)) == given
+
+
+def test_an_unknown_dim_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="dim in the values of lengths: 'sqe'") as caught:
+        signature("ids:int64[batch=1..4,seq=1..20]", "lengths:int64[batch]{1..sqe}")
+    assert caught.value.hint == "did you mean 'seq'?"
+
+
+def test_a_bound_without_values_at_some_size_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'e' has no values \{0\.\.n-2\} where n is 1"):
+        signature("x:float32[n=1..9]", "e:int64[3]{0..n-2}")
+
+
+def test_a_bound_that_the_dtype_cannot_hold_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot hold"):
+        draw_feeds(signature("x:float32[n=1..900]", "e:uint8[3]{0..n-1}"))
+
+
+def test_neither_a_dim_nor_a_number_is_refused_with_its_place() -> None:
+    with pytest.raises(UsageError, match="expected the largest value at"):
+        parse_input("x:int64[n]{0..*}")
