@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class Before:
 
 
 class _State:
-    """Every attribute of the modules, what dicts and lists in them hold, small tensors' values."""
+    """Every attribute of the modules, what dicts (of hooks, too) and lists hold, small tensors."""
 
     def __init__(self, parts: list[torch.nn.Module]) -> None:
         import torch
@@ -50,7 +51,7 @@ class _State:
         self._held = [(part, dict(vars(part))) for part in parts]
         inner = [value for _, held in self._held for value in held.values()]
         self._entries: list[tuple[Any, Any]] = [
-            (value, value.copy()) for value in inner if type(value) in (dict, list)
+            (value, value.copy()) for value in inner if type(value) in (dict, list, OrderedDict)
         ]
         kept = [value for _, copied in self._entries for value in _values(copied)]
         tensors = {id(one): one for one in (*inner, *kept) if isinstance(one, torch.Tensor)}
@@ -112,9 +113,13 @@ def _plain_parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _version(value: object) -> int:
-    """How often a tensor was written to; 0 for what does not tell, as inference tensors."""
+    """How often a tensor was written to; 0 for what is none, or does not tell."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return 0
     try:
-        return int(getattr(value, "_version", 0))
+        return int(value._version)
     except RuntimeError:
         return 0
 

@@ -107,3 +107,37 @@ def test_the_state_is_as_the_runs_left_it() -> None:
     assert sorted(module.tables) == [1, 2, 4]
     assert int(module.count) == len(draw_feeds(resolve([parse_input("x:float32[n=1..4,3]")], {})))
     assert module.last is not None
+
+
+class Watching(nn.Module):
+    """Puts a hook in place in its first run, as transformers does to collect hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.watched = False
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.watched:
+            self.inner.register_forward_hook(lambda _, __, out: self.seen.append(out))
+            self.watched = True
+        self.seen = []
+        self.inner(x)
+        return torch.stack(self.seen).sum(0)
+
+
+def test_hooks_of_a_first_run_go_with_the_note_that_they_are_there() -> None:
+    remembered(Watching())
+
+
+class Stamped:
+    """A setting of a model that says its own version, as the configs of transformers may."""
+
+    _version = "0.0.5"
+
+
+def test_a_setting_with_a_version_of_its_own_is_no_tensor() -> None:
+    module = Noting()
+    module.settings = {"config": Stamped()}  # type: ignore[assignment]  # any attribute
+    remembered(module)
