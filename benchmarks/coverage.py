@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from modelc.benchmarks.coverage_case import FAMILIES, Case, cases
-from modelc.benchmarks.coverage_run import PARTS, WRONG, read_part
+from modelc.benchmarks.coverage_run import PARTS, WRONG, left_by
 from modelc.benchmarks.coverage_table import page
 from modelc.benchmarks.coverage_warm import carried_out_warm, warmed
 
 _ON_PURPOSE = "large"  # the family that runs only when it is named
-_LAST = 300  # characters of a process's last words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,8 +156,7 @@ def carried_out(
             ending = f"no end after {timeout * len(parts):.0f} s"
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    said = (folder / "log.txt").read_text(errors="replace").strip()[-_LAST:]
-    return {part: read_part(folder / f"{part}.json", f"{ending}: {said}") for part in parts}
+    return left_by(folder, parts, ending)
 
 
 def _environment() -> dict[str, str]:

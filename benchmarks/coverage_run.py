@@ -27,8 +27,9 @@ PARTS = ("modelc", "raw")
 RAW = ("onnx dynamo", "onnx legacy", "jit.trace", "jit.script", "torch.export")
 TARGETS = ("torchscript", "onnx", "openvino", "pt2")
 RIGHT, REFUSED, WRONG, CRASHED = "right", "refused", "WRONG", "crashed"
-_BUG = 70  # modelc's exit code for a bug of its own
+BUG = 70  # modelc's exit code for a bug of its own
 _LAST = 400  # characters of a process's last words
+_LAST_OF_LOG = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,7 @@ def unmade(exit_code: int, stderr: str) -> Result:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("error:")]
     hints = [line for line in lines if line.startswith("hint:")]
-    crashed = exit_code < 0 or exit_code == _BUG or "Traceback" in stderr or not said
+    crashed = exit_code < 0 or exit_code == BUG or "Traceback" in stderr or not said
     return Result(
         result=CRASHED if crashed else REFUSED,
         reason=(said or lines or ["nothing was said"])[-1].removeprefix("error:").strip()[:_LAST],
@@ -182,7 +183,7 @@ def judged(
         yield (
             failure["step"],
             Result(
-                result=CRASHED if failure["exit_code"] == _BUG else REFUSED,
+                result=CRASHED if failure["exit_code"] == BUG else REFUSED,
                 reason=reason,
                 hint=failure["hint"],
                 exit_code=failure["exit_code"],
@@ -231,6 +232,12 @@ def _raw(case: Case, folder: Path) -> None:
         seconds = round(time.monotonic() - began, 1)
         results[name] = asdict(Result(result=outcome, reason=wrong.said, seconds=seconds))
         _write(folder / "raw.json", {"results": results})
+
+
+def left_by(folder: Path, parts: Sequence[str], ending: str) -> dict[str, dict[str, Any]]:
+    """What a process that ended so left of each part, with its last words where it left nothing."""
+    said = (folder / "log.txt").read_text(errors="replace").strip()[-_LAST_OF_LOG:]
+    return {part: read_part(folder / f"{part}.json", f"{ending}: {said}") for part in parts}
 
 
 def read_part(path: Path, ending: str) -> dict[str, Any]:

@@ -25,9 +25,7 @@ _IMPORTED = (
     "torch.onnx._internal.exporter._core", "torch._dynamo", "modelc.cli.app",
     "modelc.benchmarks.coverage_against", "modelc.benchmarks.coverage_open",
 )  # fmt: skip
-_BUG = 70
 _PAUSE = 0.1  # seconds between two looks at what runs
-_LAST = 300  # characters of a process's last words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ def carried_out_warm(
                 ending = _ending(pid, one)
                 if ending:
                     del running[pid]
-                    yield one.case, _results(one, ending)
+                    yield one.case, coverage_run.left_by(one.folder, one.parts, ending)
             time.sleep(_PAUSE)
     finally:
         for pid in running:
@@ -82,14 +80,6 @@ def _ending(pid: int, one: _Running) -> str:
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return "no end in time"
-
-
-def _results(one: _Running, ending: str) -> dict[str, dict[str, Any]]:
-    said = (one.folder / "log.txt").read_text(errors="replace").strip()[-_LAST:]
-    return {
-        part: coverage_run.read_part(one.folder / f"{part}.json", f"{ending}: {said}")
-        for part in one.parts
-    }
 
 
 def _run(case: Case, parts: Sequence[str], folder: Path) -> None:
@@ -121,7 +111,7 @@ def _forked(work: Callable[[], object]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    code = _BUG
+    code = coverage_run.BUG
     try:
         work()
         code = 0

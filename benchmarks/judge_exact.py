@@ -12,31 +12,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from modelc.core.call import parameters_of
 from modelc.core.contract import Array, Feed, Outputs
 from modelc.core.signature import Signature
+from modelc.core.torch_modes import through_calls
 from modelc.sources.eager import open_eager
 from modelc.sources.loaded import Loaded
 
 _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class _Widened(TorchFunctionMode):
+def _widened(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Whatever dtype the code asks for by name, floats are float64."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is torch.Tensor.float:
-            return args[0].double()
-        given = {name: _wide(value) for name, value in (kwargs or {}).items()}
-        return func(*(_wide(value) for value in args), **given)
+    if func is torch.Tensor.float:
+        return args[0].double()
+    given = {name: _wide(value) for name, value in kwargs.items()}
+    return func(*(_wide(value) for value in args), **given)
 
 
 def _wide(value: object) -> object:
@@ -57,7 +49,7 @@ def exactly(module: nn.Module, signature: Signature, feeds: Sequence[Feed]) -> l
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Widened():
+        with through_calls(_widened):
             return runs(wide, signature, [_raised(feed) for feed in feeds])
     finally:
         torch.set_default_dtype(before)

@@ -250,11 +250,8 @@ class Preflight:
     source: str
 
 
-@runtime_checkable
-class Deferred(Target, Protocol):
-    """A target that a host without its device can prepare, for another host to finish."""
-
-    FINISHED_BY: str  # the command that finishes what was prepared, given the output folder
+class Configured(Target, Protocol):
+    """A target whose files are opened with options that only it has."""
 
     def open_runner(
         self,
@@ -266,6 +263,13 @@ class Deferred(Target, Protocol):
         """Open a model file on a device, with the options that only this format has."""
         ...
 
+
+@runtime_checkable
+class Deferred(Configured, Protocol):
+    """A target that a host without its device can prepare, for another host to finish."""
+
+    FINISHED_BY: str  # the command that finishes what was prepared, given the output folder
+
     def preflight(self, job: Job) -> Preflight:
         """Look at the job's parent for what `convert` would stumble over, without the framework.
 
@@ -276,21 +280,11 @@ class Deferred(Target, Protocol):
 
 
 @runtime_checkable
-class Native(Target, Protocol):
+class Native(Configured, Protocol):
     """A target whose model files run code of their maker when they are opened."""
 
     def distrusted(self, path: Path, settings: Mapping[str, str]) -> str:
         """Why the file must not be opened; empty where its maker is trusted."""
-        ...
-
-    def open_runner(
-        self,
-        path: Path,
-        device: str,
-        signature: Signature,
-        settings: Mapping[str, str] | None = None,
-    ) -> Runner:
-        """Open a model file on a device, where its maker is trusted."""
         ...
 
 

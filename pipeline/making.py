@@ -15,6 +15,7 @@ from ..core.precision import Precision
 from ..core.records import Artifact, Attempt, CalibrationRecord
 from ..core.verdict import Verdict
 from ..sources.branches import shortest
+from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import answering, rewritten, suited, told
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
@@ -24,8 +25,6 @@ from .plan import Step
 from .stage import Clock
 from .trying import Trial, Way, attempt, ways_of
 from .worst import drop_worst, place_worst
-
-PATCH = "patch:"  # what a rewrite of the user's own begins with
 
 
 @dataclass

@@ -10,6 +10,8 @@ import copy
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..core.torch_modes import through_calls, through_operators
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -83,7 +85,6 @@ class _Copies:
 
 def _casting(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchFunctionMode:
     import torch
-    from torch.overrides import TorchFunctionMode
 
     def cast(value: object) -> object:
         if isinstance(value, list | tuple) and any(id(one) in weights for one in value):
@@ -92,26 +93,18 @@ def _casting(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchFunct
             return copies.of(value)
         return value
 
-    class Casting(TorchFunctionMode):
-        def __torch_function__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            given = kwargs or {}
-            asked = _property(func)
-            if asked == "dtype" and id(args[0]) in weights:
-                return torch.float64
-            if asked in _FORM_OF or getattr(func, "__name__", "") in _FORM:
-                return func(*args, **given)
-            if _only_looks_up(func, args, given):
-                return func(*args, **given).double()
-            named = {key: cast(value) for key, value in given.items()}
-            return func(*map(cast, args), **named)
+    def casted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        asked = _property(func)
+        if asked == "dtype" and id(args[0]) in weights:
+            return torch.float64
+        if asked in _FORM_OF or getattr(func, "__name__", "") in _FORM:
+            return func(*args, **kwargs)
+        if _only_looks_up(func, args, kwargs):
+            return func(*args, **kwargs).double()
+        named = {key: cast(value) for key, value in kwargs.items()}
+        return func(*map(cast, args), **named)
 
-    return Casting()
+    return through_calls(casted)
 
 
 def _property(func: Any) -> str:
@@ -146,7 +139,6 @@ def _guard(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchDispatc
     And those that write to what was cast: the next call would not know of it.
     """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     places = {p.untyped_storage().data_ptr() for p in weights.values()}
     copying = (torch.ops.aten._to_copy.default, torch.ops.aten.embedding.default)
@@ -154,20 +146,12 @@ def _guard(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchDispatc
     def is_weight(tensor: torch.Tensor) -> bool:
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
 
-    class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-        def __torch_dispatch__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            given = kwargs or {}
-            taken = list(_tensors((*args, *given.values())))
-            if func not in copying and any(map(is_weight, taken)):
-                raise UncastWeight(f"{func} takes a weight as it is")
-            if func._schema.is_mutable and any(map(copies.hold, taken)):
-                raise UncastWeight(f"{func} may write to a weight")
-            return func(*args, **given)
+    def guarded(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        taken = list(_tensors((*args, *kwargs.values())))
+        if func not in copying and any(map(is_weight, taken)):
+            raise UncastWeight(f"{func} takes a weight as it is")
+        if func._schema.is_mutable and any(map(copies.hold, taken)):
+            raise UncastWeight(f"{func} may write to a weight")
+        return func(*args, **kwargs)
 
-    return Guard()  # type: ignore[no-untyped-call]  # torch's own
+    return through_operators(guarded)

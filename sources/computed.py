@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.torch_modes import through_operators
+
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,19 +31,12 @@ class Watch:
 
 def watching(watch: Watch) -> TorchDispatchMode:
     """A mode that shows `watch` what every operator gives."""
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            value = func(*args, **(kwargs or {}))
-            with _disable_current_modes():
-                watch.see(value)
-            return value
+    def shown(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        value = func(*args, **kwargs)
+        with _disable_current_modes():
+            watch.see(value)
+        return value
 
-    return Watching()  # type: ignore[no-untyped-call]
+    return through_operators(shown)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.arrays import to_array
 from ..core.call import Binding
 from ..core.errors import first_line
+from ..core.torch_modes import through_calls
 from .casting import UncastWeight, casting, sharing
 from .outputs import split_outputs
 
@@ -170,7 +171,6 @@ def _default_float64() -> Iterator[None]:
 def _raising() -> TorchFunctionMode:
     """A mode in which every call that asks for a smaller float dtype gets float64."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
     smaller = {torch.float32, torch.float16, torch.bfloat16}
     methods = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
@@ -180,22 +180,15 @@ def _raising() -> TorchFunctionMode:
             return torch.float64
         return value
 
-    class Raising(TorchFunctionMode):
-        def __torch_function__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            if func in methods:
-                return args[0].double()
-            named = {key: raised(value) for key, value in (kwargs or {}).items()}
-            result = func(*(raised(value) for value in args), **named)
-            _refuse_rounding(func, args, result)
-            return result
+    def in_float64(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func in methods:
+            return args[0].double()
+        named = {key: raised(value) for key, value in kwargs.items()}
+        result = func(*(raised(value) for value in args), **named)
+        _refuse_rounding(func, args, result)
+        return result
 
-    return Raising()
+    return through_calls(in_float64)
 
 
 def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..core.torch_modes import through_operators
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -23,25 +25,17 @@ _SUMS = ("sum", "mean")
 
 def in_turn() -> TorchDispatchMode:
     """A mode in which float32 sums and means of up to `LONGEST` elements are made one by one."""
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    class InTurn(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            given = dict(kwargs or {})
-            with _disable_current_modes():
-                found = _summed(func, args, given)
-            return func(*args, **given) if found is None else found
+    def summed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with _disable_current_modes():
+            found = _summed(func, args, kwargs)
+        return func(*args, **kwargs) if found is None else found
 
-    return InTurn()  # type: ignore[no-untyped-call]  # torch's own
+    return through_operators(summed)
 
 
-def _summed(func: Any, args: Sequence[Any], given: dict[str, Any]) -> torch.Tensor | None:
+def _summed(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> torch.Tensor | None:
     """What such an operator gives; None for every other one."""
     import torch
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..core.torch_modes import through_operators
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,19 +43,7 @@ def within(seconds: float, *, again: float = _AGAIN) -> Iterator[Watch]:
 
 def stepwise() -> TorchDispatchMode:
     """A mode in which every operator passes through Python, those of TorchScript too."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Stepwise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-        def __torch_dispatch__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    return Stepwise()  # type: ignore[no-untyped-call]  # torch's own
+    return through_operators(lambda func, args, kwargs: func(*args, **kwargs))
 
 
 class Watch:

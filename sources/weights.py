@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError
+from ..core.torch_modes import through_calls
 from .mapped import Places, Taking
 
 if TYPE_CHECKING:
@@ -131,21 +132,13 @@ def _taking_over(taking: Taking) -> TorchFunctionMode:
     So what modules do to their state dict while they load it is done as ever.
     """
     import torch
-    from torch.overrides import TorchFunctionMode
 
-    class TakingOver(TorchFunctionMode):
-        def __torch_function__(
-            self,
-            func: Any,
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:
-            if func is torch.Tensor.copy_ and len(args) == 2 and taking.take(*args):  # noqa: PLR2004
-                return args[0]
-            return func(*args, **(kwargs or {}))
+    def taken_over(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func is torch.Tensor.copy_ and len(args) == 2 and taking.take(*args):  # noqa: PLR2004
+            return args[0]
+        return func(*args, **kwargs)
 
-    return TakingOver()
+    return through_calls(taken_over)
 
 
 def lay_apart(tensors: Iterable[torch.Tensor]) -> None:

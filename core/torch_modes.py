@@ -1,0 +1,47 @@
+"""Modes of torch made of one function: what sees every call, or every operator, in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+# Gets what is called, its arguments and its keyword arguments; gives what the call gives.
+Through: TypeAlias = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+
+
+def through_calls(through: Through) -> TorchFunctionMode:
+    """A mode in which each call of torch's Python functions goes through the function."""
+    from torch.overrides import TorchFunctionMode
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            return through(func, args, kwargs or {})
+
+    return Calls()
+
+
+def through_operators(through: Through) -> TorchDispatchMode:
+    """A mode in which each operator goes through the function, those of TorchScript too."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+        def __torch_dispatch__(
+            self,
+            func: Any,
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            return through(func, args, kwargs or {})
+
+    return Operators()  # type: ignore[no-untyped-call]  # torch's own
