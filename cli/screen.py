@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from ..core.events import Advanced, Event, Finished, Noted, Started
+from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
 from .tables import say
 
 _USUAL, _NARROW = 40, 36  # columns of a step's name: `convert openvino-int8 (onnxruntime)` has 35
@@ -78,6 +78,8 @@ class Screen:
                 say(self._console, f"  [{style}]{escape(event.text)}[/]")
             case Finished():
                 self._finish(event)
+            case Entered():
+                pass  # its steps say so
             case _:
                 assert_never(event)
 

@@ -41,7 +41,14 @@ class Finished:
     detail: str = ""
 
 
-Event: TypeAlias = Started | Advanced | Noted | Finished
+@dataclass(frozen=True, kw_only=True)
+class Entered:
+    """Work on the artifact of that name began; it goes on until the next one, or the end."""
+
+    artifact: str
+
+
+Event: TypeAlias = Started | Advanced | Noted | Finished | Entered
 Tell: TypeAlias = Callable[[Event], None]
 
 

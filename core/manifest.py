@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .errors import MissingError, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .precision import Precision
-from .records import Artifact, Attempt, Checkpoint, FileRecord
+from .records import Artifact, Attempt, Checkpoint, FileRecord, Needs
 from .signature import Signature
 from .verdict import State, Verdict
 
@@ -69,7 +69,7 @@ class Manifest:
     `fingerprint` is what eager gave on a fixed feed, by output: mean and L2 norm. It tells the
     same weights in other code. `branches` are those of the user's forward code that depend on
     tensor data, `warned` what frameworks said of the user's lines, `localisations` what
-    `modelc debug` found.
+    `modelc debug` found. `needs` is what was read beside the order.
     """
 
     modelc: str
@@ -89,6 +89,7 @@ class Manifest:
     warned: tuple[Warned, ...] = ()
     localisations: tuple[Localisation, ...] = ()
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
+    needs: Needs = field(default_factory=Needs)
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property

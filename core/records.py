@@ -41,6 +41,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a run read beside its order: the user's code and files, and packages that they loaded.
+
+    `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
+    lies below that; `packages` is version by distribution name.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One capture or quantizer that was tried for an artifact, and why it was kept or not."""
 
@@ -113,6 +125,7 @@ class Artifact:
     `accuracy` is on labelled data; `tradeoffs` are the points that accuracy-aware INT8 tried.
     `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
     froze tensor data; None where that is not known, as in records of an older modelc.
+    `key` is the SHA-256 over all that its step depends on, empty where nobody worked it out.
     `judged_as` is the precision whose judging it is held to, where that is not its own. `rewrites`
     are what was changed in a copy of the model before it was captured, by name.
     """
@@ -139,6 +152,7 @@ class Artifact:
     tradeoffs: tuple[TradeOff, ...] = ()
     frozen: tuple[str, ...] | None = None
     judged_as: Precision | None = None
+    key: str = ""
 
     @property
     def held_to(self) -> Precision:

@@ -12,6 +12,7 @@ from ..calibration.options import CalibrationOptions
 from ..core.capture import Capture
 from ..core.contract import Target
 from ..core.errors import UsageError
+from ..core.manifest import Failure
 from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.signature import Signature
@@ -216,6 +217,25 @@ def _samples(options: CalibrationOptions) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoingOn:
+    """Where a run takes up what others began in the same folder.
+
+    `keys` are those of the steps, by artifact name, and become part of the record. The artifacts
+    named in `kept` stand in the folder with these keys, judged, and are not made again; `failures`
+    are of steps that ended so and are not tried again.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def done(self) -> frozenset[str]:
+        """The steps that are not to be carried out."""
+        return self.kept | {failure.step for failure in self.failures}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order:
     """One run: a source, what to make of it, and where.
 
@@ -224,7 +244,7 @@ class Order:
     has, as text. `cache` is a folder for what later runs may use again; None does without.
     `measuring` is what is measured on labelled data. `patches` are functions of the user's
     (`package.module:fn`) that change the copy of the model which is captured; `custom_ops` and
-    `runtimes` as in a Job.
+    `runtimes` as in a Job. `going_on` is what is left of the order by what was done before.
     """
 
     source: Source
@@ -245,6 +265,7 @@ class Order:
     patches: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
+    going_on: GoingOn = field(default_factory=GoingOn)
 
     def __post_init__(self) -> None:
         if not self.wanted:

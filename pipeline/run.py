@@ -11,8 +11,9 @@ from .. import __version__
 from ..converters.registry import TARGETS
 from ..core.contract import EAGER, Target
 from ..core.digest import sha256_of
-from ..core.events import Tell, silence
+from ..core.events import Entered, Tell, silence
 from ..core.manifest import Failure, Manifest
+from ..core.precision import Precision
 from ..core.records import Artifact
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
@@ -52,14 +53,21 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
         manifest = begin_record(order, folder, subject, known)
         manifest = with_branches(manifest, subject, order.judging.accept, stage)
-        manifest = replace(manifest, steps=tuple(step.name for step in plan))
+        steps = tuple(step.name for step in plan)
+        manifest = replace(manifest, steps=steps, failures=order.going_on.failures)
         bench = measured(bench_for(order, subject, folder, stage), held)
-        bench = _calibrated(bench, plan, held)
-        for done, step in enumerate(plan, start=1):
+        left = tuple(step for step in plan if step.name not in order.going_on.done)
+        bench = _calibrated(bench, plan if _has_int8(left) else (), held)
+        for done, step in enumerate(left, start=1):
             manifest = carry_out(step, manifest, bench)
-            if not any(later.captures for later in plan[done:]):
+            if not any(later.captures for later in left[done:]):
                 bench.programs.clear()  # nothing starts from them any more
         return manifest
+
+
+def _has_int8(plan: tuple[Step, ...]) -> bool:
+    """Whether something is judged on samples that were held out of calibration."""
+    return any(step.wanted.precision is Precision.INT8 for step in plan)
 
 
 def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage) -> Bench:
@@ -128,7 +136,8 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
     Raises:
         CheckpointError: the checkpoint was written to meanwhile.
     """
-    made = _make(step, manifest, bench)
+    bench.stage.tell(Entered(artifact=step.name))
+    made = _keyed(_make(step, manifest, bench), bench.order.going_on.keys.get(step.name, ""))
     bench.stamp.check()
     now = recorded(manifest, step, made)
     left = {pending.step for pending in now.pending}
@@ -140,6 +149,13 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
     write_manifest(now, bench.folder.path)
     bench.folder.drop(no_longer_named(manifest, now))
     return with_guilty(now, f"{REJECTED}/{step.name}", step.target, _scene(step, bench))
+
+
+def _keyed(made: Made, key: str) -> Made:
+    """With the key of the step in its artifact's record."""
+    if made.artifact is None:
+        return made
+    return replace(made, artifact=replace(made.artifact, key=key))
 
 
 def _scene(step: Step, bench: Bench) -> Scene:

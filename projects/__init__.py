@@ -1,0 +1,1 @@
+"""`modelc.toml`: many models, their targets and gates, in one declared order."""
