@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -14,13 +16,17 @@ from typer.exceptions import TyperException
 
 from .. import __version__
 from ..core.errors import ModelcError
+from ..projects.faults import each_of
 from . import (
     build_ov,
     build_trt,
+    cache,
     calibrate,
+    config,
     debug,
     doctor,
     export,
+    init,
     inspect,
     report,
     targets,
@@ -29,6 +35,7 @@ from . import (
 
 INTERRUPTED = 130
 BUG = 70
+_SIGNALLED = 128  # and the signal's number: what a shell calls a process that a signal ended
 
 app = typer.Typer(
     name="modelc",
@@ -43,8 +50,11 @@ app.command("build-trt")(build_trt.build_trt)
 app.command("validate")(validate.validate)
 app.command("debug")(debug.debug)
 app.command("report")(report.report)
+app.add_typer(cache.app, name="cache")
 app.command("calibrate")(calibrate.calibrate)
+app.command("config")(config.config)
 app.command("doctor")(doctor.doctor)
+app.command("init")(init.init)
 app.command("inspect")(inspect.inspect)
 app.command("targets")(targets.targets)
 
@@ -71,10 +81,27 @@ def main() -> None:
     native libraries that crash on their way out would change the exit code.
     """
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
+    _heed_signals()
     code = door(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
+
+
+_ended_by: list[int] = []  # the signals that told this process to end
+
+
+def _heed_signals() -> None:
+    """Have SIGTERM and SIGHUP end the work as an interrupt does; what ignores them goes on."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
+    _ended_by.append(number)
+    raise KeyboardInterrupt
 
 
 def door(arguments: list[str]) -> int:
@@ -87,7 +114,12 @@ def door(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
         code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug)
     if code == INTERRUPTED:
-        _tell("interrupted", "what was proven before is in the output folder; run again to go on")
+        name = signal.Signals(_ended_by[0]).name if _ended_by else ""
+        code = _SIGNALLED + _ended_by[0] if _ended_by else code
+        _tell(
+            f"ended by {name}" if name else "interrupted",
+            "what was proven before is in the output folder; run again to go on",
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -102,7 +134,8 @@ def _failed(error: Exception, *, debug: bool) -> int:
     if isinstance(error, TyperException):
         return _misused(error, debug=debug)
     if isinstance(error, ModelcError):
-        _tell(error.message, error.hint, error if debug else None)
+        for one in each_of(error):
+            _tell(one.message, one.hint, error if debug else None)
         return error.exit_code
     _tell(f"a bug of modelc: {error!r}", f"please report {_bug_log()}", error if debug else None)
     return BUG

@@ -9,9 +9,10 @@ import typer
 
 from . import options as o
 from . import options_accuracy as a
+from . import options_bounds as b
 from . import options_precision as p
 from . import options_report as r
-from .options_tolerance import Tolerances
+from .options_tolerance import Tolerances, limits_of
 
 
 def build_ov(
@@ -53,6 +54,9 @@ def build_ov(
     keep_fp: p.KeepFp = None,
     budget: p.Budget = None,
     no_cache: p.NoCache = False,
+    isolate: b.Isolate = None,
+    timeout: b.Timeout = None,
+    memory: b.Memory = None,
     report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -60,11 +64,12 @@ def build_ov(
 ) -> None:
     """Build OpenVINO IR and validate it against eager."""
     from ..pipeline.building import build_order
+    from ..pipeline.options import judging_of, lowering_of, measuring_of, of_calibration, source_of
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
     order = Order(
-        source=o.source_of(
+        source=source_of(
             against or path,
             model=model,
             model_args=model_arg,
@@ -77,33 +82,34 @@ def build_ov(
         ),
         wanted=(Wanted(target="openvino", precision=p.precision_of(fp16=fp16, int8=int8)),),
         out=out,
-        judging=o.judging_of(
+        judging=judging_of(
             feeds=feeds,
             seed=seed,
             atol=atol,
             rtol=rtol,
             min_sqnr=min_sqnr,
-            tolerances=tolerance,
+            limits=limits_of(tolerance),
             search=search,
             accept=accept_branch,
         ),
         overwrite=overwrite,
-        lowering=p.lowering_of(
+        lowering=lowering_of(
             calib,
             calib_samples=calib_samples,
             calib_select=calib_select,
             calib_seed=calib_seed,
             calib_method=calib_method,
-            preprocess=a.of_calibration(preprocess, data, calib),
+            preprocess=of_calibration(preprocess, data, calib),
             quantizer=quantizer,
             keep_fp=keep_fp,
             budget=budget,
         ),
         cache=o.cache_folder(no_cache=no_cache),
-        measuring=a.measuring_of(
+        measuring=measuring_of(
             data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
         ),
     )
     reports = r.formats_of(report)
     order = build_order(path, order)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports)
+    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds)

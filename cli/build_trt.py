@@ -10,11 +10,12 @@ import typer
 from ..core.errors import UsageError
 from . import options as o
 from . import options_accuracy as a
+from . import options_bounds as b
 from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
-from .options_tolerance import Tolerances
+from .options_tolerance import Tolerances, limits_of
 
 # What may be said when a folder is finished: the rest is on record.
 _WITH_FOLDER = {
@@ -100,6 +101,8 @@ def build_trt(
     half_io: p.HalfIo = False,
     budget: p.Budget = None,
     no_cache: p.NoCache = False,
+    isolate: b.Isolate = None,
+    memory: b.Memory = None,
     report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -110,25 +113,26 @@ def build_trt(
     Without a GPU or TensorRT it makes and validates the engine-ready ONNX, checks what TensorRT
     will take, leaves the engine pending (exit 4), and prints the command that finishes it.
     """
+    from ..pipeline import options as asked
     from ..pipeline.building import build_order
     from ..pipeline.manifest_file import FILE
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out, finish_off
 
-    settings = t.settings_of(
+    settings = asked.settings_of(
         tf32=not no_tf32, profiles=profile, plugins=plugins, workspace=workspace,
         optimization_level=optimization_level, timing_cache=timing_cache, timeout=timeout,
         version_compatible=version_compatible, hardware_compatible=hardware_compatible,
         refittable=refittable, strip_weights=strip_weights, weight_streaming=weight_streaming,
         trust_engine=trust_engine, builder=builder,
     )  # fmt: skip
-    judging = o.judging_of(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, tolerances=tolerance,
-        search=search, accept=accept_branch,
+    judging = asked.judging_of(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
+        limits=limits_of(tolerance), search=search, accept=accept_branch,
     )  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports = r.formats_of(report)
-    measuring = a.measuring_of(data, metric, max_drop, label=label, output=metric_output,
+    measuring = asked.measuring_of(data, metric, max_drop, label=label, output=metric_output,
         preprocess=preprocess, calibrates=not (path / FILE).is_file())  # fmt: skip
     if (path / FILE).is_file():
         o.refuse_others(
@@ -141,22 +145,21 @@ def build_trt(
             prepare_only=prepare_only, measuring=measuring, reports=reports,
         )  # fmt: skip
     if checkpoint is not None:
-        hint = f"modelc build-trt {checkpoint}"
-        raise UsageError("--checkpoint is for a folder to finish", hint=hint)
-    source = o.source_of(
+        raise UsageError("--checkpoint is for a folder to finish", hint=f"give {checkpoint} alone")
+    source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
     )  # fmt: skip
-    lowering = p.lowering_of(
+    lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
-        calib_method=calib_method, preprocess=a.of_calibration(preprocess, data, calib),
+        calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
         quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, budget=budget,
     )  # fmt: skip
     order = Order(
         source=source, wanted=(Wanted(target="tensorrt", precision=precision),),
         out=out or Path("out"), judging=judging, overwrite=overwrite, lowering=lowering,
-        patches=tuple(patch or ()), custom_ops=c.custom_ops_of(custom_op),
+        patches=tuple(patch or ()), custom_ops=asked.custom_ops_of(custom_op),
         settings=settings, cache=o.cache_folder(no_cache=no_cache), measuring=measuring,
     )  # fmt: skip
-    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet,
-              prepare_only=prepare_only, reports=reports)  # fmt: skip
+    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
+              prepare_only=prepare_only, bounds=b.bounds_of(isolate, memory=memory))  # fmt: skip

@@ -37,13 +37,14 @@ def calibrate(
     """Show counts, ranges, histograms and problems of calibration samples."""
     from ..pipeline.calibrating import look_at
     from ..pipeline.manifest_file import as_json
+    from ..pipeline.options import calibration_of
     from .render_calibration import show_calibration
     from .screen import Screen
     from .tables import show_json
 
     with Screen(quiet=quiet) as screen:
         report = look_at(
-            p.calibration_of(source, calib_samples, calib_select, calib_seed, preprocess),
+            calibration_of(source, calib_samples, calib_select, calib_seed, preprocess),
             tuple(inputs or ()),
             samples,
             screen,

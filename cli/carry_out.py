@@ -9,15 +9,15 @@ from typing import NoReturn
 import typer
 
 from ..core.errors import MissingError
+from ..core.events import Tell
 from ..core.manifest import Manifest
-from ..pipeline.finishing import finish
+from ..pipeline.isolation.bounds import Bounds
 from ..pipeline.manifest_file import as_json
 from ..pipeline.measuring import Measuring
 from ..pipeline.order import Judging, Order
 from ..pipeline.plan import make_plan
 from ..pipeline.recorded import Moved
 from ..pipeline.reporting import fresh_reports
-from ..pipeline.run import run
 from ..reports.formats import Format
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
@@ -34,8 +34,11 @@ def carry_out(
     quiet: bool,
     prepare_only: bool = False,
     reports: Sequence[Format] = (),
+    bounds: Bounds | None = None,
 ) -> None:
     """Run the order, show its manifest and write its reports; or show only its plan.
+
+    With `bounds` it runs in a process of its own.
 
     Raises:
         typer.Exit: with the manifest's exit code; a step that is only pending is none to
@@ -49,10 +52,20 @@ def carry_out(
             show_plan(rows)
         return
     with fresh_reports(order.out, reports), Screen(quiet=quiet) as screen:
-        manifest = run(order, screen)
+        manifest = _run(order, screen, bounds)
     _show(manifest, str(order.out), json=json)
     report_on(manifest, order.out, reports, json=json)
     raise typer.Exit(_code(manifest, prepare_only=prepare_only))
+
+
+def _run(order: Order, tell: Tell, bounds: Bounds | None) -> Manifest:
+    if bounds is None:
+        from ..pipeline.run import run
+
+        return run(order, tell)
+    from ..pipeline.isolation.supervising import run_isolated
+
+    return run_isolated(order, tell, bounds=bounds)
 
 
 def _code(manifest: Manifest, *, prepare_only: bool) -> int:
@@ -80,6 +93,8 @@ def finish_off(
     Raises:
         typer.Exit: with the manifest's exit code.
     """
+    from ..pipeline.finishing import finish
+
     with fresh_reports(folder, reports), Screen(quiet=quiet) as screen:
         manifest = finish(
             folder,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from .options_tolerance import limits_of
 
 _PANEL = "Looking"
 
@@ -75,13 +76,14 @@ def debug(
     """Name the layer of a converted model that first leaves eager, and why."""
     from ..pipeline.api import localise
     from ..pipeline.manifest_file import as_json
+    from ..pipeline.options import judging_of, source_of
     from .render_debug import show_localisation
     from .screen import Screen
     from .tables import show_json
 
     source = None
     if against is not None:
-        source = o.source_of(
+        source = source_of(
             against,
             model=model,
             model_args=model_arg,
@@ -106,9 +108,7 @@ def debug(
             feed=feed,
             memory=_bytes(memory),
             out=out,
-            judging=o.judging_of(
-                feeds=feeds, seed=seed, atol=None, rtol=None, min_sqnr=None, device=device
-            ),
+            judging=judging_of(feeds=feeds, seed=seed, limits=limits_of(), device=device),
             tell=screen,
         )
     if json:

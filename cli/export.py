@@ -9,10 +9,11 @@ import typer
 
 from . import options as o
 from . import options_accuracy as a
+from . import options_bounds as b
 from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
-from .options_tolerance import Tolerances
+from .options_tolerance import Tolerances, limits_of
 
 
 def export(
@@ -77,6 +78,9 @@ def export(
     half_io: p.HalfIo = False,
     budget: p.Budget = None,
     no_cache: p.NoCache = False,
+    isolate: b.Isolate = None,
+    timeout: b.Timeout = None,
+    memory: b.Memory = None,
     report: r.Report = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -84,51 +88,42 @@ def export(
 ) -> None:
     """Convert a checkpoint and validate every artifact against eager."""
     from ..core.capture import Capture
+    from ..pipeline import options as asked
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
-    source = o.source_of(
+    source = asked.source_of(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+    )  # fmt: skip
+    judging = asked.judging_of(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
+        limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
+    )  # fmt: skip
+    lowering = asked.lowering_of(
+        calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
+        calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
+        quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, budget=budget,
     )  # fmt: skip
     order = Order(
         source=source,
         wanted=tuple(Wanted.parse(text, precision) for text in to),
         out=out,
-        judging=o.judging_of(
-            feeds=feeds,
-            seed=seed,
-            atol=atol,
-            rtol=rtol,
-            min_sqnr=min_sqnr,
-            tolerances=tolerance,
-            device=device,
-            search=search,
-            accept=accept_branch,
-        ),
-        measuring=a.measuring_of(
+        judging=judging,
+        measuring=asked.measuring_of(
             data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
         ),
         capture=None if capture is o.CaptureChoice.AUTO else Capture(capture.value),
         opset=opset,
         external_data=external_data,
         overwrite=overwrite,
-        lowering=p.lowering_of(
-            calib,
-            calib_samples=calib_samples,
-            calib_select=calib_select,
-            calib_seed=calib_seed,
-            calib_method=calib_method,
-            preprocess=a.of_calibration(preprocess, data, calib),
-            quantizer=quantizer,
-            keep_fp=keep_fp,
-            half_io=half_io,
-            budget=budget,
-        ),
+        lowering=lowering,
         cache=o.cache_folder(no_cache=no_cache),
         patches=tuple(patch or ()),
-        custom_ops=c.custom_ops_of(custom_op),
+        custom_ops=asked.custom_ops_of(custom_op),
         runtimes=tuple(runtimes or ()),
     )
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=r.formats_of(report))
+    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+    reports = r.formats_of(report)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import UsageError
-from .options_tolerance import limits_of
 
 if TYPE_CHECKING:
-    from ..pipeline.order import Judging, Source
     from ..pipeline.recorded import Moved
 
 _MODEL, _JUDGE, _SHOW = "Model and inputs", "Validation", "Terminal"
@@ -197,75 +195,6 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", help="Tracebacks of errors.", rich_help_panel=_SHOW),
 ]
-
-
-def source_of(
-    checkpoint: Path,
-    *,
-    model: str | None = None,
-    model_args: Sequence[str] | None = None,
-    inputs: Sequence[str] | None = None,
-    samples: Path | None = None,
-    strict: bool = True,
-    allow_pickle: bool = False,
-    method: str | None = None,
-    static: Sequence[str] | None = None,
-) -> Source:
-    """The eager side of an order, from options."""
-    from ..core.errors import UsageError
-    from ..pipeline.order import Source
-
-    pairs: dict[str, str] = {}
-    for text in model_args or ():
-        key, sign, value = text.partition("=")
-        if not sign or not key:
-            raise UsageError(
-                f"--model-arg {text!r} is not KEY=VALUE", hint="for example --model-arg depth=50"
-            )
-        pairs[key] = value
-    return Source(
-        checkpoint=checkpoint,
-        model=model,
-        model_args=pairs,
-        strict=strict,
-        allow_pickle=allow_pickle,
-        inputs=tuple(inputs or ()),
-        samples=samples,
-        method=method,
-        static=tuple(static or ()),
-    )
-
-
-def judging_of(
-    *,
-    feeds: int | None,
-    seed: int | None,
-    atol: float | None,
-    rtol: float | None,
-    min_sqnr: float | None,
-    tolerances: list[str] | None = None,
-    device: DeviceChoice | None = None,
-    search: float | None = None,
-    accept: Sequence[str] | None = None,
-) -> Judging:
-    """How to judge, from options and modelc.toml."""
-    from ..pipeline.order import Judging
-
-    shared, by_output = limits_of(tolerances or [])
-    return Judging(
-        feeds=feeds,
-        seed=seed,
-        atol=shared.atol if atol is None else atol,
-        rtol=shared.rtol if rtol is None else rtol,
-        min_sqnr=shared.min_sqnr if min_sqnr is None else min_sqnr,
-        floor_factor=shared.floor_factor,
-        min_cosine=shared.min_cosine,
-        min_agreement=shared.min_agreement,
-        by_output=by_output,
-        device=None if device is None else device.value,
-        search=search,
-        accept=tuple(accept or ()),
-    )
 
 
 def refuse_others(context: typer.Context, allowed: Collection[str], where: str, hint: str) -> None:

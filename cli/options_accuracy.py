@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from ..pipeline.measuring import Measuring
 
 _PANEL = "Accuracy on labelled data"
 
@@ -66,51 +63,3 @@ PreprocessText = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-
-
-def measuring_of(
-    data: str | None,
-    metric: str | None,
-    max_drop: str | None,
-    *,
-    label: str | None = None,
-    output: str | None = None,
-    preprocess: str | None = None,
-    calibrates: bool = True,
-) -> Measuring | None:
-    """What to measure, from options; None without `--data`.
-
-    `--preprocess` may be of calibration as well where the command `calibrates`.
-
-    Raises:
-        UsageError: an option has no effect without `--data`, or is not what it has to be.
-    """
-    from ..calibration.label_options import LabelledOptions
-    from ..calibration.preprocess import Preprocess
-    from ..core.errors import UsageError
-    from ..pipeline.measuring import DEFAULT_METRIC, Measuring, parse_drop
-
-    about = {
-        "--metric": metric, "--max-drop": max_drop, "--label": label, "--metric-output": output,
-        "--preprocess": None if calibrates else preprocess,
-    }  # fmt: skip
-    given = [name for name, value in about.items() if value is not None]
-    if data is None and given:
-        raise UsageError(f"{given[0]} has no effect without --data", hint="add --data DIR")
-    if data is None:
-        return None
-    return Measuring(
-        data=LabelledOptions(
-            source=data,
-            label=label,
-            preprocess=None if preprocess is None else Preprocess.parse(preprocess),
-        ),
-        metric=metric or DEFAULT_METRIC,
-        output=output,
-        max_drop=None if max_drop is None else parse_drop(max_drop),
-    )
-
-
-def of_calibration(preprocess: str | None, data: str | None, calib: str | None) -> str | None:
-    """`--preprocess` as calibration has it: with labelled data alone it is of these."""
-    return None if data is not None and calib is None else preprocess

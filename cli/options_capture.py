@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-
-from ..core.errors import UsageError
 
 _CAPTURE = "Capture"
 
@@ -39,23 +36,3 @@ For = Annotated[
         rich_help_panel=_CAPTURE,
     ),
 ]
-
-
-def custom_ops_of(texts: Sequence[str] | None) -> dict[str, str]:
-    """`ns::op=package.module:fn`, as a mapping.
-
-    Raises:
-        UsageError: a text is not of this form, or an operator is given twice.
-    """
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, sign, function = text.partition("=")
-        if not sign or not name.partition("::")[2] or not function:
-            raise UsageError(
-                f"--custom-op {text!r} is not NS::OP=PKG.MOD:FN",
-                hint="for example --custom-op mylib::swish=mylib.onnx_ops:swish",
-            )
-        if name in found:
-            raise UsageError(f"--custom-op {name} is given twice", hint="give it once")
-        found[name] = function
-    return found

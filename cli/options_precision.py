@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from ..calibration.options import CalibrationOptions
     from ..core.precision import Precision
-    from ..pipeline.order import Lowering
 
 _PRECISION, _CALIB = "Precision", "Calibration (INT8)"
 
@@ -132,61 +129,3 @@ def precision_of(*, fp16: bool = False, bf16: bool = False, int8: bool = False) 
         flags = " and ".join(f"--{precision}" for precision in asked)
         raise UsageError(f"{flags} ask for two precisions", hint="give one, and run twice for both")
     return asked[0] if asked else Precision.FP32
-
-
-def lowering_of(
-    calib: str | None,
-    *,
-    calib_samples: int | None = None,
-    calib_select: str | None = None,
-    calib_seed: int | None = None,
-    calib_method: str | None = None,
-    preprocess: str | None = None,
-    quantizer: str | None = None,
-    keep_fp: Sequence[str] | None = None,
-    half_io: bool = False,
-    budget: float | None = None,
-) -> Lowering:
-    """How precision is lowered, from options."""
-    from ..core.errors import UsageError
-    from ..pipeline.order import Lowering
-
-    if quantizer == "auto":
-        quantizer = None
-    about = {
-        "--calib-samples": calib_samples, "--calib-select": calib_select,
-        "--calib-seed": calib_seed, "--calib-method": calib_method, "--preprocess": preprocess,
-    }  # fmt: skip
-    given = [name for name, value in about.items() if value is not None]
-    if calib is None and given:
-        raise UsageError(f"{given[0]} has no effect without --calib", hint="add --calib DIR")
-    return Lowering(
-        calibration=None
-        if calib is None
-        else calibration_of(calib, calib_samples, calib_select, calib_seed, preprocess),
-        quantizer=quantizer,
-        method=calib_method,
-        keep=tuple(keep_fp or ()),
-        half_io=half_io,
-        budget=budget,
-    )
-
-
-def calibration_of(
-    source: str,
-    samples: int | None,
-    select: str | None,
-    seed: int | None,
-    preprocess: str | None,
-) -> CalibrationOptions:
-    """What calibration data to use, from options; None is the default."""
-    from ..calibration.options import SAMPLES, CalibrationOptions
-    from ..calibration.preprocess import Preprocess
-
-    return CalibrationOptions(
-        source=source,
-        samples=SAMPLES if samples is None else samples,
-        selection=select or "",
-        seed=0 if seed is None else seed,
-        preprocess=None if preprocess is None else Preprocess.parse(preprocess),
-    )

@@ -15,14 +15,6 @@ from ..core.verdict import Limits
 
 FILE = "modelc.toml"
 _TABLE = "tolerance"
-_KEYS = {
-    "atol": "atol",
-    "rtol": "rtol",
-    "min-sqnr": "min_sqnr",
-    "floor-factor": "floor_factor",
-    "min-cosine": "min_cosine",
-    "min-agreement": "min_agreement",
-}
 
 Tolerances = Annotated[
     list[str] | None,
@@ -36,36 +28,28 @@ Tolerances = Annotated[
 ]
 
 
-def limits_of(texts: Sequence[str], file: Path = Path(FILE)) -> tuple[Limits, dict[str, Limits]]:
+def limits_of(
+    texts: Sequence[str] | None = None, file: Path = Path(FILE)
+) -> tuple[Limits, dict[str, Limits]]:
     """The limits for all outputs, and by output; those in `file` where no option says otherwise.
 
     Raises:
         UsageError: an unknown key, or a value that is no number.
     """
+    from ..pipeline.options import parse_limits
+
     known: dict[str, dict[str, float]] = {}
-    for output, values in (*_in_file(file), *map(_parsed, texts)):
+    for output, values in (*_in_file(file), *map(parse_limits, texts or ())):
         known.setdefault(output, {}).update(values)
     shared = Limits(**known.pop("", {}))
     return shared, {output: Limits(**values) for output, values in known.items()}
 
 
-def _parsed(text: str) -> tuple[str, dict[str, float]]:
-    """`logits:min-sqnr=60,atol=1e-3`, or the same without an output."""
-    head, colon, rest = text.rpartition(":")
-    values = {}
-    for part in (rest if colon else text).split(","):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UsageError(
-                f"--tolerance {text}: {part!r} is not KEY=VALUE",
-                hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
-            )
-        values[_key(key.strip())] = _number(value.strip(), f"--tolerance {text}")
-    return head, values
-
-
 def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
+    from ..pipeline.options import limit_named, limit_number
+    from ..projects.keys import TOP_LEVEL
+
     if not file.is_file():
         return []
     try:
@@ -73,8 +57,8 @@ def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{file}: {first_line(error)}", hint="correct the file") from error
     for name in tables:
-        if name != _TABLE:
-            raise unknown(f"key in {file}:", name, [_TABLE])
+        if name not in TOP_LEVEL:
+            raise unknown(f"key in {file}:", name, TOP_LEVEL)
     table = tables.get(_TABLE, {})
     if not isinstance(table, Mapping):
         raise UsageError(f"{file}: {_TABLE} is no table", hint=f"write [{_TABLE}] above it")
@@ -84,24 +68,9 @@ def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
         (
             name,
             {
-                _key(key, f"tolerance in {file}:"): _number(value, f"{file}: {key}")
+                limit_named(key, f"tolerance in {file}:"): limit_number(value, f"{file}: {key}")
                 for key, value in values.items()
             },
         )
         for name, values in found
     ]
-
-
-def _key(text: str, noun: str = "tolerance") -> str:
-    if text not in _KEYS:
-        raise unknown(noun, text, list(_KEYS))
-    return _KEYS[text]
-
-
-def _number(value: object, where: str) -> float:
-    given = value if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-    try:
-        return float(given)
-    except (ValueError, OverflowError):  # an integer of 400 digits in a file
-        hint = "write it as 60 or 1e-3"
-        raise UsageError(f"{where}: {value!r} is not a number", hint=hint) from None

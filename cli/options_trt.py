@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -70,27 +69,3 @@ Builder = Annotated[
     _option("--builder", "python, trtexec or auto (default): the first that is here.", "WHICH"),
 ]
 Timeout = Annotated[float | None, _option("--timeout", "Give up a build after this.", "SECONDS")]
-
-
-def settings_of(
-    *, tf32: bool, profiles: Sequence[str] | None, plugins: Sequence[str] | None, **plain: object
-) -> dict[str, str]:
-    """The target's settings as text, only what differs from its defaults; checked.
-
-    Raises:
-        UsageError: a value that TensorRT cannot have.
-    """
-    from ..converters.trt.options import SEPARATOR, parse_options
-
-    settings = {
-        name: "true" if value is True else str(value)
-        for name, value in plain.items()
-        if value is not None and value is not False
-    }
-    if not tf32:
-        settings["tf32"] = "false"
-    for name, values in (("profiles", profiles), ("plugins", plugins)):
-        if values:
-            settings[name] = SEPARATOR.join(values)
-    parse_options(settings)
-    return settings

@@ -31,12 +31,12 @@ _WIDTHS = {"max abs": 118, "seconds": 105, "made by": 92, "size": 84}  # of a te
 def show_manifest(manifest: Manifest, out: str) -> None:
     """The verdict table of the last run, the reasons of what did not pass, where the record is."""
     console = result_console()
-    shown = _shown(manifest)
+    shown = shown_artifacts(manifest)
     columns = [c for c in _columns(shown) if console.width >= _WIDTHS.get(c, 0)]
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
     table = new_table(*columns, right=right)
     for artifact in shown:
-        row = _row(artifact, manifest.verdict_of(artifact.name))
+        row = artifact_row(artifact, manifest.verdict_of(artifact.name))
         table.add_row(*(row[column] for column in columns))
     broken = {failure.step for failure in manifest.failures}
     waiting = [p for p in manifest.pending if p.step in manifest.steps and p.step not in broken]
@@ -54,15 +54,15 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     _tell_samples(console, shown)
     _tell_calibration(console, shown)
     for artifact in shown:
-        _explain(console, artifact, manifest.verdict_of(artifact.name))
-        _tell_guilty(console, artifact, manifest, out)
+        explain(console, artifact, manifest.verdict_of(artifact.name))
+        tell_guilty_layer(console, artifact, manifest, out)
     _tell_notes(console, manifest, shown)
     _tell_warned(console, manifest, shown)
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
         say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
     for pending in waiting:
-        _tell_pending(console, pending)
+        tell_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):
         say(console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]")
     say(console, f"{_count(manifest, shown)} · {escape(out)}/manifest.json")
@@ -152,7 +152,7 @@ def _tell_samples(console: Console, shown: Sequence[Artifact]) -> None:
         say(console, f"  [yellow]calibration: {escape(finding)}[/]")
 
 
-def _tell_pending(console: Console, pending: Pending) -> None:
+def tell_pending(console: Console, pending: Pending) -> None:
     """Why it is not built, and what is known of it."""
     say(console, f"[yellow]{escape(pending.step)}[/]: not built here: {escape(pending.reason)}")
     for warning in pending.warnings:
@@ -162,7 +162,7 @@ def _tell_pending(console: Console, pending: Pending) -> None:
         say(console, f"  [dim]it needs about {size} of device memory (an estimate)[/]")
 
 
-def _shown(manifest: Manifest) -> list[Artifact]:
+def shown_artifacts(manifest: Manifest) -> list[Artifact]:
     """The last run's artifacts; what was there before is not what a failed step gave."""
     by_name = {artifact.name: artifact for artifact in manifest.artifacts}
     broken = {failure.step for failure in manifest.failures}
@@ -171,7 +171,7 @@ def _shown(manifest: Manifest) -> list[Artifact]:
     return [artifact for artifact in found if artifact is not None]
 
 
-def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
+def artifact_row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
     return {
         "format": escape(artifact.target),
         "precision": str(artifact.precision),
@@ -187,7 +187,7 @@ def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
     }
 
 
-def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
+def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> None:
     """Why it did not pass, and where it is."""
     if verdict is None:
         return
@@ -197,7 +197,7 @@ def _explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> N
         say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
 
 
-def _tell_guilty(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
+def tell_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, out: str) -> None:
     """The layer that a refused artifact goes wrong in, and the command that says more."""
     from ..pipeline.localising.refusal import tell_guilty
 

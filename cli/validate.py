@@ -15,7 +15,7 @@ from . import options as o
 from . import options_accuracy as a
 from . import options_report as r
 from . import options_trt as t
-from .options_tolerance import Tolerances
+from .options_tolerance import Tolerances, limits_of
 
 if TYPE_CHECKING:
     from ..reports.formats import Format
@@ -92,6 +92,7 @@ def validate(
     """Check digests and judge artifacts against eager again."""
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.api import validate as judge_again
+    from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
     from ..pipeline.reporting import fresh_reports
     from .screen import Screen
 
@@ -102,19 +103,19 @@ def validate(
         source = None
     else:
         _refuse(["--checkpoint"], [checkpoint], "beside --against")
-        source = o.source_of(
+        source = source_of(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
         )  # fmt: skip
-    measuring = a.measuring_of(
+    measuring = measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
         calibrates=False,
     )  # fmt: skip
     if rejudge:
         o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
-    judging = o.judging_of(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, tolerances=tolerance,
-        device=device, search=search, accept=accept_branch,
+    judging = judging_of(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
+        limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
     with fresh_reports(path, reports), Screen(quiet=quiet) as screen:
@@ -127,7 +128,7 @@ def validate(
                 moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle),
                 precision=precision,
                 judging=judging,
-                settings=t.settings_of(
+                settings=settings_of(
                     tf32=True, profiles=None, plugins=plugins, trust_engine=trust_engine
                 ),
                 measuring=measuring,

@@ -103,6 +103,7 @@ def convert(job: Job) -> Converted:
         versions=versions("torch"),
         options={"compiled for": target},
         notes=(*taken.notes, f"machine code for {target}: export again for another kind of CPU"),
+        places=taken.places,
     )
 
 

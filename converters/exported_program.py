@@ -79,7 +79,12 @@ def convert(job: Job) -> Converted:
                 program, str(job.folder / name), extra_files={RECORD: call_record(job, "flat")}
             ),
         )
-    return Converted(files=((name, "model"),), versions=versions("torch"), notes=taken.notes)
+    return Converted(
+        files=((name, "model"),),
+        versions=versions("torch"),
+        notes=taken.notes,
+        places=taken.places,
+    )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
+from .onnx_program_ops import OF_PROGRAMS
 from .onnx_symbolic_ops import SymbolicOps, given
 from .onnx_translations import BOTH, OF_SCRIPTS
 
@@ -78,7 +79,7 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
     import torch
 
     table: dict[Any, Write] = {}
-    for name, write in {**BOTH, **custom_ops}.items():
+    for name, write in {**BOTH, **OF_PROGRAMS, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)
@@ -157,7 +158,7 @@ def _told(name: str, write: Write, bound: Write) -> Write:
         try:
             return bound(*args, **kwargs)
         except Exception as error:  # the user's own code
-            if write in OF_SCRIPTS.values():
+            if write in (*OF_SCRIPTS.values(), *OF_PROGRAMS.values()):
                 raise
             place = users_place(error)
             where = f" (at {place})" if place else ""

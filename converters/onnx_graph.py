@@ -123,6 +123,7 @@ def convert(job: Job) -> Converted:
         notes=(*taken.notes, *notes),
         frozen=taken.frozen if isinstance(taken, Scripted) else (),
         warned=taken.warned if isinstance(taken, Scripted) else (),
+        places=taken.places if isinstance(taken, Exported) else (),
     )
 
 

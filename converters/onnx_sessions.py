@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Feed, Outputs
+from ..core.threads import allowed
 from .opened import present
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS
     options.enable_cpu_mem_arena = not once
+    heed_threads(options)
     if once:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if isinstance(model, Path):
@@ -54,6 +56,14 @@ def open_session(
     return onnxruntime.InferenceSession(
         source, options, providers=[(name, dict(settings)) for name, settings in providers]
     )
+
+
+def heed_threads(options: onnxruntime.SessionOptions) -> None:
+    """Hold a session to the threads of this process; it asks the machine, and no variable."""
+    most = allowed()
+    if most is not None:
+        options.intra_op_num_threads = most
+        options.inter_op_num_threads = 1
 
 
 def run_session(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:

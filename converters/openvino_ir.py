@@ -29,12 +29,14 @@ from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
+from ..core.threads import allowed
 from . import openvino_coverage, probing_openvino
 from .guarded import guarded
 from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded, check_bounds
 from .openvino_half import compress
+from .openvino_reading import read
 
 if TYPE_CHECKING:
     import openvino
@@ -78,7 +80,7 @@ def convert(job: Job) -> Converted:
     if job.parent is None:
         raise RuntimeError("a job for OpenVINO came without its parent")
     parent = job.parent
-    model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(parent)))
+    model = read(parent)
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
     check_bounds(model, job.signature)
@@ -97,6 +99,12 @@ def convert(job: Job) -> Converted:
     return Converted(files=files, versions=versions("openvino"), notes=notes)
 
 
+def _config() -> dict[str, str]:
+    """How a model is compiled to be judged: in float32, on the threads of this process."""
+    most = allowed()
+    return _EXACT if most is None else {**_EXACT, "INFERENCE_NUM_THREADS": str(most)}
+
+
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Compile the IR for the CPU, in float32."""
     import openvino
@@ -104,7 +112,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     if device != "cpu":
         raise MissingError(f"openvino runs on cpu here, not on {device}", hint="use --device cpu")
     try:
-        compiled = openvino.Core().compile_model(str(path), "CPU", _EXACT)
+        compiled = openvino.Core().compile_model(str(path), "CPU", _config())
     except RuntimeError as error:
         raise _refused(error) from error
     return OpenVinoRunner(compiled, signature)
@@ -161,7 +169,7 @@ def _miscast(name: str, given: str, wanted: str) -> RunnerError:
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Look into the IR, compiled as it is judged."""
-    return probing_openvino.open_probe(path, _EXACT)
+    return probing_openvino.open_probe(path, _config())
 
 
 def weights(path: Path) -> Iterator[Array]:
@@ -205,7 +213,7 @@ def inspect(path: Path) -> Inspection:
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
     """The dtypes that the compiled model runs in, by layers and by time."""
-    return openvino_coverage.coverage(path, example, _EXACT)
+    return openvino_coverage.coverage(path, example, _config())
 
 
 def _elements(node: Any) -> int:

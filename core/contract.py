@@ -148,7 +148,7 @@ class Converted:
 
     `frozen` are the user's lines at which a tracer saw a tensor become a Python value, `warned` all
     that it said of them. `judged_as` is the precision whose tolerance it is held to, where that is
-    not its own.
+    not its own. `places` are sizes of the free dims at which it is to be judged beside all others.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -158,6 +158,7 @@ class Converted:
     frozen: tuple[Branch, ...] = ()
     warned: tuple[Warned, ...] = ()
     judged_as: Precision | None = None
+    places: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ import typer
 from modelc.cli.app import app
 from modelc.converters.registry import TARGETS
 from modelc.pipeline.manifest_file import json_schema
+from modelc.projects.schema import json_schema as project_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = "sample_models/digits.safetensors --model sample_models.digits:build"
@@ -27,9 +28,12 @@ EXAMPLES = {
     "build-ov": "modelc build-ov out/model.onnx --fp16 -o out",
     "build-trt": "modelc build-trt out/model.onnx --int8 --calib sample_models/digits_calib -o out",
     "validate": "modelc validate out",
+    "cache": "modelc cache gc --limit 2GB --older-than 30d",
     "calibrate": f"modelc calibrate sample_models/digits_calib {INPUT}",
+    "config": "modelc config --set seed=3",
     "debug": "modelc debug out/model.onnx",
     "doctor": "modelc doctor",
+    "init": f"modelc init {DIGITS}",
     "inspect": "modelc inspect out/model.onnx",
     "report": "modelc report out --report html,md",
     "targets": "modelc targets",
@@ -40,9 +44,12 @@ CODES = {
     "build-ov": MAKING,
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
     "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
+    "cache": "0 done; of verify 1 where anything was wrong; 2 usage",
     "calibrate": "0 usable, 1 not, 2 usage",
+    "config": "0 shown, 2 usage",
     "debug": "0 no layer is wrong, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "doctor": "0 nothing broken, 4 something installed cannot work",
+    "init": "0 written, 2 usage, 3 checkpoint",
     "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
     "report": "0 written; 1 with --fail-on-regression where anything got worse, 2 usage",
     "targets": "0",
@@ -69,12 +76,27 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield ROOT / "core" / "manifest.schema.json", json.dumps(json_schema(), indent=1) + "\n"
     yield ROOT / "docs" / "targets.md", targets_page()
     group: Any = typer.main.get_command(app)
+    schema = project_schema(option_helps(group))
+    yield ROOT / "projects" / "modelc.schema.json", json.dumps(schema, indent=1) + "\n"
     for name, command in group.commands.items():
         yield ROOT / "docs" / "commands" / f"{name}.md", command_page(name, command)
 
 
+def option_helps(group: Any) -> dict[str, str]:
+    """What the options of the commands that make artifacts are for, by their names."""
+    options = [
+        option
+        for name in ("build-trt", "export")  # what both have is as export says it
+        for option in group.commands[name].params
+        if option.param_type_name == "option"
+    ]
+    return {o.opts[-1].removeprefix("--"): _unescaped(o.help) for o in options}
+
+
 def command_page(name: str, command: Any) -> str:
     """What one command does, its arguments and options, its exit codes, an example."""
+    if hasattr(command, "commands"):
+        return group_page(name, command)
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option"]
     usage = " ".join(["modelc", name, *(p.name.upper() for p in arguments), "[OPTIONS]"])
@@ -86,6 +108,17 @@ def command_page(name: str, command: Any) -> str:
     lines += ["| option | | default |", "| --- | --- | --- |"]
     lines += [_row(option) for option in options if option.name != "help"]
     lines += ["", f"Exit codes: {CODES[name]}.", "", "```", EXAMPLES[name], "```", ""]
+    return "\n".join(lines)
+
+
+def group_page(name: str, group: Any) -> str:
+    """As `command_page`, of a command that has further ones below it."""
+    lines = [f"# modelc {name}", "", group.help, ""]
+    for below, command in group.commands.items():
+        options = [p for p in command.params if p.name != "help"]
+        lines += [f"## modelc {name} {below}", "", command.help, ""]
+        lines += ["| option | | default |", "| --- | --- | --- |", *map(_row, options), ""]
+    lines += [f"Exit codes: {CODES[name]}.", "", "```", EXAMPLES[name], "```", ""]
     return "\n".join(lines)
 
 
@@ -105,8 +138,13 @@ def _default(value: object) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """Help without rich's escapes, fit for a table."""
-    return (text or "").replace("\\[", "[").replace("|", "\\|")
+    """Help fit for a table."""
+    return _unescaped(text).replace("|", "\\|")
+
+
+def _unescaped(text: str | None) -> str:
+    """Help without rich's escapes."""
+    return (text or "").replace("\\[", "[")
 
 
 def targets_page() -> str:

@@ -13,6 +13,7 @@ from ..core.verdict import Verdict
 from ..sources.stamp import UNSTAMPED, Stamp
 from ..validators.judge import Reference
 from .accuracy import LabelledFeeds
+from .caching.watching import Watching
 from .calibration_cache import CalibrationCache
 from .folder import OutputFolder
 from .order import Order
@@ -28,7 +29,7 @@ class Bench:
     `record` is of the calibration of this run, or of the parent's where that is quantized.
     `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
     those taken down already, by the rewrites of the model and the capture. `stamp` is of the
-    checkpoint when it was read.
+    checkpoint when it was read. `watched` knows what was read beside the order.
     """
 
     order: Order
@@ -43,6 +44,7 @@ class Bench:
     labelled: LabelledFeeds | None = None
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     stamp: Stamp = UNSTAMPED
+    watched: Watching | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from ..converters.model_files import files_of
 from ..core.contract import Quantized
 from ..core.digest import sha256_of
 from ..core.errors import first_line
+from ..core.whole import flush_file, flush_folder
 from .environment import environment
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ class CalibrationCache:
                 draft = Path(name) / key
                 draft.mkdir()
                 _write(result, draft)
+                for path in draft.iterdir():
+                    flush_file(path)
+                flush_folder(draft)
                 draft.rename(self._folder / key)
             self._shrink(self._folder / key)
 

@@ -13,7 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import UsageError
+from ..core.manifest import Manifest
 from ..core.records import FileRecord
+from ..core.whole import drafts_in
+from .committing import COMMIT, Commit, Move, commit, finish_commit
 
 REJECTED = "rejected"
 REPLACED = "replaced"
@@ -25,6 +28,7 @@ _UNWRITABLE = (
     errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
 _WORK = ".work-"
+_STAGED = "staged"
 
 
 @contextmanager
@@ -39,8 +43,9 @@ def opened(path: Path) -> Iterator[OutputFolder]:
         with _writing(path):
             path.mkdir(parents=True, exist_ok=True)
             with _locked(path):
-                _sweep(path)
                 _check_form(path)
+                finish_commit(path)
+                _sweep(path)
                 work = Path(tempfile.mkdtemp(prefix=f"{_WORK}{os.getpid()}-", dir=path))
                 try:
                     yield OutputFolder(path, work)
@@ -80,8 +85,9 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if os.name == "posix":  # while it is held: whoever comes after makes a file of his own
+            (path / LOCK).unlink(missing_ok=True)
         lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 def _check_form(path: Path) -> None:
@@ -94,12 +100,35 @@ def _check_form(path: Path) -> None:
             )
 
 
+def settle(path: Path) -> None:
+    """Finish the commit that a killed run left in a folder, unless a run is in it now.
+
+    Raises:
+        UsageError: the folder cannot be written, or what is there is no commit of ours.
+    """
+    if (path / COMMIT).is_dir():
+        with _writing(path), _locked(path):
+            finish_commit(path)
+
+
+def clear(path: Path) -> None:
+    """As `settle`, with all that a killed run left beside its results; the run is known to be dead.
+
+    Raises:
+        UsageError: another run is in the folder, or it cannot be written.
+    """
+    if path.is_dir():
+        with opened(path):
+            pass
+
+
 def _sweep(path: Path) -> None:
-    """Remove work folders of runs that are no more."""
+    """Remove what runs that are no more left: the lock says that no other is at work here."""
     for left in path.glob(f"{_WORK}*"):
-        owner = left.name.removeprefix(_WORK).partition("-")[0]
-        if owner.isdigit() and not _runs(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(left, ignore_errors=True)
+    for draft, owner in drafts_in(path):  # a report may just be written, outside of the lock
+        if not _runs(owner):
+            draft.unlink(missing_ok=True)
 
 
 def _runs(process: int) -> bool:
@@ -131,6 +160,9 @@ class OutputFolder:
         self.path = path
         self._work = work
         self._owned: set[str] = set()
+        self._staged = work / _STAGED
+        self._moves: list[Move] = []
+        self._removals: list[str] = []
         self._read: frozenset[Path] = frozenset()
 
     def own(self, names: Iterable[str]) -> None:
@@ -169,51 +201,71 @@ class OutputFolder:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._work))
 
     def accept(self, files: Iterable[FileRecord], workplace: Path) -> None:
-        """Move proven files to their names, the model last; what was rejected before goes."""
+        """Have proven files take their names with the next commit, the model last."""
         files = tuple(files)
         self.claim(file.name for file in files)
         for file in reversed(files):
-            (workplace / file.name).replace(self.path / file.name)
+            self.put(workplace / file.name, file.name)
             if f"{REJECTED}/{file.name}" in self._owned:
-                (self.path / REJECTED / file.name).unlink(missing_ok=True)
-        _drop_if_empty(self.path / REJECTED)
+                self.remove(f"{REJECTED}/{file.name}")
 
     def reject(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
-        """Move refused files to `rejected/`, so that nothing wrong stands under a target name."""
+        """Have refused files go to `rejected/`: nothing wrong stands under a target name."""
         moved = [
             (file.name, replace(file, name=f"{REJECTED}/{Path(file.name).name}")) for file in files
         ]
         self.claim(file.name for _, file in moved)
-        (self.path / REJECTED).mkdir(exist_ok=True)
         for name, file in moved:
-            (workplace / name).replace(self.path / file.name)
+            self.put(workplace / name, file.name)
         return tuple(file for _, file in moved)
 
     def set_aside(self, files: Iterable[FileRecord]) -> None:
-        """Move files of another model's record to `replaced/`, or `replaced-2/` and so on.
+        """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
 
         Raises:
-            UsageError: this run reads one of them; nothing was moved.
+            UsageError: this run reads one of them.
         """
         here = [file.name for file in files if (self.path / file.name).exists()]
         self.claim(here)
         place = self._fresh(REPLACED)
         for name in here:
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.path / name).replace(place / name)
+            self.put(self.path / name, f"{place}/{name}")
 
-    def _fresh(self, name: str) -> Path:
-        """A folder of that name that is not there yet."""
-        places = (self.path / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
-        return next(place for place in places if not place.exists())
+    def _fresh(self, name: str) -> str:
+        """The name of a folder that is not there yet."""
+        names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
+        return next(one for one in names if not (self.path / one).exists())
 
-    def drop(self, files: Iterable[FileRecord]) -> None:
-        """Remove files that the record no longer names."""
-        for file in files:
-            (self.path / file.name).unlink(missing_ok=True)
-        _drop_if_empty(self.path / REJECTED)
+    def put(self, source: Path, name: str) -> None:
+        """Have a file of the folder or of a workplace take a name with the next commit."""
+        if source.resolve().is_relative_to(self._work.resolve()):
+            self._staged.mkdir(exist_ok=True)
+            staged = f"{len(self._moves)}-{source.name}"
+            source.replace(self._staged / staged)
+            self._moves.append(Move(source=f"{COMMIT}/{staged}", name=name))
+            return
+        inside = source.resolve().relative_to(self.path.resolve()).as_posix()
+        if inside != name:
+            self._moves.append(Move(source=inside, name=name))
 
+    def remove(self, name: str) -> None:
+        """Have a file go with the next commit, unless another takes its name."""
+        self._removals.append(name)
 
-def _drop_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    def commit(self, manifest: Manifest, no_longer: Iterable[FileRecord] = ()) -> None:
+        """Do at once what was put and removed, and write the record that holds then.
+
+        Raises:
+            OSError: the disk does not take it; the folder is as it was.
+        """
+        taken = {move.name for move in self._moves}
+        gone = dict.fromkeys((*self._removals, *(file.name for file in no_longer)))
+        changes = Commit(
+            moves=tuple(self._moves),
+            removals=tuple(name for name in gone if name not in taken),
+        )
+        self.own(file.name for file in manifest.files)
+        self._staged.mkdir(exist_ok=True)
+        commit(self.path, self._staged, manifest, changes)
+        self._moves.clear()
+        self._removals.clear()

@@ -92,7 +92,7 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     tried = _try(step, parent, bench)
     trials, attempts = tried.trials, tried.attempts
     if not trials:
-        drop_worst(bench.folder.path, f"{REJECTED}/{step.name}")
+        drop_worst(bench.folder, f"{REJECTED}/{step.name}")
         return Made(failure=failure_of(step, telling(tried.errors), attempts))
     try:
         best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
@@ -235,7 +235,7 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
     )
     verdict = replace(trial.verdict, artifact=name)
     was = f"{REJECTED}/{step.name}"
-    return artifact, place_worst(verdict, bench.folder.path, files[0].name, was=was)
+    return artifact, place_worst(verdict, bench.folder, files[0].name, was=was)
 
 
 def _calibration(step: Step, bench: Bench) -> CalibrationRecord | None:

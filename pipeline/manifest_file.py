@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import SCHEMA_VERSION, Manifest
+from ..core.whole import write_whole
 
 FILE = "manifest.json"
 SCHEMA_ID = "urn:modelc:manifest:1"
@@ -49,14 +49,14 @@ def manifest_in(path: Path) -> Manifest:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
-    for name in _paths(manifest):
+    for name in paths_in(manifest):
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:
             raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
     return manifest
 
 
-def _paths(manifest: Manifest) -> Iterator[str]:
+def paths_in(manifest: Manifest) -> Iterator[str]:
     """All that becomes a path below the folder: names of artifacts and steps do as well."""
     yield from (file.name for file in manifest.files)
     yield from (artifact.name for artifact in manifest.artifacts)
@@ -69,15 +69,8 @@ def _paths(manifest: Manifest) -> Iterator[str]:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
-    """Write atomically: to a temporary name in the same folder, then renamed."""
-    path = folder / FILE
-    draft = folder / f".{FILE}.{os.getpid()}"
-    try:
-        draft.write_bytes(as_json(manifest))
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+    """Write the manifest, whole or not at all."""
+    return write_whole(folder / FILE, as_json(manifest))
 
 
 def as_json(value: object) -> bytes:

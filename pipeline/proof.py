@@ -12,13 +12,14 @@ from ..core.signature import Signature
 from ..core.verdict import Tolerance, Verdict
 from ..validators.judge import Reference, Reply, judge
 from ..validators.weights import altered_weights
-from .beyond import Evidence, beyond_of, reply_of, second_look
+from .beyond import Evidence, beyond_of, reply_of
 from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
 from .searching import searched
 from .stage import Stage
 from .subject import Subject
+from .ties import full_look
 from .undecided import with_undecided
 from .worst import keep_worst, with_search
 
@@ -81,7 +82,7 @@ def prove(
         subject.eager.rest()  # the runtime holds weights of its own now
         asked = case.ask(references, lambda done, total: stage.advance(title, done, total))
         subject.eager.rest()  # and has given them back
-        evidence, verdict = second_look(asked, subject)
+        evidence, verdict = full_look(asked, subject)
         notes = notes_on(verdict, held_out, beyond)
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)

@@ -17,7 +17,7 @@ from ..validators.fingerprint import alike
 from .bench import Made
 from .environment import environment
 from .folder import REJECTED, OutputFolder
-from .manifest_file import read_manifest, without, write_manifest
+from .manifest_file import read_manifest, without
 from .order import Order
 from .plan import Step
 from .subject import Subject
@@ -33,7 +33,7 @@ def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> 
         UsageError: it is another checkpoint's record and the order does not overwrite.
     """
     known = read_manifest(folder.path)
-    folder.reads(_read_by(order, checkpoint))
+    folder.reads(read_by(order, checkpoint))
     folder.own(file.name for file in (known.files if known else ()))
     if known is None or order.overwrite or _same_model(known.checkpoint, checkpoint):
         return known
@@ -42,7 +42,8 @@ def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> 
     )
 
 
-def _read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+def read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+    """The files that the order names: checkpoint, parent, samples."""
     root = Path(checkpoint.path)
     root = root if root.is_dir() else root.parent
     yield from (root / file.name for file in checkpoint.files)
@@ -76,28 +77,39 @@ def _made_with(checkpoint: Checkpoint) -> tuple[str, str, str]:
 def begin_record(
     order: Order, folder: OutputFolder, subject: Subject, known: Manifest | None
 ) -> Manifest:
-    """The manifest to go on with: what is there is kept where it is of the same model and inputs.
+    """The manifest to go on with, as `continued` has it.
 
     Raises:
-        UsageError: it is of other inputs and the order does not overwrite.
+        UsageError: what is there is of other inputs and the order does not overwrite.
     """
     fresh = Manifest(
         modelc=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         order=order.summary(),
-        checkpoint=replace(subject.checkpoint, path=_relative(subject.checkpoint.path, folder)),
+        checkpoint=replace(subject.checkpoint, path=relative(subject.checkpoint.path, folder)),
         signature=subject.signature,
         feeds=replace(
             subject.feeds,
-            samples=subject.feeds.samples and _relative(subject.feeds.samples, folder),
+            samples=subject.feeds.samples and relative(subject.feeds.samples, folder),
         ),
         environment=environment(),
         fingerprint=subject.fingerprint,
         notes=subject.notes,
     )
+    return continued(order, folder, fresh, known)
+
+
+def continued(
+    order: Order, folder: OutputFolder, fresh: Manifest, known: Manifest | None
+) -> Manifest:
+    """A fresh record with what is there already, where that is of the same model and inputs.
+
+    Raises:
+        UsageError: it is of other inputs and the order does not overwrite.
+    """
     if known is None:
         return fresh
-    difference = _difference(known, subject)
+    difference = _difference(known, fresh)
     if not difference:
         return replace(
             fresh,
@@ -111,18 +123,18 @@ def begin_record(
     if not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
     folder.set_aside(known.files)
-    drop_worst(folder.path, *(artifact.name for artifact in known.artifacts))
-    write_manifest(fresh, folder.path)
+    drop_worst(folder, *(artifact.name for artifact in known.artifacts))
+    folder.commit(fresh)
     return fresh
 
 
-def _difference(known: Manifest, subject: Subject) -> str:
+def _difference(known: Manifest, now: Manifest) -> str:
     """Why the record's artifacts are not of today's model; empty when they are."""
-    if not _same_model(known.checkpoint, subject.checkpoint):
-        return _of_another(known.checkpoint, subject.checkpoint)
-    if known.signature != subject.signature:
+    if not _same_model(known.checkpoint, now.checkpoint):
+        return _of_another(known.checkpoint, now.checkpoint)
+    if known.signature != now.signature:
         return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
-    if known.fingerprint and not alike(known.fingerprint, subject.fingerprint):
+    if known.fingerprint and not alike(known.fingerprint, now.fingerprint):
         return "of other model code: the same weights and inputs give other outputs now"
     return ""
 
@@ -171,8 +183,8 @@ def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
     return tuple(file for file in before.files if file.name not in kept)
 
 
-def _relative(path: str, folder: OutputFolder) -> str:
-    """Both ends resolved: `..` after a symbolic link leads elsewhere."""
+def relative(path: str, folder: OutputFolder) -> str:
+    """A path as the folder's manifest says it; both ends resolved: `..` after a symbolic link leads elsewhere."""
     if is_loader(path):
         return path
     return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()

@@ -12,7 +12,7 @@ from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import Artifact, Checkpoint
 from ..core.verdict import Tolerance
-from .folder import REJECTED
+from .folder import REJECTED, settle
 from .manifest_file import FILE, read_manifest
 from .order import Judging, Source
 
@@ -25,12 +25,18 @@ def manifest_of(folder: Path) -> Manifest:
     """
     if not folder.exists():
         raise UsageError(f"no such folder: {folder}", hint="give what modelc export -o wrote")
+    settle(folder)
     manifest = read_manifest(folder)
     if manifest is None:
         raise UsageError(
             f"{folder} has no {FILE}", hint="give what modelc export -o wrote, or a model file"
         )
     return manifest
+
+
+def unkeyed(manifest: Manifest) -> Manifest:
+    """The manifest without keys of steps: who judges anew may judge otherwise than was ordered."""
+    return replace(manifest, artifacts=tuple(replace(a, key="") for a in manifest.artifacts))
 
 
 def record_beside(path: Path) -> tuple[Manifest, Artifact] | None:

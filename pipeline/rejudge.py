@@ -13,9 +13,9 @@ from ..core.records import Artifact
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.decide import decide
 from .folder import REJECTED, OutputFolder, opened
-from .manifest_file import without, write_manifest
+from .manifest_file import without
 from .order import Judging
-from .recorded import changed_file, manifest_of
+from .recorded import changed_file, manifest_of, unkeyed
 from .revalidate import with_verdict
 from .stage import Stage
 from .worst import place_worst
@@ -30,7 +30,7 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Mani
     Raises:
         UsageError: there is no manifest, or it was written by a modelc that measured less.
     """
-    manifest = manifest_of(folder)
+    manifest = unkeyed(manifest_of(folder))
     judged = [a for a in manifest.artifacts if manifest.verdict_of(a.name) is not None]
     if not judged:
         raise UsageError(f"{folder} has no verdicts", hint="run modelc validate without --rejudge")
@@ -47,7 +47,7 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Mani
         for artifact in judged:
             verdict = _again(artifact, manifest, judging, folder)
             done = _placed(done, artifact, verdict, place, stage)
-            write_manifest(done, folder)
+            place.commit(done)
     return done
 
 
@@ -105,7 +105,7 @@ def _restored(
     back = replace(artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance)
     slim = without(manifest, {artifact.name})
     verdict = replace(verdict, artifact=name)
-    verdict = place_worst(verdict, place.path, back.files[0].name, was=artifact.name)
+    verdict = place_worst(verdict, place, back.files[0].name, was=artifact.name)
     return replace(slim, artifacts=(*slim.artifacts, back), verdicts=(*slim.verdicts, verdict))
 
 

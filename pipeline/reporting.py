@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
+from ..core.whole import write_whole
 from ..reports.comparison import Comparison, compare
 from ..reports.formats import FORMATS, Format
 from .manifest_file import FILE, manifest_in
@@ -27,24 +27,18 @@ def write_reports(manifest: Manifest, folder: Path, formats: Iterable[Format]) -
 
 
 def write_document(text: str, path: Path, kind: Format | None = None) -> Path:
-    """Write to a temporary name in the same folder, then rename.
+    """Write a document, whole or not at all.
 
     Raises:
         UsageError: `path` is a file that is no document of this kind, or cannot be written.
     """
     check_own(path, kind)
-    draft = path.parent / f".{path.name}.{os.getpid()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8", newline="\n")
-        draft.replace(path)
+        return write_whole(path, text.encode())
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(f"{path} cannot be written: {reason}", hint="give another -o") from error
-    finally:
-        if draft.exists():
-            draft.unlink()
-    return path
 
 
 def check_own(path: Path, kind: Format | None) -> None:

@@ -22,7 +22,7 @@ from .feeding import redrawn
 from .folder import REJECTED, OutputFolder, opened
 from .held_out import refer, stored
 from .localising.refusal import Scene, with_guilty, wrong_by_value
-from .manifest_file import without, write_manifest
+from .manifest_file import without
 from .measuring import Measuring
 from .order import Judging
 from .proof import Candidate, prove
@@ -34,6 +34,7 @@ from .recorded import (
     check_same,
     manifest_of,
     recorded_source,
+    unkeyed,
     unknown_trace,
 )
 from .replaying import missing_found, with_found
@@ -67,7 +68,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    manifest = manifest_of(folder)
+    manifest = unkeyed(manifest_of(folder))
     source = recorded_source(manifest, folder, moved or Moved())
     judging = accepting(as_recorded(judging or Judging(), manifest), manifest)
     with ExitStack() as held, opened(folder) as place:
@@ -113,7 +114,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
             weighed = replace(weighed, frozen=placed.frozen)
             known = tuple(weighed if a.name == artifact.name else a for a in done.artifacts)
             done = with_verdict(replace(done, artifacts=known), weighed, verdict, place)
-            write_manifest(done, folder)  # each time: a file may just have been moved
+            place.commit(done)  # each time: a file may just have been moved
             done = _explained(done, again, targets)
     return done
 
@@ -263,7 +264,7 @@ def with_verdict(
 ) -> Manifest:
     """The manifest with the new verdict; an artifact that fails now is moved away."""
     if verdict.passed:
-        verdict = place_worst(verdict, place.path, artifact.files[0].name)
+        verdict = place_worst(verdict, place, artifact.files[0].name)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(manifest, verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
@@ -274,7 +275,7 @@ def with_verdict(
         rejected=True,
     )
     verdict = replace(verdict, artifact=moved.name)
-    verdict = place_worst(verdict, place.path, moved.files[0].name, was=artifact.name)
+    verdict = place_worst(verdict, place, moved.files[0].name, was=artifact.name)
     slim = without(manifest, {artifact.name, moved.name})
     return replace(
         slim,

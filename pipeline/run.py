@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import metadata
@@ -22,11 +23,12 @@ from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .custom_ops import functions_of
 from .folder import REJECTED, OutputFolder, opened
+from .going_on import gone_on, steps_left, watching_for, with_needs
 from .held_out import moved_record, refer, stored
 from .localising.refusal import Scene, with_guilty
 from .making import make
-from .manifest_file import write_manifest
 from .order import Order
+from .orphans import orphan
 from .pace import unhurried_gc
 from .plan import Step, make_plan
 from .preparing import prepare
@@ -37,17 +39,26 @@ from .subject import Subject, open_subject, read_checkpoint
 from .trying import held_out_for
 
 
-def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TARGETS) -> Manifest:
+def run(
+    order: Order,
+    tell: Tell = silence,
+    *,
+    targets: tuple[Target, ...] = TARGETS,
+    begun: Callable[[Manifest], object] | None = None,
+) -> Manifest:
     """Carry out the order.
+
+    `begun` is given the record that the run begins with, before its first step.
 
     Raises:
         ModelcError: something stopped the work; artifacts already proven stay, with their record.
     """
     plan = make_plan(order, targets)
-    functions_of(order.custom_ops)  # what is not there is told before eager runs
     with unhurried_gc(), ExitStack() as held, opened(order.out) as folder:
         stage = Stage(tell=tell, logs=folder.logs)
         checkpoint = read_checkpoint(order.source, stage)
+        watched = held.enter_context(watching_for(order, checkpoint))
+        functions_of(order.custom_ops)  # what is not there is told before eager runs
         known = known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
@@ -55,8 +66,11 @@ def run(order: Order, tell: Tell = silence, *, targets: tuple[Target, ...] = TAR
         manifest = with_branches(manifest, subject, order.judging.accept, stage)
         steps = tuple(step.name for step in plan)
         manifest = replace(manifest, steps=steps, failures=order.going_on.failures)
-        bench = measured(bench_for(order, subject, folder, stage), held)
-        left = tuple(step for step in plan if step.name not in order.going_on.done)
+        manifest = gone_on(manifest, known, order.going_on)
+        if begun is not None:
+            begun(manifest)
+        bench = measured(replace(bench_for(order, subject, folder, stage), watched=watched), held)
+        left = steps_left(plan, manifest, order.going_on)
         bench = _calibrated(bench, plan if _has_int8(left) else (), held)
         for done, step in enumerate(left, start=1):
             manifest = carry_out(step, manifest, bench)
@@ -129,7 +143,7 @@ def _as_parent(bench: Bench) -> Bench:
 
 
 def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
-    """Make one step; the manifest with it is written before what it no longer names goes.
+    """Make one step; its files, the manifest with it and what that no longer names change at once.
 
     What was refused by its values is then looked into for its guilty layer.
 
@@ -139,15 +153,13 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
     bench.stage.tell(Entered(artifact=step.name))
     made = _keyed(_make(step, manifest, bench), bench.order.going_on.keys.get(step.name, ""))
     bench.stamp.check()
-    now = recorded(manifest, step, made)
+    now = with_needs(recorded(manifest, step, made), bench)
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:
         if pending.step not in {step.name, *left}:
             text = f"{pending.step} was prepared with an older {step.name}: prepare it again"
             bench.stage.note(text, warning=True)
-    bench.folder.own(file.name for file in now.files)
-    write_manifest(now, bench.folder.path)
-    bench.folder.drop(no_longer_named(manifest, now))
+    bench.folder.commit(now, no_longer_named(manifest, now))
     return with_guilty(now, f"{REJECTED}/{step.name}", step.target, _scene(step, bench))
 
 
@@ -173,7 +185,7 @@ def _make(step: Step, manifest: Manifest, bench: Bench) -> Made:
     """Make the step from its parent; a parent that was refused refuses its children."""
     parent = _parent(step, manifest, bench)
     if parent is None:
-        return Made(failure=_orphan(step, manifest))
+        return Made(failure=orphan(step, manifest))
     if step.pending is not None:
         if bench.labelled is not None:
             bench.stage.note(f"{step.name} is only prepared: not measured on labelled data")
@@ -211,15 +223,3 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
 def _is_file(artifact: Artifact, path: Path, bench: Bench) -> bool:
     """Whether the path is that very artifact of the output folder."""
     return (bench.folder.path / artifact.files[0].name).resolve() == path.resolve()
-
-
-def _orphan(step: Step, manifest: Manifest) -> Failure:
-    codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
-    verdict = manifest.verdict_of(f"{REJECTED}/{step.parent}")
-    code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
-    return Failure(
-        step=step.name,
-        message=f"not made: its parent {step.parent} was refused",
-        hint=f"see the verdict of {step.parent}",
-        exit_code=code,
-    )

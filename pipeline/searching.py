@@ -16,11 +16,12 @@ from ..validators.draw import generator_for
 from ..validators.feeds import SAMPLE, Drawer, NamedFeed
 from ..validators.headroom import headroom_on
 from ..validators.judge import Reference, Reply
-from .beyond import Evidence, beyond_of, reply_of, second_look
+from .beyond import Evidence, beyond_of, reply_of
 from .feeding import not_finite
 from .order import Judging
 from .stage import Clock, Stage
 from .subject import Subject, reference_on
+from .ties import full_look
 from .undecided import with_undecided
 
 # One rounding of a value, relative to it. Where eager itself moves by half of what is allowed (6 dB
@@ -118,7 +119,7 @@ class _Search:
         seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
         if found.worst.feed.kind == SEARCH:
             longer = evidence.plus(*trial.run(found.worst.feed))
-            longer, judged = second_look(longer, self.subject)
+            longer, judged = full_look(longer, self.subject)
             # What is within the limits beside few feeds may be a little beyond beside all.
             if judged.passed or found.worst.headroom < 0:
                 evidence = longer
@@ -195,7 +196,7 @@ class _Trial:
         if few >= 0:
             return few
         longer = self.search.evidence.plus(reference, reply)
-        room = headroom_on(second_look(longer, self.search.subject)[1], feed.name)
+        room = headroom_on(full_look(longer, self.search.subject)[1], feed.name)
         if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference)):
             return None
         return room

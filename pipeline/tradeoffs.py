@@ -7,8 +7,6 @@ aside and renamed. What is found damaged is measured anew.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..core.digest import sha256_of
+from ..core.whole import write_whole
 from ..validators.judge import Reference
 
 Kept = TypeVar("Kept")
@@ -50,10 +49,7 @@ class TradeOffStore:
             return
         with suppress(OSError):  # a read-only home, a full disk
             self._folder.mkdir(parents=True, exist_ok=True)
-            handle, draft = tempfile.mkstemp(prefix=".draft-", dir=self._folder)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(msgspec.json.encode(value))
-            Path(draft).replace(self._folder / f"{key}.json")
+            write_whole(self._folder / f"{key}.json", msgspec.json.encode(value))
             self._shrink()
 
     def _shrink(self) -> None:

@@ -30,6 +30,7 @@ from .custom_ops import functions_of
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
 from .output_axes import output_axes
+from .placed import with_places
 from .plan import Step
 from .proof import Candidate, prove
 from .quantizing import Quantization, quantized
@@ -114,7 +115,8 @@ def attempt(
     )
     held_out = held_out_for(step.wanted.precision, bench)
     judging = bench.order.judging_of(step.wanted)
-    verdict = prove(candidate, bench.subject, judging, bench.stage, held_out=held_out)
+    judged = with_places(bench.subject, product.converted.places)
+    verdict = prove(candidate, judged, judging, bench.stage, held_out=held_out)
     with _rewritten(way, bench) as changed:
         branches = look(changed.subject, bench.order.judging.accept)
         frozen = _frozen(step, way, parent, product.converted, changed)

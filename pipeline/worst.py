@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +14,10 @@ from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import OutputVerdict, Verdict
+from ..core.whole import drafted
 from ..validators.judge import Reference
 from .beyond import Evidence
-from .folder import WORST
+from .folder import WORST, OutputFolder
 from .searching import Searched
 
 _DRAFT = "worst.npz"  # in an artifact's workplace, until it is known where the artifact goes
@@ -88,13 +88,8 @@ def save_feed(arrays: Feed, path: Path) -> None:
     import numpy as np
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with drafted(path) as draft, draft.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 
 def read_feed(path: Path) -> Mapping[str, Array]:
@@ -117,27 +112,27 @@ def read_feed(path: Path) -> Mapping[str, Array]:
         ) from error
 
 
-def place_worst(verdict: Verdict, folder: Path, model: str, *, was: str = "") -> Verdict:
+def place_worst(verdict: Verdict, place: OutputFolder, model: str, *, was: str = "") -> Verdict:
     """The verdict with its worst feed at `worst/<artifact>.npz`, and the command that replays it.
+
+    The feed is there with the folder's next commit.
 
     Args:
         verdict: under the name that its artifact has now.
-        folder: the output folder, as the user named it.
+        place: the output folder, as the user named it.
         model: the artifact's model file, relative to the folder.
         was: the name that the artifact had, whose worst feed is no more.
     """
-    worst, name = verdict.worst, file_of(verdict.artifact)
-    place = folder / name
+    worst, name, folder = verdict.worst, file_of(verdict.artifact), place.path
     if worst is not None and (folder / worst.file).is_file():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        (folder / worst.file).replace(place)
-        words = ["modelc", "validate", str(folder / model), "--replay", str(place)]
+        place.put(folder / worst.file, name)
+        words = ["modelc", "validate", str(folder / model), "--replay", str(folder / name)]
         worst = replace(worst, file=name, replay=shlex.join(words))
     else:
         worst = None
-        drop_worst(folder, verdict.artifact)
+        drop_worst(place, verdict.artifact)
     if was and was != verdict.artifact:
-        drop_worst(folder, was)
+        drop_worst(place, was)
     return replace(verdict, worst=worst)
 
 
@@ -152,11 +147,7 @@ def file_of(artifact: str) -> str:
     return f"{WORST}/{artifact}.npz"
 
 
-def drop_worst(folder: Path, *artifacts: str) -> None:
-    """Remove the worst feeds of artifacts that are no more, and folders left empty."""
+def drop_worst(place: OutputFolder, *artifacts: str) -> None:
+    """Have the worst feeds of artifacts that are no more go with the folder's next commit."""
     for artifact in artifacts:
-        place = folder / file_of(artifact)
-        place.unlink(missing_ok=True)
-        for parent in (place.parent, folder / WORST):
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
+        place.remove(file_of(artifact))

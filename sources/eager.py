@@ -23,6 +23,7 @@ from .patience import TooLongError, stepwise, within
 from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
+from .ties import Choices, settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -223,6 +224,21 @@ class Eager:
         """
         with in_turn():
             return self.run(feed)
+
+    def run_settled(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
+        """Run one feed with equal scores taken by index, the last first or the first first.
+
+        None where no `topk` or `sort` leaves a choice (see `ties`), or, if the answer should be
+        the `exact` one, there is no float64.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        choices, refused = Choices(last=last), self._no_float64
+        with settling(choices):
+            found = self.run_exact(feed) if exact else self.run_in_time(feed)
+        self._no_float64 = refused  # that it does not run so says nothing of how it runs
+        return found if choices.made else None
 
     def draws_off(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
         """`run_off` by seeds from 0, each with the share and its negative.

@@ -42,11 +42,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
         CheckpointError: it is no checkpoint, or it is damaged.
     """
-    if not path.exists():
-        raise _no_such_file(path)
-    kind, files = _contents(path, with_factory=factory is not None)
-    if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
-        raise _needs_factory(path, kind)
+    kind, files = openable(path, factory, allow_pickle=allow_pickle)
     root = path if path.is_dir() else path.parent
     records = tuple(_record(file, root) for file in files)
     return Checkpoint(
@@ -62,6 +58,23 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     )
 
 
+def openable(
+    path: Path, factory: str | None, *, allow_pickle: bool = False
+) -> tuple[str, list[Path]]:
+    """The kind and the files of what can be opened with such a factory; nothing is hashed.
+
+    Raises:
+        UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
+        CheckpointError: it is no checkpoint, or it is damaged.
+    """
+    if not path.exists():
+        raise _no_such_file(path)
+    kind, files = contents(path, with_factory=factory is not None)
+    if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
+        raise _needs_factory(path, kind)
+    return kind, files
+
+
 def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """The files of a checkpoint that hold weights."""
     path = Path(checkpoint.path)
@@ -69,8 +82,12 @@ def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     return tuple(root / file.name for file in checkpoint.files if file.role == WEIGHTS)
 
 
-def _contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
-    """The kind and the files; a user's own factory goes before a folder's config.json."""
+def contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
+    """The kind and the files; a user's own factory goes before a folder's config.json.
+
+    Raises:
+        CheckpointError: it is no checkpoint, or it is damaged.
+    """
     if path.is_dir():
         kind, files = _weights_in(path)
         config = path / "config.json"
@@ -88,7 +105,7 @@ def _weights_in(folder: Path) -> tuple[str, list[Path]]:
     for pattern in _FOUND_BY:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
-            return _contents(found[0], with_factory=True)
+            return contents(found[0], with_factory=True)
     held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(
         f"{folder} holds neither config.json with weights nor an index of shards (holds {held})",

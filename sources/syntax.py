@@ -22,6 +22,7 @@ from .naming import (
 from .places import Site
 from .spans import Chain, Span, chain_to, span_of, text_of, tree_of
 from .telling import is_message, only_tells, raises
+from .uses import is_used
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -97,7 +98,18 @@ def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ..
         return (Held(file=site.file, line=site.line, text=text),)
     caught = is_caught(sites)  # then a check decides what runs
     origin = _Origin(site=site, outer=sites[1:], array=array, caught=caught)
-    return tuple(dict.fromkeys(_climb(chain, origin)))
+    found = tuple(dict.fromkeys(_climb(chain, origin)))
+    if any(isinstance(meaning, Held) for meaning in found) or not _is_named(chain, origin):
+        return found
+    return (*found, _held(site, chain[-1]))
+
+
+def _is_named(chain: Chain, origin: _Origin) -> bool:
+    """Whether an expression names the value, `(most := x.max().item())`, and the name is used."""
+    return any(
+        isinstance(node, ast.NamedExpr) and _is_kept(dotted(node.target), chain[:at], origin)
+        for at, node in enumerate(chain)
+    )
 
 
 def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
@@ -178,15 +190,39 @@ def _stated(chain: Chain, origin: _Origin, value: ast.AST | None) -> Iterator[Me
         yield Idle(file=site.file, line=site.line)
         return
     found: list[Meaning] = []
+    kept = True
     if value is None:
         pass
     elif isinstance(statement, (ast.Return, ast.Lambda)):
         found = [] if computes(value) else list(_answered(origin))
+        kept = _is_kept_outside(origin)
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         found = list(_named(targets_of(statement), chain, origin))
+        kept = _is_kept(targets_of(statement), chain, origin)
     yield from found
-    if not any(isinstance(meaning, Idle) for meaning in found):
+    if kept or not any(isinstance(meaning, Idle) for meaning in found):
         yield _held(site, statement)
+
+
+def _is_kept(names: frozenset[str], chain: Chain, origin: _Origin) -> bool:
+    """Whether names, or what is computed from them, serve for more than checks and messages."""
+    function = _function_of(chain)
+    nodes = list(ast.walk(function))
+    names = _spread(names, nodes, array=origin.array)
+    if is_used(function, names, array=origin.array):
+        return True
+    returned = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
+    given = any(mentions(value, names, origin.array, plain=True) for value in returned)
+    return given and _is_kept_outside(origin)
+
+
+def _is_kept_outside(origin: _Origin) -> bool:
+    """Whether a returned value is more than checked where the function was called.
+
+    What the outermost function returns is the model's answer.
+    """
+    found = meanings(origin.outer, array=origin.array)
+    return not found or any(isinstance(meaning, Held) for meaning in found)
 
 
 def _answered(origin: _Origin) -> Iterator[Meaning]:
@@ -197,22 +233,27 @@ def _answered(origin: _Origin) -> Iterator[Meaning]:
 
 def _named(names: frozenset[str], chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     """The branches of the same function that names decide, or names computed from them."""
-    at = max((i for i, node in enumerate(chain) if isinstance(node, _FUNCTIONS)), default=0)
-    nodes = list(ast.walk(chain[at]))
+    function = _function_of(chain)
+    nodes = list(ast.walk(function))
     names = _spread(names, nodes, array=origin.array)
     for node in nodes:
         for condition in _conditions(node):
             if mentions(condition, names, origin.array, plain=False):
-                path = _path(chain[at], node)
+                path = _path(function, node)
                 caught = holds_back([*path, node]) or is_caught(origin.outer)
                 yield from _branch(node, condition, origin.site.file, path, caught=caught)
         if isinstance(node, ast.Assert) and mentions(node.test, names, origin.array, plain=False):
-            path = _path(chain[at], node)
+            path = _path(function, node)
             if holds_back([*path, node]) or is_caught(origin.outer):
                 yield from _assertion(node, origin.site.file, caught=True)
         value = node.value if isinstance(node, ast.Return) else None
         if value and not computes(value) and mentions(value, names, origin.array, plain=True):
             yield from _answered(origin)
+
+
+def _function_of(chain: Chain) -> ast.AST:
+    """The innermost function; without one, the file."""
+    return next((node for node in reversed(chain) if isinstance(node, _FUNCTIONS)), chain[0])
 
 
 def _spread(names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool) -> frozenset[str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Processes of their own are what tests/pipeline/isolation is about; elsewhere they only cost time.
+os.environ.setdefault("MODELC_ISOLATE", "0")
+
 SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
 
 

@@ -15,22 +15,24 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 OUTSIDE = "outside"  # in a job's programs: sizes at which conditions of torch.export break
-_OFF = 1e-3  # of the largest value: another arm of a branch is off by more
+OFF = 1e-3  # of the largest value: another arm of a branch is off by more
 
 
-def wrong_at(made: Callable[..., object], job: Job, places: Iterable[Sizes]) -> Sizes | None:
-    """The first of these sizes at which what was captured gives something else than eager."""
-    return next((sizes for sizes in places if not _answers_alike(made, job, sizes)), None)
+def wrong_at(
+    made: Callable[..., object], job: Job, places: Iterable[Sizes], *, off: float = OFF
+) -> Sizes | None:
+    """The first of these sizes at which what was captured gives something else than eager.
 
-
-def _answers_alike(made: Callable[..., object], job: Job, sizes: Sizes) -> bool:
-    """Run both on the example, repeated or cut to these sizes.
-
-    What eager rejects asks nothing of the other.
+    Both are run on the example, repeated or cut to these sizes. What eager rejects asks nothing of
+    the other; `off` is how far apart they may be, of the largest value.
     """
+    return next((sizes for sizes in places if not _answers_alike(made, job, sizes, off)), None)
+
+
+def _answers_alike(made: Callable[..., object], job: Job, sizes: Sizes, off: float) -> bool:
     import torch
 
-    tensors = _resized(job, sizes)
+    tensors = resized(job, sizes)
     with torch.no_grad():
         try:
             expected = model_of(job).flat(*(one.clone() for one in tensors))
@@ -42,10 +44,13 @@ def _answers_alike(made: Callable[..., object], job: Job, sizes: Sizes) -> bool:
         except Exception as error:  # noqa: BLE001 - so does what was made of it
             _LOG.warning("the program rejects %s: %s", dict(sizes), error)
             return False
-    return len(expected) == len(given) and all(map(_same, expected, given))
+    return len(expected) == len(given) and all(
+        _same(one, other, off) for one, other in zip(expected, given, strict=True)
+    )
 
 
-def _resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
+def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
+    """The example, repeated or cut to these sizes of the free dims."""
     import numpy as np
     import torch
 
@@ -62,7 +67,7 @@ def _resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
     return made
 
 
-def _same(expected: torch.Tensor, given: torch.Tensor) -> bool:
+def _same(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
     import torch
 
     if (expected.shape, expected.dtype) != (given.shape, given.dtype):
@@ -71,4 +76,4 @@ def _same(expected: torch.Tensor, given: torch.Tensor) -> bool:
         return torch.equal(expected, given)
     finite = expected[torch.isfinite(expected)].abs()
     scale = float(finite.max()) if finite.numel() else 0.0
-    return torch.allclose(given, expected, rtol=0, atol=_OFF * scale, equal_nan=True)
+    return torch.allclose(given, expected, rtol=0, atol=off * scale, equal_nan=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,17 @@ class Constraint:
     def excludes_one(self) -> bool:
         """Whether it only says that a size is not some number, as torch assumes of 0 and 1."""
         return bool(_NOT_ONE.search(self.guard))
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers that it names, beside the places of sizes."""
+        return {int(text) for text in _NUMBER.findall(_SIZE.sub("", self.guard))}
+
+    def dims(self, signature: Signature) -> set[str]:
+        """The free dims whose sizes it is about."""
+        places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(self.guard)}
+        named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
+        return named & signature.free_dims.keys()
 
 
 class _Shape:
@@ -87,42 +99,37 @@ def check(program: torch.export.ExportedProgram, signature: Signature, example: 
         signature: the sizes that were asked for.
         example: the free dims' sizes that it was captured at, where every guard holds.
     """
-    constraints, unread = _constraints(program, signature)
+    constraints, unread = constraints_in(program._guards_code, signature)
     if not signature.free_dims or not constraints:
         return Checked(broken=(), unread=tuple(unread))
     looked_at = list(points(signature, example))
     broken, outside = [], []
     for constraint in constraints:
-        at = [*looked_at, *_told(constraint, signature, example)]
-        found = [sizes for sizes in at if not _holds(constraint, signature, sizes)]
-        if found and not (constraint.excludes_one and _at_an_end(found, signature)):
+        at = [*looked_at, *told(constraint, signature, example)]
+        found = [sizes for sizes in at if not holds(constraint, signature, sizes)]
+        if found and not (constraint.excludes_one and at_an_end(constraint, found, signature)):
             broken.append(constraint)
             outside += found[:_KEPT]
     wrong = tuple(broken)
     return Checked(
         broken=wrong,
         unread=tuple(unread),
-        fit=fit(lambda sizes: _all_hold(wrong, signature, sizes), signature, example)
-        if wrong
-        else None,
+        fit=fit(partial(all_hold, wrong, signature), signature, example) if wrong else None,
         outside=tuple(outside),
     )
 
 
-def _told(constraint: Constraint, signature: Signature, example: Sizes) -> Iterator[Sizes]:
+def told(constraint: Constraint, signature: Signature, example: Sizes) -> Iterator[Sizes]:
     """Sizes that the constraint itself names, and those around: `seq != 300` breaks at one alone.
 
     Of a constraint on one dim all sizes are looked at, up to a number.
     """
-    dims = signature.free_dims
-    places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(constraint.guard)}
-    named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
-    numbers = {int(text) for text in _NUMBER.findall(_SIZE.sub("", constraint.guard))}
+    dims, named, numbers = signature.free_dims, constraint.dims(signature), constraint.numbers
     near = {
         max(one // (other or 1) + by, 1) for one in numbers for other in {1, *numbers}
         for by in (-1, 0, 1)
     }  # fmt: skip
-    for name in named & dims.keys():
+    for name in named:
         dim = dims[name]
         high = dim.high if dim.bounded else max(dim.high, _ALL)
         every = range(dim.low, min(high, dim.low + _ALL) + 1) if len(named) == 1 else ()
@@ -130,13 +137,14 @@ def _told(constraint: Constraint, signature: Signature, example: Sizes) -> Itera
             yield {**example, name: size}
 
 
-def _constraints(
-    program: torch.export.ExportedProgram, signature: Signature
+def constraints_in(
+    guards: Iterable[str], signature: Signature
 ) -> tuple[list[Constraint], list[str]]:
+    """Conditions of torch's as they can be asked, and those that cannot, in the user's names."""
     constraints: list[Constraint] = []
     unread: list[str] = []
     shapes = _shapes(signature, {})
-    for guard in program._guards_code:
+    for guard in guards:
         rest = _SIZE.sub("1", guard)
         try:
             code = compile(guard, "guard", "eval")
@@ -161,22 +169,26 @@ def _value(code: CodeType, shapes: _Local) -> bool:
     return bool(eval(code, names))  # conditions on sizes that torch itself wrote
 
 
-def _holds(constraint: Constraint, signature: Signature, sizes: Sizes) -> bool:
+def holds(constraint: Constraint, signature: Signature, sizes: Sizes) -> bool:
+    """Whether a condition holds at these sizes."""
     try:
         return _value(constraint.code, _shapes(signature, sizes))
     except ArithmeticError:  # a division by a size that is 0 here
         return False
 
 
-def _all_hold(constraints: Iterable[Constraint], signature: Signature, sizes: Sizes) -> bool:
-    return all(_holds(one, signature, sizes) for one in constraints)
+def all_hold(constraints: Iterable[Constraint], signature: Signature, sizes: Sizes) -> bool:
+    """Whether all of them hold at these sizes."""
+    return all(holds(one, signature, sizes) for one in constraints)
 
 
-def _at_an_end(broken: Sequence[Sizes], signature: Signature) -> bool:
-    """Whether a feed is at each of these sizes: at either end of a dim there is always one."""
-    dims = signature.free_dims
+def at_an_end(constraint: Constraint, broken: Iterable[Sizes], signature: Signature) -> bool:
+    """Whether a feed is at each of these sizes: at either end of one dim and of all there is."""
+    dims = [(name, signature.free_dims[name]) for name in constraint.dims(signature)]
     return all(
-        any(sizes[name] in (dim.low, dim.high) for name, dim in dims.items()) for sizes in broken
+        all(sizes[name] == dim.low for name, dim in dims)
+        or all(sizes[name] == dim.high for name, dim in dims)
+        for sizes in broken
     )
 
 
@@ -188,12 +200,12 @@ def mend_guards(
     Torch assumes of every size that it is not 1, and says so where it made use of it. Whether what
     it made is right at 1 as well, the feeds at the least sizes show.
     """
-    constraints, _ = _constraints(program, signature)
+    constraints, _ = constraints_in(program._guards_code, signature)
     looked_at = list(points(signature, example))
     dropped = {
         one.guard
         for one in constraints
-        if one.excludes_one and any(not _holds(one, signature, sizes) for sizes in looked_at)
+        if one.excludes_one and any(not holds(one, signature, sizes) for sizes in looked_at)
     }
     kept = [one for one in program._guards_code if one not in dropped]
     program._guards_code = [*kept, *(one for one in _least(signature) if one not in kept)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Feed, Job
@@ -14,7 +13,9 @@ from ...core.signature import Dim, Signature
 from .answering import OUTSIDE, wrong_at
 from .causes import RefusedError
 from .constraints import Checked, check, mend_guards, refusal
-from .specialised import specialised
+from .granted import right_where_broken
+from .program import Exported
+from .specialised import oblivious, specialised
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +68,7 @@ def _named(dim: Dim) -> object:
 
 def export_in_ranges(
     job: Job, export: Callable[[Shapes], torch.export.ExportedProgram]
-) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+) -> Exported:
     """The program for all sizes of the signature, and notes on what it is narrower in.
 
     Torch takes a size of 1 for a special one. Where that narrows a range, or a guard does, it is
@@ -96,9 +97,7 @@ def export_in_ranges(
     return _accepted(program, checked, job, example)
 
 
-def _again(
-    job: Job, export: Export, refused: ConversionError
-) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+def _again(job: Job, export: Export, refused: ConversionError) -> Exported:
     """Exported as if 1 were any other size; `refused` is raised where that fails as well."""
     shapes, example = dynamic_shapes(job.signature), sizes_in(job.signature, job.example)
     with specialised() as places:
@@ -106,9 +105,12 @@ def _again(
     if program is None:
         raise _placed(refused, places) from refused
     checked = check(program, job.signature, example)
-    if checked.broken and checked.fit is None:
-        raise refused  # which names a dim; what breaks now is harder to read
-    return _accepted(program, checked, job, example)
+    try:
+        return _accepted(program, checked, job, example)
+    except ConversionError:
+        if checked.fit is not None:
+            raise
+        raise refused from None  # which names a dim; what breaks now is harder to read
 
 
 def _placed(refused: ConversionError, places: Sequence[str]) -> ConversionError:
@@ -121,36 +123,36 @@ def _placed(refused: ConversionError, places: Sequence[str]) -> ConversionError:
 
 def _accepted(
     program: torch.export.ExportedProgram, checked: Checked, job: Job, example: Sizes
-) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
-    signature = job.signature
+) -> Exported:
+    """The program with guards and ranges as they were asked for.
+
+    Raises:
+        ConversionError: a condition breaks that makes a difference, or that eager asks for as well.
+    """
+    broken, signature = checked.broken, job.signature
     job.programs[OUTSIDE] = checked.outside  # a trace that follows takes the same for granted
-    wrong = [one for one in checked.broken if not one.excludes_one]
-    if wrong and not (checked.fit is not None and checked.fit.wider):
-        raise refusal(checked)
-    if checked.outside and not wrong:
-        made = program.module(check_guards=False)
-        if wrong_at(made, job, checked.outside) is not None:
+    notes = [f"a condition on sizes could not be looked at: {text}" for text in checked.unread]
+    places: tuple[Sizes, ...] = ()
+    if all(one.excludes_one for one in broken):
+        made = program.module(check_guards=False) if broken else None
+        if made is not None and wrong_at(made, job, checked.outside) is not None:
             raise refusal(checked)
-    notes = [f"torch.export took for granted: {one.text}" for one in checked.broken if not wrong]
-    if wrong and checked.fit is not None:
+        notes += [f"torch.export took for granted: {one.text}" for one in broken]
+    elif checked.fit is not None and checked.fit.wider:
         notes.append(f"torch.export: {checked.fit.said}: {checked.fit.write}")
-    notes += [f"a condition on sizes could not be looked at: {text}" for text in checked.unread]
+    else:
+        proven = right_where_broken(program, checked, job, example)
+        if proven is None:
+            raise refusal(checked)
+        program, places = proven.program, proven.places
+        notes.append(proven.note)
     mend_guards(program, signature, example)
-    return program, tuple(notes)
+    return Exported(program=program, notes=tuple(notes), places=places)
 
 
 def _any_size(export: Export, shapes: Shapes) -> torch.export.ExportedProgram:
-    with _oblivious():
+    with oblivious():
         return export(shapes)
-
-
-def _oblivious() -> AbstractContextManager[object]:
-    """Torch's own setting by which the sizes of inputs are not told apart from 0 and 1."""
-    from torch.fx.experimental import _config
-
-    if not hasattr(_config, "backed_size_oblivious"):
-        return nullcontext()
-    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]
 
 
 def _or_none(

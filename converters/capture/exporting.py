@@ -34,8 +34,7 @@ def exported(job: Job, *, strict: bool = False) -> Exported:
         )
 
     with torch.no_grad():
-        program, notes = export_in_ranges(job, export)
-    return Exported(program=program, notes=notes)
+        return export_in_ranges(job, export)
 
 
 def exported_strictly(job: Job) -> Exported:

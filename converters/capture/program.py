@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,10 +21,15 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A program of torch.export: flat tensors in, a flat tuple out. None writes into it."""
+    """A program of torch.export: flat tensors in, a flat tuple out. None writes into it.
+
+    `places` are sizes of the free dims for which torch did not mean it: what is made of it is to be
+    judged there as well.
+    """
 
     program: Export
     notes: tuple[str, ...] = ()
+    places: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""Where a size became a number while torch.export ran: torch tells that to its log alone."""
+"""Sizes that become numbers while torch.export runs: where, and how 0 and 1 are no special ones."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 _LOGGER = "torch.fx.experimental.symbolic_shapes"
 _FIXED = re.compile(r"eval Eq\(\w+, \d+\) \[guard added\] \((?P<place>[^\s()]+\.py:\d+) in ")
@@ -29,7 +29,8 @@ class _Places(logging.Handler):
 def specialised() -> Iterator[list[str]]:
     """The lines, `file:line`, at which sizes become numbers inside the `with`, in order.
 
-    Torch finds the line out for each guard, so this is for a second look only.
+    Torch tells that to its log alone, and finds the line out for each guard, so this is for a
+    second look only.
     """
     logger, places = logging.getLogger(_LOGGER), _Places()
     before = logger.level, logger.propagate
@@ -42,3 +43,12 @@ def specialised() -> Iterator[list[str]]:
         logger.removeHandler(places)
         logger.setLevel(before[0])
         logger.propagate = before[1]
+
+
+def oblivious() -> AbstractContextManager[object]:
+    """Torch's own setting by which the sizes of inputs are not told apart from 0 and 1."""
+    from torch.fx.experimental import _config
+
+    if not hasattr(_config, "backed_size_oblivious"):
+        return nullcontext()
+    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined,no-any-return]

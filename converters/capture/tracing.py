@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...core.contract import Branch, Job
 from ...core.findings import Warned
 from ..guarded import guarded
-from .answering import OUTSIDE, wrong_at
 from .causes import RefusedError
+from .compared import wrong_elsewhere
 from .eager import example_tensors, model_of
 from .program import Scripted
 from .sizes import size_places
@@ -50,31 +50,32 @@ def traced(job: Job) -> Scripted:
         _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
-    _check_sizes(made, job)
     of_data = _of_data(caught, trace)
+    notes = _check_sizes(made, job)
     return Scripted(
         module=made,
         call="flat",
         frozen=frozen_branches(of_data),
         within=_paths(model.module, of_data),
         warned=warnings_on(caught),
+        notes=notes,
     )
 
 
-def _check_sizes(made: Any, job: Job) -> None:
-    """Look at the sizes at which torch.export, where it was tried, saw another way through forward.
+def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
+    """Look at the sizes at which forward goes another way; notes on what could not be seen.
 
     Raises:
         RefusedError: the trace is wrong there; feeds of other sizes would not show it.
     """
-    places: Any = job.programs.get(OUTSIDE, ())
-    found = wrong_at(made, job, places)
+    found, notes = wrong_elsewhere(made, job)
     if found is not None:
         told = ", ".join(f"{name}={size}" for name, size in found.items())
         raise RefusedError(
             f"the trace froze a branch on sizes: at {told} the model goes another way",
             hint="leave that size out of the range in --input, or --capture script",
         )
+    return notes
 
 
 def _of_data(

@@ -29,8 +29,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for value, before in entries:
-            value.clear()
-            _refill(value, before)
+            refill(value, before)
         for part, held in kept:
             vars(part).clear()
             vars(part).update(held)
@@ -46,7 +45,9 @@ def _forget_compiled() -> None:
         dynamo.reset()
 
 
-def _refill(value: dict[object, object] | list[object], before: object) -> None:
+def refill(value: dict[object, object] | list[object], before: object) -> None:
+    """Have a list or dict hold what another one holds."""
+    value.clear()
     if isinstance(value, list) and isinstance(before, list):
         value.extend(before)
     elif isinstance(value, dict) and isinstance(before, dict):

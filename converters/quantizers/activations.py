@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Array
 from ..guarded import guarded
+from ..onnx_sessions import heed_threads
 from .feeding import Samples
 from .wiring import PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, values
 from .workplace import Workplace
@@ -145,6 +146,7 @@ def _run(
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    heed_threads(options)
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     fed = {value.name for value in session.get_inputs()}

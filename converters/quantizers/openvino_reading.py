@@ -8,6 +8,7 @@ from ...core.contract import QuantizeJob
 from ...core.signature import Signature
 from ..guarded import guarded
 from ..openvino_bounds import bounded
+from ..openvino_reading import read
 
 if TYPE_CHECKING:
     import openvino
@@ -22,10 +23,9 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
 
     A convolution's bias is otherwise reshaped at run time, and NNCF corrects only constant ones.
     """
-    import openvino
     from openvino.passes import ConstantFolding, Manager
 
-    model = guarded("OpenVINO", lambda: openvino.Core().read_model(str(job.parent)))
+    model = read(job.parent)
     taken = inputs_of(model, job.signature)
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs if spec.name in taken}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))

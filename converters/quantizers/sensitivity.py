@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...core.contract import Feed, Outputs, QuantizeJob
 from ..guarded import guarded
 from ..onnx_origins import all_nodes, origins_of
+from ..onnx_sessions import heed_threads
 from .sites import Layer, Site, Sites, find_sites
 from .wiring import DEQUANTIZE, QUANTIZE, Wiring
 from .workplace import workplace_of
@@ -98,6 +99,7 @@ def _session(path: Path) -> onnxruntime.InferenceSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    heed_threads(options)
     options.log_severity_level = 3  # errors
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return guarded(

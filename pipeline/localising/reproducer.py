@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from ...core.probe import Probe
+from ...core.whole import flush_file
 from .refine import Culprit
 
 _SCRIPT = '''"""Runs the part of {artifact} that implements {module}, and prints its error.
@@ -54,12 +56,24 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
         artifact: its file, for the script's first line.
         about: what was found, in a line.
     """
+    place = folder / "debug" / re.sub(r"[^\w.-]+", "_", culprit.node.name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".draft-", dir=place.parent) as name:
+        draft = Path(name) / place.name
+        draft.mkdir()
+        _fill(draft, culprit, probe, artifact=artifact, about=about)
+        for path in draft.rglob("*"):
+            if path.is_file():
+                flush_file(path)
+        if place.exists():
+            shutil.rmtree(place)
+        draft.rename(place)
+    return place
+
+
+def _fill(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: str) -> None:
     import numpy as np
 
-    place = folder / "debug" / re.sub(r"[^\w.-]+", "_", culprit.node.name)
-    if place.exists():
-        shutil.rmtree(place)
-    place.mkdir(parents=True)
     model = probe.extract(culprit.given, [culprit.tensor], place)
     keys = {f"input_{i}": name for i, name in enumerate(culprit.given)}
     inputs: dict[str, Any] = {key: culprit.given[name] for key, name in keys.items()}
@@ -75,4 +89,3 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
         model=json.dumps(model),
     )
     (place / "reproduce.py").write_text(text, encoding="utf-8")
-    return place

@@ -14,9 +14,11 @@ from . import (
     attention,
     baking,
     experts,
+    exponentials,
     functions,
     lengths,
     packed,
+    recurrent,
     scanning,
     scripts,
     transformers_models,
@@ -36,9 +38,11 @@ TABLE: tuple[Rewrite, ...] = (
     *experts.REWRITES,
     *functions.REWRITES,
     *lengths.REWRITES,
+    *recurrent.REWRITES,
     *scanning.REWRITES,
     *transformers_models.REWRITES,
     *attention.REWRITES,
+    *exponentials.REWRITES,
 )
 
 # Copies are kept as long as their eager model: each step of a run enters them, twice at times.

@@ -66,6 +66,7 @@ class Fake:
     on_convert: Callable[[Job], object] = lambda _: None
     on_open: Callable[[], object] = lambda: None
     covered: Coverage | None = None
+    places: tuple[Mapping[str, int], ...] = ()
 
     def readiness(self) -> Readiness:
         return self.ready
@@ -77,7 +78,12 @@ class Fake:
         name = job.stem + self.SUFFIX
         (job.folder / name).write_text(self.text)
         self.on_convert(job)
-        return Converted(files=((name, "model"),), versions={"text": "1"}, frozen=self.frozen)
+        return Converted(
+            files=((name, "model"),),
+            versions={"text": "1"},
+            frozen=self.frozen,
+            places=self.places,
+        )
 
     def open_runner(self, path: Path, device: str, signature: Signature) -> Runner:
         assert path.read_text() == self.text

@@ -304,6 +304,107 @@ def test_what_is_no_choice_by_data_is_not_told(forward: Callable[..., Any]) -> N
     assert records(forward, UP, feed_of(1, 2, 3, 4)) == ()
 
 
+def checked_and_kept(_: Any, x: Tensor) -> Tensor:
+    most = float(x.max())
+    if most > 1e9:
+        raise ValueError("too high")
+    return x * most
+
+
+def checked_by_an_assert_and_kept(_: Any, x: Tensor) -> Tensor:
+    most = x.max().item()
+    assert most < 1e9
+    scale = 1 / max(most, 1.0)
+    return x * scale
+
+
+def checked_where_it_is_named_and_kept(_: Any, x: Tensor) -> Tensor:
+    if (most := x.max().item()) > 1e9:
+        raise ValueError("too high")
+    return x * most
+
+
+def kept_where_it_is_not_too_high(_: Any, x: Tensor) -> Tensor:
+    most = float(x.max())
+    if most > 1e9:
+        raise ValueError("too high")
+    else:  # noqa: RET506 - the arm is what is tested
+        x = x + most
+    return x
+
+
+def checked_by_who_makes_it(_: Any, x: Tensor) -> Tensor:
+    return x * low_peak(x)
+
+
+def low_peak(x: Tensor) -> float:
+    most = float(x.max())
+    if most > 1e9:
+        raise ValueError("too high")
+    return most
+
+
+def checked_by_who_asks_for_it(_: Any, x: Tensor) -> Tensor:
+    most = peak(x)
+    if most > 1e9:
+        raise ValueError("too high")
+    return x * most
+
+
+def peak(x: Tensor) -> float:
+    return float(x.max())
+
+
+def checked_and_left_on_self(net: Any, x: Tensor) -> Tensor:
+    net.most = float(x.max())
+    if net.most > 1e9:
+        raise ValueError("too high")
+    x = x * net.most
+    return x  # noqa: RET504 - an attribute is of any type
+
+
+@pytest.mark.parametrize(
+    ("forward", "line"),
+    [
+        (checked_and_kept, line_in(checked_and_kept, "most = ")),
+        (checked_by_an_assert_and_kept, line_in(checked_by_an_assert_and_kept, "most = ")),
+        (checked_where_it_is_named_and_kept, line_in(checked_where_it_is_named_and_kept, ":=")),
+        (kept_where_it_is_not_too_high, line_in(kept_where_it_is_not_too_high, "most = ")),
+        (checked_by_who_makes_it, line_in(low_peak, "most = ")),
+        (checked_by_who_asks_for_it, line_in(peak, "return")),
+        (checked_and_left_on_self, line_in(checked_and_left_on_self, "most = ")),
+    ],
+)
+def test_a_value_that_is_checked_and_kept_is_a_value(
+    forward: Callable[..., Any], line: int
+) -> None:
+    (record,) = records(forward, UP, UP)
+    assert (record.kind, record.line) == ("value", line)
+    assert record.untested
+
+
+def checked_alone(_: Any, x: Tensor) -> Tensor:
+    most = float(x.max())
+    twice = most * 2
+    if twice > 1e9:
+        text = f"{most} is too high"
+        raise ValueError(text)
+    if (least := x.min().item()) < -1e9:
+        raise ValueError(f"{least} is too low")
+    return x
+
+
+def checked_further_out(_: Any, x: Tensor) -> Tensor:
+    if peak(x) > 1e9:
+        raise ValueError("too high")
+    return x
+
+
+@pytest.mark.parametrize("forward", [checked_alone, checked_further_out])
+def test_a_value_that_is_checked_alone_is_none(forward: Callable[..., Any]) -> None:
+    assert records(forward, UP, UP) == ()
+
+
 def test_checks_are_known_as_idle_places() -> None:
     found = watched(by_check)
     lines = {line for _, line in found.idle}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from modelc.converters.capture.causes import RefusedError, is_needless
 from modelc.converters.capture.mixing import mixed
+from modelc.converters.capture.program import Scripted
 from modelc.converters.capture.tracing import traced
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
@@ -116,4 +117,4 @@ def test_the_users_module_is_as_it_was(job_of: JobOf) -> None:
 def test_the_trace_that_it_needs_is_kept_for_the_other_captures(job_of: JobOf) -> None:
     job = replace(mixed_of(job_of, Holder(Gate())), programs={})
     mixed(job)
-    assert list(job.programs) == ["trace"]
+    assert isinstance(job.programs["trace"], Scripted)

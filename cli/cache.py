@@ -1,0 +1,113 @@
+"""`modelc cache`: what earlier runs left for later ones, and how much of it stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options as o
+
+if TYPE_CHECKING:
+    from ..pipeline.caching.layout import Layout
+
+app = typer.Typer(
+    help="Look at the results that earlier runs left for later ones, and clear them away.",
+    no_args_is_help=True,
+)
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        envvar="MODELC_CACHE_DIR",
+        help="Folder of the cache; default: the user's own, as the system has it.",
+    ),
+]
+
+
+@app.command("ls")
+def ls(
+    cache_dir: CacheDir = None,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """List the results that are kept, the last used first."""
+    from ..pipeline.caching.listing import listed
+    from ..pipeline.manifest_file import as_json
+    from .render_cache import show_results
+    from .tables import show_json
+
+    layout = _layout(cache_dir)
+    rows = listed(layout)
+    if json:
+        show_json(as_json(rows))
+    else:
+        show_results(rows, layout.size(), layout.folder)
+
+
+@app.command("gc")
+def gc(
+    limit: Annotated[
+        str | None,
+        typer.Option("--limit", metavar="SIZE", help="Bytes to keep: 2GB, 500MB; default 10GB."),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="Also what was not used for: 30d, 12h."),
+    ] = None,
+    cache_dir: CacheDir = None,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Remove what was used least recently, beyond a size or an age."""
+    from ..pipeline.caching.housekeeping import collect
+    from ..pipeline.caching.store import LIMIT
+    from ..pipeline.manifest_file import as_json
+    from ..projects.quantities import bytes_of, seconds_of
+    from .render_cache import show_freed
+    from .tables import show_json
+
+    most = LIMIT if limit is None else bytes_of(limit)
+    age = None if older_than is None else seconds_of(older_than)
+    layout = _layout(cache_dir)
+    freed = collect(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0
+    if json:
+        show_json(as_json({"freed": freed, "left": layout.size()}))
+    else:
+        show_freed(freed, layout.size())
+
+
+@app.command("verify")
+def verify(
+    cache_dir: CacheDir = None,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Digest every file again and remove what is wrong; exit 1 where anything was."""
+    from ..pipeline.caching.housekeeping import verify as wrong_in
+    from ..pipeline.manifest_file import as_json
+    from .render_cache import show_wrong
+    from .tables import show_json
+
+    layout = _layout(cache_dir)
+    wrong = wrong_in(layout) if layout.folder.is_dir() else ()
+    if json:
+        show_json(as_json({"wrong": wrong, "left": layout.size()}))
+    else:
+        show_wrong(wrong, layout.size())
+    raise typer.Exit(1 if wrong else 0)
+
+
+def _layout(cache_dir: Path | None) -> Layout:
+    """The store in the folder that was named, or in the user's own."""
+    from ..core.errors import UsageError
+    from ..pipeline.caching.layout import Layout
+    from ..pipeline.caching.steps import FOLDER
+
+    folder = cache_dir or o.cache_folder()
+    if folder is None:
+        raise RuntimeError("there is always a folder of the user's")
+    if cache_dir is not None and not cache_dir.is_dir():
+        raise UsageError(f"no such folder: {cache_dir}", hint="give the folder of a cache")
+    return Layout(folder=folder / FOLDER)

@@ -1,0 +1,49 @@
+"""`modelc config`: what holds for a project, and who said so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as o
+from .options_project import ProjectFile, Set, given_of
+
+
+def config(
+    model: Annotated[
+        str | None, typer.Argument(help="One model of the project; default: all.")
+    ] = None,
+    file: ProjectFile = Path("modelc.toml"),
+    sets: Set = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of modelc.toml and stop.")
+    ] = False,
+    json: o.Json = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Show every setting of a project with where it comes from.
+
+    A flag goes before a MODELC_ variable, that before the model's table, that before the table
+    of defaults, that before what is built in.
+    """
+    from ..core.names import unknown
+    from ..projects.layers import settings_of
+    from ..projects.reading import read_project
+    from ..projects.schema import FILE
+    from .render_config import as_document, show_settings, warn
+    from .tables import show_json
+
+    if schema:
+        show_json(FILE.read_bytes())
+        return
+    settings = settings_of(read_project(file), given_of(sets))
+    names = [one.name for one in settings.models]
+    if model is not None and model not in names:
+        raise unknown(f"model in {file}:", model, names or ["(none)"])
+    warn(settings.warnings)
+    if json:
+        show_json(as_document(settings, model))
+    else:
+        show_settings(settings, model)

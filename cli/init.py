@@ -1,0 +1,34 @@
+"""`modelc init`: a modelc.toml from what checkpoints say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as o
+
+
+def init(
+    checkpoints: Annotated[
+        list[Path], typer.Argument(help="Checkpoints; each becomes a model of the project.")
+    ],
+    model: o.Model = None,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="Where it is written.")
+    ] = Path("modelc.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Write a commented modelc.toml from what checkpoints say, and name the lines to edit.
+
+    Weights are looked at and nothing of them is run; code is imported only where --model names it.
+    """
+    from ..projects.init import begin_project
+    from .render_init import show_begun
+
+    begun = begin_project(checkpoints, out, model=model, force=force)
+    if not quiet:
+        show_begun(begun)

@@ -1,0 +1,77 @@
+"""`--isolate`, `--timeout` and `--memory`: a process of its own for a run, and its bounds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ..pipeline.isolation.bounds import Bounds
+
+_PANEL = "Process"
+_VARIABLE = "MODELC_ISOLATE"
+
+Isolate = Annotated[
+    bool | None,
+    typer.Option(
+        "--isolate/--no-isolate",
+        help="Work in a process of its own, so that a crash or a bound ends one step; the default.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        help="The most that one step may take, as 600 or 10min; beyond it, that step fails.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="The most memory that a step may take, as 8GB; beyond it, that step fails.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def bounds_of(
+    isolate: bool | None, *, timeout: str | None = None, memory: str | None = None
+) -> Bounds | None:
+    """The bounds of a process of its own; None where the work is done in this one.
+
+    Raises:
+        UsageError: a bound was given where there is no process to hold to it.
+    """
+    from ..pipeline.isolation.bounds import Bounds
+    from ..projects.quantities import bytes_of, seconds_of
+
+    for name, value in (("--timeout", timeout), ("--memory", memory)):
+        if isolate is False and value is not None:
+            raise UsageError(
+                f"{name} has no effect with --no-isolate", hint="leave one of them out"
+            )
+    bounds = Bounds(
+        timeout=None if timeout is None else seconds_of(timeout),
+        memory=None if memory is None else bytes_of(memory),
+    )
+    asked = isolate or timeout is not None or memory is not None
+    return bounds if asked or (isolate is None and _usual()) else None
+
+
+def _usual() -> bool:
+    """What holds where nothing is said: processes of their own, where the system has sessions."""
+    said = os.environ.get(_VARIABLE, "")
+    if said not in ("", "0", "1"):
+        raise UsageError(
+            f"{_VARIABLE}={said} is neither 0 nor 1", hint=f"set {_VARIABLE}=1, or not"
+        )
+    return os.name == "posix" if said == "" else said == "1"

@@ -1,0 +1,52 @@
+"""Draws what is in the cache, what was freed, and what was wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from .tables import new_table, result_console, say, size_text
+
+if TYPE_CHECKING:
+    from ..pipeline.caching.listing import Listed
+
+_STEPS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def show_results(rows: Sequence[Listed], size: int, folder: Path) -> None:
+    """A row for each result, then the size of all and where they are."""
+    console = result_console()
+    if rows:
+        table = new_table("model", "artifact", "size", "last used", "key", right=("size",))
+        for row in rows:
+            used = _ago(time.time() - row.used)
+            table.add_row(
+                escape(row.model), escape(row.artifact), size_text(row.size), used, row.key[:12]
+            )
+        console.print(table)
+    say(console, f"{len(rows)} results, {size_text(size)} in {escape(str(folder))}")
+
+
+def show_freed(freed: int, left: int) -> None:
+    """What went and what stays."""
+    say(result_console(), f"{size_text(freed)} freed, {size_text(left)} left")
+
+
+def show_wrong(wrong: Sequence[str], left: int) -> None:
+    """A line for each thing that was wrong, then one that sums it up."""
+    console = result_console()
+    for line in wrong:
+        say(console, f"[red]removed[/]: {escape(line)}")
+    told = f"{len(wrong)} wrong and removed" if wrong else "all digests are right"
+    say(console, f"{told}, {size_text(left)} left")
+
+
+def _ago(seconds: float) -> str:
+    for step, unit in _STEPS:
+        if seconds >= step:
+            return f"{seconds / step:.0f} {unit} ago"
+    return "just now"

@@ -1,0 +1,67 @@
+"""Settings with where they come from, as tables on stdout or as one document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.markup import escape
+
+from ..projects.records import KeyPath, Layer, Said, Settings, Value
+from .screen import error_console
+from .tables import new_table, result_console, say
+
+
+def warn(lines: Sequence[str]) -> None:
+    """Lines that the user should see, on stderr."""
+    if not lines:
+        return
+    with error_console() as console:
+        for line in lines:
+            say(console, f"[yellow]warning:[/] {escape(line)}")
+
+
+def show_settings(settings: Settings, model: str | None) -> None:
+    """A table for the run, and one for each model, or for the one that is named."""
+    console = result_console()
+    tables = [] if model else [("the run", settings.run_said)]
+    tables += [(one.name, one.said) for one in settings.models if model in (None, one.name)]
+    for title, said in tables:
+        table = new_table(title, "value", "from")
+        for one in _in_order(said):
+            built_in = one.layer is Layer.BUILT_IN
+            style = "dim" if built_in else ""
+            table.add_row(escape(one.name), escape(_text(one.value)), escape(one.told), style=style)
+        console.print(table)
+
+
+def as_document(settings: Settings, model: str | None) -> bytes:
+    """The same as JSON: `run`, and `models` by name, each a list of settings."""
+    document = {
+        "file": str(settings.project.file),
+        "run": _listed(settings.run_said),
+        "models": {
+            one.name: _listed(one.said) for one in settings.models if model in (None, one.name)
+        },
+        "warnings": list(settings.warnings),
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _listed(said: Mapping[KeyPath, Said]) -> list[dict[str, object]]:
+    return [
+        {"key": one.name, "value": one.value, "layer": one.layer.value, "from": one.told}
+        for one in _in_order(said)
+    ]
+
+
+def _in_order(said: Mapping[KeyPath, Said]) -> Iterable[Said]:
+    """What somebody said before what is built in."""
+    return sorted(said.values(), key=lambda one: one.layer is Layer.BUILT_IN)
+
+
+def _text(value: Value) -> str:
+    """A value as TOML has it; one of a list alone without its brackets."""
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

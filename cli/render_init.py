@@ -1,0 +1,21 @@
+"""What `modelc init` wrote, and what is left to do."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+
+from ..projects.init import Begun
+from .tables import result_console, say
+
+
+def show_begun(begun: Begun) -> None:
+    """The models, the lines to edit, and the command that comes next."""
+    console = result_console()
+    for name, one in zip(begun.models, begun.described, strict=True):
+        held = f", {one.parameters:,} numbers in {len(one.tensors)} tensors" if one.tensors else ""
+        say(console, f"{escape(name)}: {escape(one.kind)}{held}")
+    say(console, f"wrote {escape(str(begun.file))}")
+    for fault in begun.left:
+        say(console, f"[yellow]edit[/] {escape(fault.message)}")
+        say(console, f"     [dim]{escape(fault.hint)}[/]")
+    say(console, "then: modelc config, modelc run" if begun.left else "next: modelc run")

@@ -1,0 +1,146 @@
+"""How a run over a project ended: one table of all artifacts, and why what is not proven is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..core.manifest import Manifest
+from ..pipeline.manifest_file import as_json
+from ..projects.outcome import Ended
+from ..projects.records import ModelOrder, RunSettings
+from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+from .render import PlanRow, plan_rows
+from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
+from .tables import new_table, number_text, result_console, say, show_json, size_text
+
+_STATES = {
+    "passed": "[green]pass[/]",
+    "failed": "[red]FAIL[/]",
+    "error": "[red]error[/]",
+    "pending": "[yellow]pending[/]",
+    "not-run": "[dim]not run[/]",
+}
+_SOURCES = {"made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
+
+
+def show_run(ended: Sequence[Ended], record: RunRecord, out: Path) -> None:
+    """A row an artifact; then, model by model, what is wrong; then the sum."""
+    console = result_console()
+    _show_table(console, record.models)
+    for one, end in zip(ended, record.models, strict=True):
+        _tell_model(console, one, end)
+    say(console, f"{_sum(record)} · {record.seconds:.1f} s · {escape(str(out / FILE))}")
+
+
+def _show_table(console: Console, models: Sequence[ModelEnd]) -> None:
+    right = ("size", "SQNR dB", "seconds")
+    table = new_table("model", "artifact", "size", "SQNR dB", "verdict", "", "seconds", right=right)
+    for model in models:
+        rows = [_row(one) for one in model.artifacts] or [("", "", "", _STATES[model.state], "")]
+        for number, row in enumerate(rows):
+            first = number == 0
+            seconds = f"{model.seconds:.1f}" if first and model.state != "not-run" else ""
+            table.add_row(escape(model.name) if first else "", *row, seconds)
+    console.print(table)
+
+
+def _row(one: ArtifactEnd) -> tuple[str, ...]:
+    sqnr = "exact" if one.exact else number_text(one.sqnr, ".1f")
+    return (
+        escape(one.name),
+        size_text(one.size) if one.size else "",
+        sqnr if one.size else "",
+        _STATES[one.state],
+        _SOURCES[one.source],
+    )
+
+
+def _tell_model(console: Console, one: Ended, end: ModelEnd) -> None:
+    """What stopped a model, what of it is not proven, which gates it breaks."""
+    name = escape(one.name)
+    if end.error:
+        say(console, f"[red]{name}[/]: {escape(end.error)}")
+        say(console, f"  [dim]hint: {escape(end.hint)}[/]")
+    if one.manifest is not None:
+        _tell_artifacts(console, one, one.manifest)
+    for breach in one.breaches:
+        told = f"  [dim]{escape(breach.told)}[/]" if breach.told else ""
+        say(
+            console,
+            f"[red]{name}/{escape(breach.artifact)}[/]: {escape(breach.message)}{told}",
+        )
+
+
+def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
+    wrong = [
+        artifact
+        for artifact in shown_artifacts(manifest)
+        if (verdict := manifest.verdict_of(artifact.name)) is None or not verdict.passed
+    ]
+    waiting = [p for p in manifest.pending if p.step in manifest.steps]
+    if wrong or waiting or manifest.failures:
+        say(console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]")
+    for artifact in wrong:
+        explain(console, artifact, manifest.verdict_of(artifact.name))
+        tell_guilty_layer(console, artifact, manifest, one.folder)
+    for failure in manifest.failures:
+        say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
+        say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
+    for pending in waiting:
+        tell_pending(console, pending)
+        say(console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}")
+
+
+def _sum(record: RunRecord) -> str:
+    artifacts = [one for model in record.models for one in model.artifacts]
+    states = Counter(one.state for one in artifacts)
+    made = sum(one.source == "made" for one in artifacts)
+    parts = [f"{states['passed']} proven", f"{states['failed']} refused"]
+    parts += [f"{states[s]} {text}" for s, text in _REST if states[s]]
+    stopped = sum(model.state == "error" for model in record.models)
+    parts += [f"{stopped} of {len(record.models)} models stopped"] if stopped else []
+    unrun = sum(model.state == "not-run" for model in record.models)
+    parts += [f"{unrun} models not begun (--keep-going)"] if unrun else []
+    breaches = sum(len(model.breaches) for model in record.models)
+    parts += [f"{breaches} gates broken"] if breaches else []
+    return f"{', '.join(parts)} · {made} made, {len(artifacts) - made} taken up"
+
+
+_REST = (("error", "not judged"), ("pending", "pending"))
+
+
+def show_plans(
+    models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool
+) -> None:
+    """What would be made, model by model; nothing is read but the project."""
+    plans = {model.name: plan_rows(model.plan, model.order) for model in models}
+    if json:
+        show_json(as_json(plans))
+        return
+    console = result_console()
+    table = new_table("model", "artifact", "from", "by", "file")
+    for model in models:
+        for number, row in enumerate(plans[model.name]):
+            table.add_row(escape(model.name) if number == 0 else "", *_plan_row(row, model))
+    console.print(table)
+    for model in models:
+        for text in (*model.left_out, *model.unused):
+            say(console, f"  [dim]{escape(model.name)}: {escape(text)}[/]")
+    steps = sum(map(len, plans.values()))
+    say(console, f"{steps} artifacts of {len(models)} models by {escape(str(file))} in {run.out}")
+
+
+def _plan_row(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
+    needed = "" if row.asked else " [dim](needed by others)[/]"
+    made_from = str(model.order.source.checkpoint) if row.made_from == "eager" else row.made_from
+    return (
+        escape(row.artifact) + needed,
+        escape(made_from),
+        ", ".join(row.captures) or "-",
+        escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
+    )

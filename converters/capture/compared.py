@@ -1,0 +1,194 @@
+"""Whether a trace is right at the sizes that forward tells from others in Python."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...core.contract import Job
+from ...core.fitting import Sizes, points, sizes_of
+from .answering import OUTSIDE, resized, wrong_at
+from .constraints import Constraint, all_hold, at_an_end, constraints_in, holds, told
+from .dims import sizes_in
+from .eager import model_of
+from .symbolic import Followed, follow
+
+if TYPE_CHECKING:
+    from ...core.signature import Signature
+
+_SEEN = "compared"  # in a job's programs: what was found for a trace before
+_OFF = 1e-4  # of the largest value: a trace calls the very same operators as eager
+_KEPT = 2  # sizes at which a condition breaks that are tried
+_PATHS = 6  # ways through forward that are followed
+_PATIENCE = 8.0  # seconds after which no other way is
+_PAIRED = 256  # sizes of a dim to which those of another are looked for
+_TOLD = 4  # lines that a note names
+
+
+@dataclass(kw_only=True)
+class Compared:
+    """The sizes that were tried, in order, and what there is to say of those that could not be."""
+
+    sizes: list[Sizes] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+
+def wrong_elsewhere(made: Callable[..., object], job: Job) -> tuple[Sizes | None, tuple[str, ...]]:
+    """The first size at which a trace gives something else than eager, and notes.
+
+    Looked at are sizes at which conditions of forward on sizes turn out otherwise than in the
+    example. Torch.export, where it gave a program, has told of them; otherwise forward is run with
+    symbols for sizes, again at sizes at which it goes another way.
+    """
+    from torch.jit import ScriptModule
+
+    known = job.programs.get(OUTSIDE)
+    if isinstance(known, Sequence):
+        return wrong_at(made, job, known, off=_OFF), ()
+    seen = job.programs.get(_SEEN)
+    if isinstance(seen, Compared):
+        return wrong_at(made, job, seen.sizes, off=_OFF), seen.notes
+    if not job.signature.free_dims or isinstance(model_of(job).module, ScriptModule):
+        return None, ()
+    search = _Search(made=made, job=job)
+    wrong = search.run()
+    job.programs[_SEEN] = Compared(sizes=search.tried, notes=search.notes())
+    return wrong, search.notes()
+
+
+@dataclass(kw_only=True)
+class _Search:
+    """Ways through forward by sizes, each followed from the first size that takes it."""
+
+    made: Callable[..., object]
+    job: Job
+    tried: list[Sizes] = field(default_factory=list)
+    met: dict[str, Constraint] = field(default_factory=dict)  # by its text
+    lost: dict[str, None] = field(default_factory=dict)
+    ended: dict[str, None] = field(default_factory=dict)
+    unread: dict[str, None] = field(default_factory=dict)
+    left: int = 0
+
+    def run(self) -> Sizes | None:
+        """Follow the example, then what goes another way; the first size that is wrong."""
+        began = time.monotonic()
+        waiting: list[Sizes] = [sizes_in(self.job.signature, self.job.example)]
+        followed = 0
+        while waiting:
+            if followed == _PATHS or time.monotonic() - began > _PATIENCE:
+                self.left = len(waiting)
+                return None
+            at = waiting.pop(0)
+            followed += 1
+            for constraint, sizes in self._other_ways(at):
+                unseen = [one for one in sizes if not self._is_fed(constraint, one)]
+                wrong = wrong_at(self.made, self.job, unseen, off=_OFF)
+                self.tried += sizes
+                if wrong is not None:
+                    return wrong
+                waiting.append(sizes[0])
+        return None
+
+    def _is_fed(self, constraint: Constraint, sizes: Sizes) -> bool:
+        """Whether a feed has these sizes: there the verdict judges."""
+        signature = self.job.signature
+        fed = [sizes_in(signature, feed) for feed in self.job.feeds]
+        return sizes in fed or at_an_end(constraint, [sizes], signature)
+
+    def _other_ways(self, at: Sizes) -> Iterator[tuple[Constraint, list[Sizes]]]:
+        """For each condition of the way at these sizes, some at which it turns out otherwise.
+
+        They are such that the conditions before it turn out as they did: then it is asked.
+        """
+        signature = self.job.signature
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they were shown when the trace ran
+            found = self._follow(at)
+        constraints, unread = constraints_in(found.guards, signature)
+        self.met.update({one.guard: one for one in constraints})
+        self.lost.update(found.lost)
+        self.ended.update(dict.fromkeys(filter(None, [found.ended])))
+        self.unread.update(dict.fromkeys(unread))
+        for place, constraint in enumerate(constraints):
+            broken = list(_broken(constraint, signature, at))
+            if constraint.excludes_one and at_an_end(constraint, broken, signature):
+                continue
+            reached = (one for one in broken if all_hold(constraints[:place], signature, one))
+            sizes = list(itertools.islice(reached, _KEPT)) or broken[:_KEPT]
+            ways = map(self._way, [*self.tried, sizes_in(signature, self.job.example)])
+            if sizes and self._way(sizes[0]) not in list(ways):
+                yield constraint, sizes
+
+    def _way(self, sizes: Sizes) -> tuple[bool, ...]:
+        """How the conditions that were met turn out at these sizes."""
+        return tuple(holds(one, self.job.signature, sizes) for one in self.met.values())
+
+    def _follow(self, at: Sizes) -> Followed:
+        job = self.job
+        return follow(model_of(job).flat, tuple(resized(job, at)), job.signature)
+
+    def notes(self) -> tuple[str, ...]:
+        """What could not be followed, and is judged at the sizes of the feeds alone."""
+        judged = "only feeds judge what sizes decide"
+        notes = [f"{judged} after {text}" for text in self.ended]
+        notes += [f"a condition on sizes could not be looked at: {text}" for text in self.unread]
+        if self.lost:
+            notes.append(f"sizes become plain numbers at {_listed(self.lost)}: {judged} from there")
+        if self.left:
+            notes.append(f"{self.left} more ways through forward by sizes: {judged} in them")
+        return tuple(notes)
+
+
+def _listed(places: Iterable[str]) -> str:
+    named = list(places)
+    more = f" and {len(named) - _TOLD} more" if len(named) > _TOLD else ""
+    return f"{', '.join(named[:_TOLD])}{more}"
+
+
+def _broken(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
+    """Sizes in range at which a condition does not hold, the least first, each once.
+
+    Those that need a search of their own are looked for where all others let it hold.
+    """
+    each: tuple[Iterable[Sizes], ...] = (points(signature, at), told(constraint, signature, at))
+    for looked_at in (each, (_paired(constraint, signature, at), _far(constraint, signature, at))):
+        found = {
+            tuple(sorted(sizes.items())): sizes
+            for sizes in itertools.chain.from_iterable(looked_at)
+            if not holds(constraint, signature, sizes)
+        }
+        yield from sorted(found.values(), key=lambda sizes: sum(sizes.values()))
+        if found:
+            return
+
+
+def _paired(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
+    """Sizes of two dims, the second made of the first and the numbers that the condition names."""
+    dims, named = signature.free_dims, constraint.dims(signature)
+    for one, other in itertools.permutations(named, 2):
+        low, high = dims[one].low, dims[one].high
+        for size in {*sizes_of(dims[one]), *range(low, min(high, low + _PAIRED) + 1)}:
+            for second in _made(size, constraint.numbers):
+                if dims[other].low <= second <= dims[other].high:
+                    yield {**at, one: size, other: second}
+
+
+def _far(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
+    """Sizes of a dim made of any two numbers: `n // 2 == 15000` is so far out at 30000."""
+    numbers = constraint.numbers
+    for name in constraint.dims(signature):
+        dim = signature.free_dims[name]
+        for size in {size for number in numbers for size in _made(number, numbers)}:
+            if dim.low <= size and (size <= dim.high or not dim.bounded):
+                yield {**at, name: size}
+
+
+def _made(size: int, numbers: Iterable[int]) -> Iterator[int]:
+    yield from (size - 1, size, size + 1)
+    for number in numbers:
+        yield from (size * number, size // (number or 1), number // (size or 1), number - size,
+                    size + number, size - number)  # fmt: skip

@@ -1,0 +1,204 @@
+"""Programs that are right where conditions of torch.export on sizes break, and are proven there.
+
+Torch asks of sizes what makes no difference to what it wrote down: whether a tensor lies in memory
+as rows, whether a padding is none, whether a slice is the whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ...core.contract import Job
+from ...core.fitting import Sizes, points, sizes_of
+from ...core.signature import Signature
+from .answering import wrong_at
+from .constraints import Checked, Constraint, check, holds, told
+from .program import Export
+from .specialised import oblivious
+
+if TYPE_CHECKING:
+    import torch
+
+_LOG = logging.getLogger(__name__)
+_OFF = 1e-4  # of the largest value, as for a trace
+_BROKEN, _HOLDING = 4, 2  # sizes on either side of each condition that are tried
+_TOLD = 2  # conditions that the note shows
+_TWO = 2  # where torch lets every range begin, for 0 and 1 as well
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proven:
+    """A program that is right at these places, and what to say of it."""
+
+    program: Export
+    places: tuple[Sizes, ...]
+    note: str
+
+
+def _widen(
+    program: torch.export.ExportedProgram, broken: Sequence[Constraint], signature: Signature
+) -> None:
+    """Take these conditions from the program, and give it the ranges that they cut.
+
+    It refuses what lies outside of the ranges; a least size of 1 is `mend_guards`'s to keep.
+    """
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    keys = program.graph_signature.user_inputs
+    for key, spec in zip(keys, signature.inputs, strict=True):
+        for size, dim in zip(getattr(values.get(str(key)), "shape", ()), spec.dims, strict=False):
+            symbol = None if isinstance(size, int) else size.node.expr
+            found = program.range_constraints.get(symbol)
+            if found is None or not dim.dynamic or not dim.bounded:
+                continue
+            low, high = min(int(found.lower), max(dim.low, _TWO)), max(int(found.upper), dim.high)
+            program.range_constraints[symbol] = ValueRanges(low, high)
+    dropped = {one.guard for one in broken}
+    program._guards_code = [one for one in program._guards_code if one not in dropped]
+
+
+def right_where_broken(
+    program: torch.export.ExportedProgram, checked: Checked, job: Job, example: Sizes
+) -> Proven | None:
+    """The program for all sizes, if it is right on both sides of each condition that breaks.
+
+    Where it is not, it is tried without what it computes and nobody reads: caches that are filled
+    and left, of which a format that keeps outputs alone has no trace either.
+
+    Args:
+        program: as torch.export gave it; its conditions and ranges are mended.
+        checked: the conditions that do not hold in all ranges that were asked for.
+        job: its example is what eager and the program are run on, repeated or cut.
+        example: the sizes that it was captured at.
+    """
+    found = _proven(program, checked.broken, job, example)
+    if found is not None or not _leaves_writes(program):
+        return found
+    bare = _functional(program)
+    if bare is None:
+        return None
+    more = check(bare, job.signature, example)
+    return _proven(bare, (*checked.broken, *more.broken), job, example)
+
+
+def _proven(
+    program: torch.export.ExportedProgram,
+    broken: Sequence[Constraint],
+    job: Job,
+    example: Sizes,
+) -> Proven | None:
+    """What eager rejects is not right: there the condition is the model's own."""
+    places = _places(broken, job.signature, example)
+    if not places:
+        return None
+    _widen(program, broken, job.signature)
+    made = program.module(check_guards=False)
+    answered = []
+
+    def counted(*tensors: torch.Tensor) -> object:
+        """Asked only where eager answers."""
+        answered.append(True)
+        return made(*tensors)
+
+    wrong = wrong_at(counted, job, places, off=_OFF)
+    if wrong is not None or len(answered) < len(places):
+        return None
+    return Proven(program=program, places=places, note=_note(broken, places))
+
+
+def _leaves_writes(program: torch.export.ExportedProgram) -> bool:
+    """Whether it writes into tensors in passing: nothing reads what the operator gives."""
+    schemas = (
+        getattr(node.target, "_schema", None) for node in program.graph.nodes if not node.users
+    )
+    return any(schema is not None and schema.is_mutable for schema in schemas)
+
+
+def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
+    """The same without writes into tensors, and so without what only such writes read."""
+    try:
+        with oblivious(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of deprecations in torch's own code
+            made: torch.export.ExportedProgram = program.run_decompositions({})
+            return made
+    except Exception as error:  # noqa: BLE001 - torch raises anything; what was refused stays so
+        _LOG.warning("without writes into tensors: %s", error)
+        return None
+
+
+def _note(broken: Sequence[Constraint], places: Sequence[Sizes]) -> str:
+    """What was taken for granted, and where it was seen to make no difference."""
+    texts = sorted({one.text for one in broken}, key=len)
+    more = f" and {len(texts) - _TOLD} more" if len(texts) > _TOLD else ""
+    shown = "; ".join(texts[:_TOLD])
+    return (
+        f"torch.export took for granted: {shown}{more}; judged at {len(places)} sizes on both"
+        " sides of that"
+    )
+
+
+def _places(
+    broken: Sequence[Constraint], signature: Signature, example: Sizes
+) -> tuple[Sizes, ...]:
+    """Sizes at which each condition breaks, and such at which it holds; none if one has not both.
+
+    Those at which a condition flips come first, and the one at which most conditions break.
+    """
+    chosen: list[Sizes] = []
+    drawn = [one for one in points(signature, example) if _drawable(one, signature)]
+    for constraint in broken:
+        near = [*_flips(constraint, signature, example), *_spread(drawn, constraint, signature)]
+        near += [one for one in told(constraint, signature, example) if _drawable(one, signature)]
+        for side, wanted in ((False, _BROKEN), (True, _HOLDING)):
+            mine = [one for one in near if holds(constraint, signature, one) is side]
+            known = sum(holds(constraint, signature, one) is side for one in chosen)
+            fresh = _once(mine, besides=chosen)[: max(wanted - known, 0)]
+            if not known and not fresh:
+                return ()
+            chosen += fresh
+    most = max(drawn, key=lambda one: sum(not holds(c, signature, one) for c in broken))
+    return (*chosen, *_once([most], besides=chosen))
+
+
+def _flips(constraint: Constraint, signature: Signature, example: Sizes) -> Iterator[Sizes]:
+    """The first and the last two neighbours of each dim between which the condition flips."""
+    for name, dim in signature.free_dims.items():
+        sizes = [size for size in sizes_of(dim) if size <= dim.high]
+        pairs = [
+            (one, other)
+            for one, other in pairwise({**example, name: size} for size in sizes)
+            if holds(constraint, signature, one) is not holds(constraint, signature, other)
+        ]
+        for pair in (*pairs[:1], *pairs[-1:]):
+            yield from pair
+
+
+def _spread(
+    drawn: Sequence[Sizes], constraint: Constraint, signature: Signature
+) -> Iterator[Sizes]:
+    """Of the sizes on each side the last, the first and those between, far apart."""
+    for side in (False, True):
+        found = [one for one in drawn if holds(constraint, signature, one) is side]
+        yield from found[-1:]
+        yield from found[:: max(len(found) // _BROKEN, 1)]
+
+
+def _drawable(sizes: Sizes, signature: Signature) -> bool:
+    """Whether feeds of these sizes are drawn: of a dim without bounds they end somewhere."""
+    return all(sizes[name] <= dim.high for name, dim in signature.free_dims.items())
+
+
+def _once(found: Iterable[Sizes], *, besides: Iterable[Sizes]) -> list[Sizes]:
+    """Each of them once, without those that are known."""
+    known = [dict(one) for one in besides]
+    fresh: list[Sizes] = []
+    for one in found:
+        if dict(one) not in [*known, *map(dict, fresh)]:
+            fresh.append(one)
+    return fresh

@@ -1,0 +1,152 @@
+"""Runs forward once with symbols for sizes, and says what it compared them with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import first_line
+from ...core.signature import Signature
+from .replaying import LateError, answers_of, replaying
+from .standing_in import standing_in
+from .users import is_users, users_place
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PATIENCE = 15.0  # seconds that a run may take: solving for symbols may have no end
+
+
+@dataclass(kw_only=True)
+class Followed:
+    """What was seen: conditions that held, in torch's words for sizes of `L['tensors']`.
+
+    `lost` are the lines of the user's at which a size became a plain number, `ended` is where and
+    why the run could not go on; `late` says that it took too long.
+    """
+
+    guards: tuple[str, ...] = ()
+    lost: dict[str, None] = field(default_factory=dict)  # in order, each once
+    ended: str = ""
+    late: bool = False
+
+
+def follow(
+    module: nn.Module,
+    tensors: tuple[torch.Tensor, ...],
+    signature: Signature,
+    *,
+    patience: float = PATIENCE,
+) -> Followed:
+    """Run the flat module without data, with a symbol for each size of a dynamic dim.
+
+    Where it asks for data, it runs with data first, for the answers. After so many seconds of
+    `patience` it ends where it is.
+    """
+
+    def followed(answers: list[object]) -> Followed:
+        found, env = Followed(), ShapeEnv(duck_shape=False, specialize_zero_one=False)
+        try:
+            with _numbers(found), standing_in(module), replaying(answers, patience):
+                _run(module, tensors, signature, env)
+        except Exception as error:  # noqa: BLE001 - anything raises where there is no data
+            place = users_place(error)
+            found.ended = f"{place}: {first_line(error)}" if place else first_line(error)
+            found.late = isinstance(error, LateError)
+        found.guards = _texts(env)
+        return found
+
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    found = followed([])
+    answers = answers_of(module, tensors) if found.ended and not found.late else []
+    return followed(answers) if answers else found
+
+
+def _run(
+    module: nn.Module, tensors: tuple[torch.Tensor, ...], signature: Signature, env: Any
+) -> None:
+    import torch
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental import _config
+
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    held = dict(module.named_parameters()) | dict(module.named_buffers())
+    with _config.patch(backed_size_oblivious=True), torch.no_grad():  # type: ignore[attr-defined]  # not in its stubs
+        given = _symbolic(mode, tensors, signature)
+        weights: dict[str, torch.Tensor] = {}
+        for name, one in held.items():
+            weights[name] = mode.from_tensor(one, static_shapes=True)
+        with mode, enable_python_dispatcher():
+            torch.func.functional_call(module, weights, given)
+
+
+def _symbolic(
+    mode: Any, tensors: tuple[torch.Tensor, ...], signature: Signature
+) -> tuple[torch.Tensor, ...]:
+    """The tensors without data; the sizes of dynamic dims are symbols."""
+    from torch._dynamo.source import GetItemSource, LocalSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    made = []
+    for place, (tensor, spec) in enumerate(zip(tensors, signature.inputs, strict=True)):
+        kinds = [DimDynamic.DYNAMIC if dim.dynamic else DimDynamic.STATIC for dim in spec.dims]
+        context: Any = StatelessSymbolicContext(
+            dynamic_sizes=kinds, constraint_sizes=[None] * len(kinds)
+        )
+        source = GetItemSource(LocalSource("tensors"), place)
+        made.append(mode.from_tensor(tensor, source=source, symbolic_context=context))
+    return tuple(made)
+
+
+def _texts(env: Any) -> tuple[str, ...]:
+    """The conditions on sizes alone, as torch writes them for its programs."""
+    from torch.fx.experimental.symbolic_shapes import ShapeGuardPythonPrinter
+
+    known = {
+        symbol: [one for one in sources if "size()" in one.name]
+        for symbol, sources in env.var_to_sources.items()
+    }
+    printer = ShapeGuardPythonPrinter(known, lambda source: source.name, known)
+    conditions = [guard.expr for guard in env.guards if guard.expr.free_symbols <= known.keys()]
+    return tuple(dict.fromkeys(printer.doprint(one) for one in conditions))
+
+
+@contextmanager
+def _numbers(found: Followed) -> Iterator[None]:
+    """A size that becomes a plain number is what it is in the example, and fixes nothing."""
+    from torch.fx.experimental.sym_node import SymNode
+
+    def number(kind: Callable[[Any], object]) -> Callable[..., object]:
+        def answer(node: Any, *_: object) -> object:  # torch's own file and line
+            place = _asking(sys._getframe(1))
+            if place and not node.is_constant():
+                found.lost[place] = None
+            return kind(node.hint)
+
+        return answer
+
+    kept = SymNode.guard_int, SymNode.guard_float
+    try:
+        SymNode.guard_int, SymNode.guard_float = number(int), number(float)  # type: ignore[assignment,method-assign]
+        yield
+    finally:
+        SymNode.guard_int, SymNode.guard_float = kept  # type: ignore[method-assign]
+
+
+def _asking(frame: FrameType | None) -> str:
+    """The user's line whose own call made a number, through torch's SymInt alone."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return f"{file}:{frame.f_lineno}"
+        if not file.endswith(("torch/__init__.py", "sym_node.py", "symbolic.py")):
+            return ""
+        frame = frame.f_back
+    return ""

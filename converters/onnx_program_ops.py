@@ -1,0 +1,117 @@
+"""Operators that torch's exporter of programs writes in forms which other runtimes do not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .onnx_translations import Write
+
+_SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
+_END = (1 << 63) - 1
+_INT64, _BOOL = 7, 9  # onnx.TensorProto
+
+
+def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
+    """Circular padding as what is cut from the other end; only ONNX Runtime reads Pad's `wrap`."""
+    from onnxscript.function_libs.torch_lib.ops import nn
+
+    if mode != "circular" or not all(isinstance(size, int) and size >= 0 for size in pad):
+        return nn.aten_pad(self, pad, mode, value)
+    for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        axis = len(self.shape) - 1 - place
+        parts = [op.Slice(self, [-before], [_END], [axis])] if before else []
+        parts += [self, *([op.Slice(self, [0], [after], [axis])] if after else [])]
+        self = _joined(op, parts, axis, like=self)
+    return self
+
+
+def _joined(op: Any, parts: Sequence[Any], axis: int, *, like: Any) -> Any:
+    """The parts in a row; its rank is told on, as nothing else does before the next axis."""
+    if len(parts) == 1:
+        return like
+    joined = op.Concat(*parts, axis=axis)
+    if joined.shape is None:
+        from onnxscript import ir
+
+        joined.shape = ir.Shape([None] * len(like.shape))
+    return joined
+
+
+def embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,  # noqa: ARG001 - of a backward pass
+    mode: int = _SUM,
+    sparse: bool = False,  # noqa: ARG001 - of a backward pass
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Any, Any, Any, Any]:
+    """Rows of a table, by bags: each row is added where its bag is, without a loop over bags.
+
+    The further results are for a backward pass, which no artifact has.
+    """
+    if include_last_offset:
+        offsets = op.Slice(offsets, [0], [-1], [0])
+    bags = _bags(op, indices, op.Cast(offsets, to=_INT64))
+    rows = op.Gather(weight, indices)
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [-1]))
+    kept = _kept(op, indices, padding_idx)
+    sizes = _scattered(op, op.Shape(offsets), bags, op.Cast(kept, to=_INT64), fill=0, by="add")
+    found = _reduced(op, rows, op.Unsqueeze(kept, [-1]), (bags, sizes), mode=mode)
+    told = (
+        op.Concat(sizes, op.Constant(value_ints=[0]), axis=0)
+        if include_last_offset
+        else op.Identity(sizes)
+    )
+    return found, bags, told, op.CastLike(found, sizes) if mode == _MAX else told
+
+
+def _bags(op: Any, indices: Any, offsets: Any) -> Any:
+    """The number of each index's bag: how many bags begin up to it, less one."""
+    count = op.Shape(indices)
+    begins = _scattered(
+        op, op.Add(count, 1), offsets, op.Expand(1, op.Shape(offsets)), fill=0, by="add"
+    )
+    return op.Sub(op.CumSum(op.Slice(begins, [0], count, [0]), 0), 1)
+
+
+def _kept(op: Any, indices: Any, padding_idx: int | None) -> Any:
+    """Which indices count: all but those of padding."""
+    if padding_idx is None or padding_idx < 0:
+        return op.Cast(op.Expand(1, op.Shape(indices)), to=_BOOL)
+    return op.Not(op.Equal(op.Cast(indices, to=_INT64), padding_idx))
+
+
+def _reduced(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -> Any:
+    """The rows of each bag added up, averaged, or the largest of them; zero of none."""
+    bags, sizes = by
+    wide = op.Expand(op.Unsqueeze(bags, [-1]), op.Shape(rows))
+    shape = op.Concat(op.Shape(sizes), op.Shape(rows, start=1), axis=0)
+    nothing = float("-inf") if mode == _MAX else 0.0
+    rows = op.Where(kept, rows, op.CastLike(nothing, rows))
+    how = "max" if mode == _MAX else "add"
+    found = _scattered(op, shape, wide, rows, fill=op.CastLike(nothing, rows), by=how)
+    empty = op.Unsqueeze(op.Equal(sizes, 0), [-1])
+    if mode == _MAX:
+        return op.Where(empty, op.CastLike(0.0, rows), found)
+    if mode == _MEAN:
+        return op.Div(found, op.CastLike(op.Unsqueeze(op.Max(sizes, 1), [-1]), rows))
+    return found
+
+
+def _scattered(op: Any, shape: Any, places: Any, values: Any, *, fill: Any, by: str) -> Any:  # noqa: PLR0913 - ONNX's
+    return op.ScatterElements(op.Expand(fill, shape), places, values, axis=0, reduction=by)
+
+
+OF_PROGRAMS: Mapping[str, Write] = {
+    "aten::embedding_bag": embedding_bag,
+    "aten::_embedding_bag": embedding_bag,
+    "aten::_embedding_bag_forward_only": embedding_bag,
+    "aten::pad": pad,
+}

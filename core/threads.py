@@ -1,0 +1,30 @@
+"""How many threads the runtimes of this process may start, where several processes share a machine.
+
+torch and the BLAS libraries are told by variables before they are loaded; other runtimes know none,
+and are told when a model is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_KNOWN = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "TBB_NUM_THREADS", "RAYON_NUM_THREADS",
+)  # fmt: skip
+_allowed: list[int] = []
+
+
+def variables(threads: int) -> Mapping[str, str]:
+    """What to set in the environment of a process before its libraries are loaded."""
+    return dict.fromkeys(_KNOWN, str(threads))
+
+
+def allow(threads: int) -> None:
+    """Hold the runtimes that are opened in this process from now on to so many threads."""
+    _allowed[:] = [threads]
+
+
+def allowed() -> int | None:
+    """How many threads a runtime may start; None leaves that to it."""
+    return _allowed[0] if _allowed else None

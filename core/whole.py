@@ -1,0 +1,72 @@
+"""Files that are there whole or not at all: written aside, flushed to the disk, then renamed.
+
+Every file that modelc leaves behind goes through here. A rename replaces a name at once, and the
+flush before it keeps the disk from holding the name without the bytes after a loss of power.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DRAFT = ".draft"  # the end of a name that nothing but a run in progress has
+_NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # file systems that flush no folder
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """Write a file, in place of one that may be there.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+    """
+    with drafted(path) as draft:
+        draft.write_bytes(data)
+    return path
+
+
+@contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to, which becomes `path` where the block ends well."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
+    try:
+        yield draft
+        flush_file(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def drafts_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """What was being written in a folder, each with the process that did it."""
+    for path in folder.glob(f".*{DRAFT}"):
+        owner = path.name.removesuffix(DRAFT).rpartition(".")[2]
+        if owner.isdigit():
+            yield path, int(owner)
+
+
+def flush_file(path: Path) -> None:
+    """Have the disk hold the file's bytes.
+
+    Raises:
+        OSError: the disk does not take them; a full one may say so only now.
+    """
+    with path.open("r+b") as stream:
+        os.fsync(stream.fileno())
+
+
+def flush_folder(path: Path) -> None:
+    """Have the disk hold the names in a folder, where the system can be asked that."""
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
+    finally:
+        os.close(handle)

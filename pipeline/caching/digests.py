@@ -1,0 +1,188 @@
+"""SHA-256 of files, remembered by what the file system says of them, so that a warm run reads none.
+
+A file is known by path, size, times of the last write and change, device and inode. A file that was
+changed in the same tick of the clock in which it was hashed would look the same afterwards: such a
+digest is not remembered (as git has it: "racily clean").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ...core.digest import sha256_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+FILE = "digests.sqlite3"
+_TICK = 2 * 10**9  # nanoseconds: the coarsest clock of a file system in use, FAT's
+_PATIENCE = 5.0  # seconds to wait for another process that writes
+_TABLE = "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
+
+
+class Digests:
+    """Digests of files, in a small database of the cache folder; None remembers for one run.
+
+    A context manager: what was learned is written at the end. A database that cannot be used is
+    done without, and one that is no database is removed.
+    """
+
+    def __init__(self, folder: Path | None, *, now: Callable[[], int] = time.time_ns) -> None:
+        self._path = None if folder is None else folder / FILE
+        self._now = now
+        self._learned: dict[str, tuple[str, str]] = {}
+        self._database = _opened(self._path)
+
+    def __enter__(self) -> Digests:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def of(self, path: Path) -> str:
+        """The SHA-256 of a file.
+
+        Raises:
+            OSError: it is not there or cannot be read.
+        """
+        name = str(path.absolute())
+        began = self._now()
+        before = path.stat()
+        stamp = _stamp(before)
+        known = self._known(name)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        digest = sha256_of(path)
+        settled = max(before.st_mtime_ns, before.st_ctime_ns) < began - _TICK
+        if settled and _stamp(path.stat()) == stamp:
+            self._learned[name] = (stamp, digest)
+        return digest
+
+    def of_tree(self, folder: Path, *, less: tuple[Path, ...] = ()) -> str:
+        """One digest over the names and digests of all files below a folder, links followed.
+
+        Args:
+            folder: where to begin.
+            less: files and folders that do not count.
+
+        Raises:
+            OSError: one of them cannot be read.
+        """
+        digest = hashlib.sha256()
+        for path in sorted(_files_below(folder, {one.resolve() for one in less})):
+            digest.update(f"{path.relative_to(folder).as_posix()}\0{self.of(path)}\n".encode())
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Write what was learned."""
+        if self._database is None:
+            return
+        import sqlite3
+
+        rows = [(path, *known) for path, known in self._learned.items()]
+        # A full disk, or another that writes for long: it is learned again.
+        with suppress(sqlite3.Error), self._database:
+            self._database.executemany("INSERT OR REPLACE INTO digest VALUES (?, ?, ?)", rows)
+        self._database.close()
+        self._database = None
+
+    def _known(self, name: str) -> tuple[str, str] | None:
+        if name in self._learned:
+            return self._learned[name]
+        if self._database is None:
+            return None
+        import sqlite3
+
+        try:
+            row = self._database.execute(
+                "SELECT stamp, sha256 FROM digest WHERE path = ?", (name,)
+            ).fetchone()
+        except sqlite3.OperationalError:  # another process writes for long
+            return None
+        except sqlite3.DatabaseError:
+            self._forget()
+            return None
+        return None if row is None else (str(row[0]), str(row[1]))
+
+    def _forget(self) -> None:
+        """Go on without a database that broke."""
+        if self._database is not None:
+            self._database.close()
+        self._database = None
+        if self._path is not None:
+            _remove(self._path)
+
+
+def _stamp(found: os.stat_result) -> str:
+    parts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return " ".join(map(str, parts))
+
+
+def _opened(path: Path | None) -> sqlite3.Connection | None:
+    if path is None:
+        return None
+    import sqlite3
+
+    for _ in range(2):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
+        except (OSError, sqlite3.Error):
+            return None
+        try:
+            database.execute(_TABLE)
+        except sqlite3.OperationalError:  # locked for long, or a folder that may not be written
+            return database if _readable(database) else None
+        except sqlite3.DatabaseError:  # not a database
+            database.close()
+            _remove(path)
+        else:
+            return database
+    return None
+
+
+def _readable(database: sqlite3.Connection) -> bool:
+    import sqlite3
+
+    try:
+        database.execute("SELECT 1 FROM digest LIMIT 1").fetchone()
+    except sqlite3.Error:
+        database.close()
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _files_below(folder: Path, less: set[Path]) -> Iterator[Path]:
+    """Files, also behind links to folders; a folder that a link leads back to is read once."""
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        state = here.stat()
+        if (state.st_dev, state.st_ino) in seen or _is_one_of(here, less):
+            folders.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        for path in map(here.joinpath, names):
+            if path.is_file() and not _is_one_of(path, less):
+                yield path
+
+
+def _is_one_of(path: Path, less: set[Path]) -> bool:
+    return bool(less) and path.resolve() in less

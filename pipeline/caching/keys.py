@@ -1,0 +1,161 @@
+"""Keys of steps: one SHA-256 over all that a step depends on and that is known before it runs.
+
+What the user's code and the frameworks read beside that is watched while they run: see watching.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ... import __version__
+from ...calibration.options import RANDOM
+from ...core.errors import CheckpointError, UsageError
+from ...core.loading import is_loader
+from ...core.precision import Precision
+from ...sources.identify import contents
+from ..environment import environment
+from ..order import Order
+from ..plan import Step
+from .canonical import canonical
+from .digests import Digests
+from .machine import gpus, machine
+from .own_code import digest_of_code
+
+# Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
+OF_EVERY_STEP = (
+    "source", "capture", "opset", "external_data", "signature", "parent_precision", "settings",
+    "measuring", "patches", "custom_ops", "runtimes",
+)  # fmt: skip
+OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
+OF_NO_STEP = ("out", "overwrite", "cache", "going_on", "parent")  # with a parent there are no keys
+_ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
+_NOT_THE_PRODUCT = ("python", "platform")  # of the environment: `machine` says what counts of them
+
+
+def step_keys(
+    order: Order, plan: Sequence[Step], *, root: Path, digests: Digests
+) -> dict[str, str]:
+    """The key of each step by its name; no framework is imported.
+
+    None for an order that starts from a converted model: only its format knows what belongs to it.
+
+    Args:
+        order: what was asked.
+        plan: its steps, parents first.
+        root: the folder that the run is started in, where the order's paths begin.
+        digests: what remembers digests of files.
+
+    Raises:
+        UsageError: there is no such checkpoint.
+        CheckpointError: it cannot be read.
+    """
+    if order.parent is not None:
+        return {}
+    shared = [*_tools(digests), *_inputs(order, root, digests)]
+    found: dict[str, str] = {}
+    for step in plan:
+        parts = [*shared, *_of_step(order, step, root, digests)]
+        parts.append(found[step.parent] if step.parent is not None else "")
+        found[step.name] = hashlib.sha256(canonical(parts).encode()).hexdigest()
+    return found
+
+
+def _tools(digests: Digests) -> Iterator[str]:
+    """modelc, this machine, the packages."""
+    packages = {name: at for name, at in environment().items() if name not in _NOT_THE_PRODUCT}
+    yield from (__version__, digest_of_code(digests), machine(), canonical(packages))
+
+
+def _inputs(order: Order, root: Path, digests: Digests) -> Iterator[str]:
+    """What all steps of the order share: its fields, and the bytes that they name."""
+    parts = {name: getattr(order, name) for name in OF_EVERY_STEP}
+    source, measuring = order.source, order.measuring
+    parts["source"] = replace(source, checkpoint=_name(source.checkpoint), samples=None)
+    if measuring is not None:
+        data = replace(measuring.data, source=_name(measuring.data.source).name)
+        parts["measuring"] = replace(measuring, data=data)
+        yield _data(measuring.data.source, order, root, digests)
+    if source.samples is not None:
+        yield _data(str(source.samples), order, root, digests)
+    yield canonical(parts)
+    yield _checkpoint(order, root, digests)
+    for name, value in sorted(order.settings.items()):
+        if name not in _ON_DISK_ONLY:
+            yield from (f"{name} {digest}" for digest in _named_files(value, root, digests))
+
+
+def _name(path: Path | str) -> Path:
+    """What counts of a path: the last name, which tells the form. Where it lies does not."""
+    return Path(Path(path).name)
+
+
+def _checkpoint(order: Order, root: Path, digests: Digests) -> str:
+    path = root / order.source.checkpoint
+    if not path.exists():
+        raise UsageError(f"no such checkpoint: {path}", hint="give the path of a file or a folder")
+    kind, files = contents(path, with_factory=order.source.model is not None)
+    try:
+        found = [(os.path.relpath(file, path), digests.of(file)) for file in files]
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}", hint="look at its permissions"
+        ) from error
+    return canonical([kind, found])
+
+
+def _of_step(order: Order, step: Step, root: Path, digests: Digests) -> Iterator[str]:
+    """What is the step's own: its place in the plan, how it is judged, how precision is lowered."""
+    target = step.target
+    ready = target.readiness()
+    yield canonical([step.name, target.NAME, target.SUFFIX, step.stem, step.asked, step.loads_in])
+    yield canonical([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
+    yield canonical([(one.NAME, one.readiness().version) for one in step.quantizers])
+    yield canonical(order.judging_of(step.wanted))
+    device = order.judging.device_for(target)
+    yield gpus() if device == "cuda" else device
+    yield from _lowering(order, step.wanted.precision, root, digests)
+
+
+def _lowering(order: Order, precision: Precision, root: Path, digests: Digests) -> Iterator[str]:
+    """Nothing for fp32; the calibration data for INT8 alone."""
+    lowering = order.lowering
+    if precision is Precision.FP32:
+        return
+    if precision is not Precision.INT8:
+        yield canonical(replace(lowering, calibration=None))
+        return
+    options = lowering.calibration
+    if options is not None:
+        yield _data(options.source, order, root, digests)
+        lowering = replace(
+            lowering, calibration=replace(options, source=_name(options.source).name)
+        )
+    yield canonical([lowering, order.budgeted])
+
+
+def _data(source: str, order: Order, root: Path, digests: Digests) -> str:
+    """The bytes of samples on disk; of a loader the name, as its code and files are watched."""
+    path = root / source
+    if source == RANDOM or (is_loader(source) and not path.exists()):
+        return canonical(["by name", source])
+    less = tuple(one for one in (order.out, order.cache) if one is not None)
+    try:
+        if path.is_dir():
+            return digests.of_tree(path, less=tuple(root / one for one in less))
+        return canonical([path.suffix, digests.of(path)])
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", hint="give samples that are there"
+        ) from error
+
+
+def _named_files(value: str, root: Path, digests: Digests) -> Iterator[str]:
+    """Digests of files that a setting names: plugins, weights."""
+    for part in [value, *value.replace(",", " ").replace(os.pathsep, " ").split()]:
+        path = root / part
+        if part and path.is_file():
+            yield digests.of(path)

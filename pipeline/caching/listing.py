@@ -1,0 +1,33 @@
+"""What is in a store, for people to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .layout import Layout, read_or_none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One result: whose, what, bytes of its files, and when it was used last (since 1970)."""
+
+    model: str
+    artifact: str
+    size: int
+    used: float
+    key: str
+
+
+def listed(layout: Layout) -> tuple[Listed, ...]:
+    """The results in a store, the last used first; damaged ones are left to `verify`."""
+    rows = []
+    for path, used in layout.entries():
+        entry = read_or_none(path)
+        if entry is not None:
+            rows.append(
+                Listed(
+                    model=entry.model, artifact=entry.artifact, size=entry.size, used=used,
+                    key=entry.key,
+                )
+            )  # fmt: skip
+    return tuple(rows)

@@ -1,0 +1,39 @@
+"""Which distributions are loaded, by what is known of them without importing any."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from ..environment import environment
+
+
+def loaded_packages() -> dict[str, str]:
+    """What `installed_as` says of each loaded distribution that the key does not have."""
+    keyed = set(environment())
+    tops = {name.partition(".")[0] for name in list(sys.modules)}
+    owners = _owners()
+    names = {dist for top in tops for dist in owners.get(top, ())} - keyed - {"modelc"}
+    return {name: installed_as(name) for name in sorted(names)}
+
+
+@functools.cache
+def _owners() -> Mapping[str, Sequence[str]]:
+    """Distributions by top-level module; it reads the metadata of all of them."""
+    return metadata.packages_distributions()
+
+
+def installed_as(name: str) -> str:
+    """Version, and a digest of its list of files: a package may change under one version.
+
+    Empty where it is not installed.
+    """
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return ""
+    listed = found.read_text("RECORD") or ""
+    return f"{found.version} {hashlib.sha256(listed.encode()).hexdigest()[:16]}"

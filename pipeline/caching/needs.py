@@ -1,0 +1,81 @@
+"""What a result needed beside its key, looked at again: does it still hold?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from ...core.digest import sha256_of
+from ...core.records import Needs
+from .digests import Digests
+from .loaded_packages import installed_as
+
+ABSENT = "absent"  # what was looked for and was not there
+UNSURE = "unsure"  # what changed meanwhile, or cannot be known: no digest is ever equal to it
+
+
+def unmet(needs: Needs, root: Path, digests: Digests) -> str:
+    """What changed of what a result needed; empty where nothing did.
+
+    Args:
+        needs: what was read when it was made.
+        root: the folder that its paths are relative to.
+        digests: what remembers digests of files.
+    """
+    for name, then in needs.files.items():
+        if then == UNSURE:
+            return f"{name}: what was read of it cannot be known again"
+        now = _now(root / name, name, digests)
+        if now != then:
+            return _told(name, then, now)
+    for name, then in needs.packages.items():
+        now = installed_as(name)
+        if now != then:
+            versions = (then.partition(" ")[0], now.partition(" ")[0] or "not installed")
+            return f"the package {name} changed: {' -> '.join(versions)}"
+    return ""
+
+
+def merged(one: Needs, other: Needs) -> Needs:
+    """What both needed; a file that each of them read with other bytes is in doubt."""
+    files = dict(one.files)
+    for name, digest in other.files.items():
+        files[name] = digest if files.get(name, digest) == digest else UNSURE
+    packages = dict(one.packages)
+    for name, told in other.packages.items():
+        packages[name] = told if packages.get(name, told) == told else UNSURE
+    return Needs(files=files, packages=packages)
+
+
+def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
+    """The SHA-256 of a file, `ABSENT` where there is none, `UNSURE` where it is no plain file."""
+    try:
+        if path.is_file():
+            return digest(path)
+        return UNSURE if path.exists() else ABSENT
+    except OSError:
+        return UNSURE
+
+
+def names_now(folder: Path) -> str:
+    """One digest over the names in a folder, without what Python itself puts there."""
+    try:
+        names = sorted(one.name for one in folder.iterdir() if one.name != "__pycache__")
+    except NotADirectoryError:
+        return UNSURE
+    except FileNotFoundError:
+        return ABSENT
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+
+
+def _now(path: Path, name: str, digests: Digests) -> str:
+    return names_now(path) if name.endswith("/") else digest_now(path, digests.of)
+
+
+def _told(name: str, then: str, now: str) -> str:
+    if now == ABSENT:
+        return f"{name} is gone"
+    if then == ABSENT:
+        return f"{name} is new"
+    return f"{name} changed"

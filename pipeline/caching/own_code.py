@@ -1,0 +1,34 @@
+"""The digest of modelc's own source: between two releases code changes under one version."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from .digests import Digests
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKING = ("calibration", "converters", "core", "pipeline", "sources", "validators")
+TELLING = ("cli", "projects", "reports")  # what they ask is in the order, what they draw is no part
+
+
+def digest_of_code(digests: Digests, root: Path = ROOT) -> str:
+    """One digest over the source files of the rooms that make and judge artifacts."""
+    digest = hashlib.sha256()
+    for path in sorted(_sources(root)):
+        digest.update(f"{path.relative_to(root).as_posix()}\0{digests.of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for room in MAKING:
+        yield from (root / room).rglob("*.py")
+
+
+def is_own(path: Path, root: Path = ROOT) -> bool:
+    """Whether a file is modelc's own; sample models are what users have."""
+    if not path.is_relative_to(root) or path == root:
+        return False
+    first = path.relative_to(root).parts[0]
+    return first in (*MAKING, *TELLING) or (path.parent == root and path.suffix == ".py")

@@ -1,0 +1,25 @@
+"""Where Python and installed packages lie: what is told by versions and not by files."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+
+_FOLDERS = ("site-packages", "dist-packages")
+_STANDARD = tuple(
+    {
+        place + os.sep
+        for name in ("stdlib", "platstdlib", "scripts")
+        for place in (sysconfig.get_path(name), os.path.realpath(sysconfig.get_path(name)))
+    }
+)
+
+
+def is_standard(path: str) -> bool:
+    """Whether it is a file of Python's own library, or a program beside it."""
+    return path.startswith(_STANDARD) and not is_installed(path)
+
+
+def is_installed(path: str) -> bool:
+    """Whether it is a file of an installed package."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in _FOLDERS)

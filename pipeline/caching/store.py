@@ -1,0 +1,172 @@
+"""A content-addressed store of results: entries by key, and their files by SHA-256.
+
+Files are copied aside, flushed and renamed, the entry last: it is there whole or not at all.
+Whoever takes an entry opens its files under the lock and copies afterwards: what is removed can be
+read until then. Nothing that is taken out is believed before its digest is compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ...core.errors import first_line
+from ...core.events import Noted, Tell, silence
+from ...core.records import FileRecord
+from ...core.whole import flush_folder
+from .copying import copied
+from .entry import Entry, FaultyError, encoded, name_of
+from .housekeeping import shrink
+from .layout import Layout, entries_in, read
+
+LIMIT = 10 * 10**9  # bytes of all files; what was used least recently goes first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """An entry as it lies in the store, and when it was used last (seconds since 1970)."""
+
+    entry: Entry
+    path: Path
+    used: float
+
+
+class Store:
+    """Results by key, up to `limit` bytes; where the folder cannot be used it does without.
+
+    What is wrong with an entry or with the folder is told, each thing once, and is never an error.
+    """
+
+    def __init__(self, folder: Path, limit: int = LIMIT, tell: Tell = silence) -> None:
+        self.layout = Layout(folder=folder)
+        self._limit = limit
+        self._tell = tell
+        self._said: set[str] = set()
+
+    def entries(self, key: str) -> Iterator[Stored]:
+        """The entries of a key, the last used first; damaged ones are removed and told."""
+        paths = entries_in(self.layout.place(key))
+        found = [one for path in paths if (one := self._read(path)) is not None]
+        yield from sorted(found, key=lambda one: one.used, reverse=True)
+
+    def _read(self, path: Path) -> Stored | None:
+        try:
+            return Stored(entry=read(path), path=path, used=path.stat().st_mtime)
+        except OSError:  # another run has removed it, or it may not be read
+            return None
+        except FaultyError as error:
+            self._drop(path, error.message)
+            return None
+
+    def take(self, stored: Stored, folder: Path) -> bool:
+        """Copy an entry's files into a folder and compare their digests; False where it is faulty.
+
+        A faulty entry is removed with its damaged file, and told.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        with ExitStack() as held:
+            try:
+                opened = self._opened(stored, held)
+            except OSError as error:
+                self._drop(stored.path, f"incomplete ({_why(error)})")
+                return False
+            for file, stream in opened:
+                if copied(stream, folder / file.name) != file.sha256:
+                    self._drop(stored.path, f"changed ({file.name})", blob=file.sha256)
+                    return False
+        return True
+
+    def _opened(self, stored: Stored, held: ExitStack) -> list[tuple[FileRecord, BinaryIO]]:
+        """The entry's files, opened; it counts as used now."""
+        with self.layout.locked():
+            with suppress(OSError):  # a folder that may only be read serves as well
+                os.utime(stored.path)
+            return [
+                (file, held.enter_context(self.layout.blob(file.sha256).open("rb")))
+                for file in stored.entry.files
+            ]
+
+    def put(self, entry: Entry, sources: Mapping[str, Path]) -> bool:
+        """Store an entry with its files, which are read from `sources` by their names.
+
+        Returns:
+            Whether it is there now: a file that is not what the entry says is not stored, nor
+            anything where the folder cannot be written.
+        """
+        try:
+            with self.layout.draft() as draft:
+                drafts = self._drafted(entry.files, sources, draft)
+                if drafts is None:
+                    return False
+                self._settle(entry, drafts, draft)
+        except OSError as error:
+            self._say(f"nothing is kept in the cache {self.layout.folder}: {_why(error)}")
+            return False
+        return True
+
+    def _drafted(
+        self, files: Sequence[FileRecord], sources: Mapping[str, Path], draft: Path
+    ) -> dict[str, Path] | None:
+        """The files copied aside, by digest; None where one is not what its record says."""
+        drafts: dict[str, Path] = {}
+        for file in files:
+            copy = draft / file.sha256
+            with sources[file.name].open("rb") as stream:
+                if copied(stream, copy) != file.sha256:
+                    self._say(f"{file.name} is not what was recorded of it: not kept")
+                    return None
+            drafts[file.sha256] = copy
+        return drafts
+
+    def _settle(self, entry: Entry, drafts: Mapping[str, Path], draft: Path) -> None:
+        """Give files and entry their names. A file of the same name and size serves as it is."""
+        raw = encoded(entry)
+        written = draft / "entry"
+        with written.open("wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with self.layout.locked():
+            for digest, copy in drafts.items():
+                place = self.layout.blob(digest)
+                if not place.is_file() or place.stat().st_size != copy.stat().st_size:
+                    _move(copy, place)
+            path = self.layout.place(entry.key) / f"{name_of(raw)}.json"
+            _move(written, path)
+            if self.layout.size() > self._limit:
+                shrink(self.layout, self._limit, path)
+
+    def touch(self, stored: Stored) -> bool:
+        """Have an entry count as used now; False where one of its files is not there."""
+        with suppress(OSError):
+            os.utime(stored.path)
+        return all(self.layout.blob(file.sha256).is_file() for file in stored.entry.files)
+
+    def _drop(self, path: Path, fault: str, *, blob: str = "") -> None:
+        """Remove what is damaged, so that it is found missing and made anew."""
+        self._say(f"a result in the cache was {fault}: made anew")
+        with suppress(OSError), self.layout.locked():
+            path.unlink(missing_ok=True)
+            if blob:
+                self.layout.blob(blob).unlink(missing_ok=True)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._tell(Noted(text=text, warning=True))
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or first_line(error)
+
+
+def _move(draft: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft.replace(place)
+    flush_folder(place.parent)

@@ -1,0 +1,128 @@
+"""Changes to an output folder as a unit: files that take their names, others that go, the record.
+
+A commit is a folder that is filled aside and renamed to `.modelc.commit`: from then on it holds,
+whatever happens to the process. Its parts are then carried out one after the other, the manifest
+after the files. Who opens the folder next finishes what a killed run left of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..core.errors import UsageError, first_line
+from ..core.manifest import Manifest
+from ..core.whole import flush_file, flush_folder
+from .manifest_file import FILE, as_json
+
+COMMIT = ".modelc.commit"
+_LIST = "commit.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One file that takes a name; both are relative to the output folder."""
+
+    source: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """What is carried out: moves in their order, then the manifest, then removals."""
+
+    moves: tuple[Move, ...] = ()
+    removals: tuple[str, ...] = ()
+
+
+def commit(folder: Path, staged: Path, manifest: Manifest, changes: Commit) -> None:
+    """Carry out changes to the output folder, all or none of them.
+
+    Args:
+        folder: the output folder.
+        staged: a folder beside the results; what moves name below `COMMIT` lies in it.
+        manifest: the record that holds afterwards.
+        changes: what to do.
+
+    Raises:
+        OSError: the disk does not take it; nothing was changed.
+    """
+    import msgspec
+
+    (staged / FILE).write_bytes(as_json(manifest))
+    (staged / _LIST).write_bytes(msgspec.json.encode(changes))
+    for path in staged.iterdir():
+        flush_file(path)
+    flush_folder(staged)
+    staged.rename(folder / COMMIT)
+    flush_folder(folder)
+    _carry_out(folder, changes)
+
+
+def finish_commit(folder: Path) -> None:
+    """Finish what a killed run left of a commit, if it left any.
+
+    Raises:
+        UsageError: what is there is no commit of ours.
+    """
+    import msgspec
+
+    place = folder / COMMIT
+    if not place.is_dir():
+        return
+    if not (place / _LIST).is_file():  # all was carried out, and only the rest of it is here
+        shutil.rmtree(place)
+        return
+    try:
+        changes = msgspec.json.decode((place / _LIST).read_bytes(), type=Commit)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _strange(place, first_line(error)) from error
+    for name in (
+        *changes.removals,
+        *(text for one in changes.moves for text in vars(one).values()),
+    ):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise _strange(place, f"it names {name!r}")
+    _carry_out(folder, changes)
+
+
+def _strange(place: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{place} is not what modelc leaves: {why}", hint="move it away, or give another -o"
+    )
+
+
+def _carry_out(folder: Path, changes: Commit) -> None:
+    """Every part can be done twice: what was moved before is no longer where it came from."""
+    place = folder / COMMIT
+    for move in changes.moves:
+        source = folder / move.source
+        if source.exists():
+            (folder / move.name).parent.mkdir(parents=True, exist_ok=True)
+            source.replace(folder / move.name)
+    _flush(folder, (move.name for move in changes.moves))
+    if (place / FILE).exists():
+        (place / FILE).replace(folder / FILE)
+        flush_folder(folder)
+    for name in changes.removals:
+        (folder / name).unlink(missing_ok=True)
+    (place / _LIST).unlink(missing_ok=True)
+    shutil.rmtree(place)
+    _drop_empty(folder, [*changes.removals, *(move.source for move in changes.moves)])
+
+
+def _flush(folder: Path, names: Iterable[str]) -> None:
+    for place in {(folder / name).parent for name in names}:
+        flush_folder(place)
+
+
+def _drop_empty(folder: Path, names: Sequence[str]) -> None:
+    """Remove folders below the output folder that these names were the last in."""
+    parents = {path for name in names for path in PurePosixPath(name).parents if path.parts}
+    for parent in sorted(parents, key=lambda path: -len(path.parts)):
+        place = folder / parent
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()

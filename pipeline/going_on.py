@@ -1,0 +1,74 @@
+"""Where a run goes on in a folder: what is kept of its record, what is left, what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.manifest import Manifest
+from ..core.records import Checkpoint, Needs
+from .bench import Bench
+from .caching.needs import merged
+from .caching.watching import Watching, watching
+from .folder import REJECTED
+from .order import GoingOn, Order
+from .plan import Step
+from .record import read_by
+
+
+def gone_on(manifest: Manifest, known: Manifest | None, going_on: GoingOn) -> Manifest:
+    """The record to go on with: only what is kept has a key, and what that needed is needed still.
+
+    Needs are of a whole record. An artifact that is not kept may have needed other things than
+    this run does, and so must not be found again by its key.
+    """
+    kept = _kept(manifest, going_on)
+    artifacts = tuple(
+        one if _step_of(one.name) in kept else replace(one, key="") for one in manifest.artifacts
+    )
+    needs = Needs() if known is None or not kept else known.needs
+    return replace(manifest, artifacts=artifacts, needs=needs)
+
+
+def steps_left(plan: Sequence[Step], manifest: Manifest, going_on: GoingOn) -> tuple[Step, ...]:
+    """The steps to carry out: what is to be kept, and is not on record with its key, is one too."""
+    failed = {failure.step for failure in going_on.failures}
+    done = _kept(manifest, going_on) | failed
+    return tuple(step for step in plan if step.name not in done)
+
+
+def _kept(manifest: Manifest, going_on: GoingOn) -> frozenset[str]:
+    here = {_step_of(a.name) for a in manifest.artifacts if _has_key(a.name, a.key, going_on)}
+    return going_on.kept & here
+
+
+def _has_key(name: str, key: str, going_on: GoingOn) -> bool:
+    return key == going_on.keys.get(_step_of(name), "")
+
+
+def _step_of(artifact: str) -> str:
+    return artifact.removeprefix(f"{REJECTED}/")
+
+
+def watching_for(order: Order, checkpoint: Checkpoint) -> AbstractContextManager[Watching]:
+    """What hears of files that are read beside the order."""
+    ours = [place for place in (order.out, order.cache) if place is not None]
+    return watching(Path.cwd(), keyed=_keyed(order, checkpoint), ours=ours)
+
+
+def _keyed(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
+    """Files and folders whose bytes are in the keys of steps."""
+    yield from read_by(order, checkpoint)
+    if order.lowering.calibration is not None:
+        yield Path(order.lowering.calibration.source)
+    if order.measuring is not None:
+        yield Path(order.measuring.data.source)
+
+
+def with_needs(manifest: Manifest, bench: Bench) -> Manifest:
+    """The record with what was read until now."""
+    if bench.watched is None:
+        return manifest
+    return replace(manifest, needs=merged(manifest.needs, bench.watched.needs()))

@@ -1,0 +1,123 @@
+"""What crosses from the child to its parent: one JSON line a message. Nothing is unpickled.
+
+The child runs the user's code and native libraries, so that its words are data to the parent.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...core import errors
+from ...core.errors import ModelcError
+from ...core.events import Advanced, Entered, Finished, Noted, Started
+from ...core.manifest import Manifest
+
+if TYPE_CHECKING:
+    from ...core.events import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """The record that the run begins with."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The record that the run ended with."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """An error that stopped the run: its class, where that is one of ours, and its traceback."""
+
+    kind: str
+    message: str
+    hint: str
+    trace: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """The run was told to end, and has put away what it was at."""
+
+
+Message: TypeAlias = (
+    Started | Advanced | Noted | Finished | Entered | Begun | Result | Stopped | Interrupted
+)
+_KINDS: dict[str, type[Message]] = {
+    kind.__name__: kind
+    for kind in (
+        Started, Advanced, Noted, Finished, Entered, Begun, Result, Stopped, Interrupted,
+    )
+}  # fmt: skip
+_OURS: dict[str, type[ModelcError]] = {
+    kind.__name__: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ModelcError)
+}
+
+
+class BrokenOffError(RuntimeError):
+    """A bug of ours in the child; it is written as the exception was there."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class _ToldError(Exception):
+    """The traceback of the child, as text: the cause of the error that is raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def line_of(message: Message | Event) -> bytes:
+    """The message as one line."""
+    import msgspec
+
+    return msgspec.json.encode([type(message).__name__, message]) + b"\n"
+
+
+def message_in(line: bytes) -> Message:
+    """The message of a line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import msgspec
+
+    try:
+        name, content = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
+        return msgspec.json.decode(content, type=_KINDS[name])
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"no message: {line[:200]!r}") from error
+
+
+def stopped_by(error: Exception) -> Stopped:
+    """How the parent is told of an error."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OURS]
+    ours = isinstance(error, ModelcError)
+    return Stopped(
+        kind=kinds[0] if ours else "",
+        message=error.message if isinstance(error, ModelcError) else repr(error),
+        hint=error.hint if isinstance(error, ModelcError) else "",
+        trace="".join(traceback.format_exception(error)),
+    )
+
+
+def error_of(stopped: Stopped) -> Exception:
+    """The error to raise in the parent: of its class, with the child's traceback as its cause."""
+    kind = _OURS.get(stopped.kind)
+    error: Exception
+    if kind is None:
+        error = BrokenOffError(stopped.message)
+    else:
+        error = kind(stopped.message, hint=stopped.hint)
+    error.__cause__ = _ToldError(stopped.trace)
+    return error

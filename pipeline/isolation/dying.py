@@ -1,0 +1,93 @@
+"""What is recorded of a step whose process died: of what, during what, after what words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core.errors import CheckpointError, ConversionError, RunnerError
+from ...core.manifest import Failure
+from .bounds import MEGA
+from .child import Death
+from .worker_log import FILE
+
+_RUNNING = ("validate ", "search ", "labelled data ", "time ", "find the ")  # titles of steps
+_SIGNALS = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGBUS": "a fault in memory",
+    "SIGABRT": "an abort",
+    "SIGILL": "an instruction that this processor does not have",
+    "SIGFPE": "an arithmetic fault",
+    "SIGKILL": "killed from outside, most often by the system when memory runs out",
+    "SIGTERM": "told to end from outside",
+}
+_TOLD = 3  # lines of the log
+_WIDTH = 160  # characters of each
+_BLOCK = 1 << 14
+_IDLE = ("Extension modules:", "Thread 0x", "Current thread", "  <no Python frame>", "[…")
+
+
+def failure_of(step: str, death: Death, open_steps: Sequence[str], logs: Path) -> Failure:
+    """The record of a step during which the process died.
+
+    Args:
+        step: the artifact's name.
+        death: how it died.
+        open_steps: titles of what had begun and not ended, the innermost last.
+        logs: the folder of the run's logs.
+    """
+    at = open_steps[-1] if open_steps else ""
+    runs = at.startswith(_RUNNING)
+    message = _message(death, at, last_words(logs))
+    kind = RunnerError if runs else ConversionError
+    return Failure(step=step, message=message, hint=_hint(death, logs), exit_code=kind.exit_code)
+
+
+def before_the_first(death: Death, open_steps: Sequence[str], logs: Path) -> CheckpointError:
+    """The error where the process died over the eager model, so that no step can be made."""
+    at = open_steps[-1] if open_steps else "the start"
+    return CheckpointError(_message(death, at, last_words(logs)), hint=_hint(death, logs))
+
+
+def _message(death: Death, at: str, words: Sequence[str]) -> str:
+    where = f" during {at!r}" if at else ""
+    told = f"; its log ends: {' | '.join(words)}" if words else ""
+    if death.overrun is not None:
+        return f"ended{where}: {death.overrun.told}{told}"
+    name = death.name
+    what = f" ({_SIGNALS[name]}{_peak(death)})" if name in _SIGNALS else ""
+    how = f"died with {name}" if death.code >= 0 else f"died of {name}{what}"
+    return f"its process {how}{where}{told}"
+
+
+def _peak(death: Death) -> str:
+    killed = death.code == -signal.SIGKILL and death.peak
+    return f"; it had {death.peak / MEGA:.0f} MiB" if killed else ""
+
+
+def _hint(death: Death, logs: Path) -> str:
+    if death.overrun is not None:
+        return death.overrun.mend
+    if death.name == "SIGKILL":
+        return "free memory, or say with --memory what it may take"
+    return f"the whole text is in {logs}"
+
+
+def last_words(logs: Path) -> tuple[str, ...]:
+    """The last telling lines of the log that was written last; the worker's own where no other."""
+    files = [path for path in logs.glob("*.log") if path.is_file() and path.stat().st_size]
+    steps = [path for path in files if path.name != FILE]
+    for path in sorted(steps or files, key=lambda path: -path.stat().st_mtime_ns)[:1]:
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - _BLOCK, 0))
+            lines = stream.read().decode(errors="replace").splitlines()
+        telling = [line.strip() for line in lines if line.strip() and not line.startswith(_IDLE)]
+        return tuple(line[:_WIDTH] for line in _telling(telling))
+    return ()
+
+
+def _telling(lines: Sequence[str]) -> Sequence[str]:
+    """From a fatal error on where there is one: its frames go from the innermost outwards."""
+    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    return lines[fatal[-1] :][:_TOLD] if fatal else lines[-_TOLD:]

@@ -1,0 +1,80 @@
+"""Ends a child and everything that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
+
+_LAST, _TICK = 2.0, 0.01  # seconds that what was killed may take to be gone, and between looks
+
+
+def end(process: subprocess.Popen[bytes], *, grace: float = 0.0) -> None:
+    """Ask the child to end where it has any grace, then kill what is left of it and its own.
+
+    A second interrupt while it is waited for ends the waiting. The child leads a session: what it
+    started is in its group, or in its session, or below it.
+    """
+    kin = list(_kin(process.pid)) if process.poll() is None or _has_group(process.pid) else []
+    try:
+        if grace and process.poll() is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+    finally:
+        _signal_group(process.pid, signal.SIGKILL)
+        _kill(kin)
+        process.wait()
+
+
+def _has_group(leader: int) -> bool:
+    try:
+        os.killpg(leader, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _signal_group(leader: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+def _kin(leader: int) -> Iterator[psutil.Process]:
+    """What descends from the process or is in its session; psutil knows a number given anew."""
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        yield from psutil.Process(leader).children(recursive=True)
+    for one in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if one.pid != leader and os.getsid(one.pid) == leader:
+                yield one
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    import psutil
+
+    for one in processes:
+        with suppress(psutil.Error, OSError):
+            one.kill()
+    until = time.monotonic() + _LAST
+    while any(map(_runs, processes)) and time.monotonic() < until:
+        time.sleep(_TICK)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it may still write; a zombie, which nobody has asked for its end, does not."""
+    import psutil
+
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

@@ -1,0 +1,166 @@
+"""A run in child processes: what kills one of them ends one step, and the others go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ...core.events import Entered, Finished, Noted, Started, Tell, silence
+from ...core.manifest import Failure, Manifest
+from ..folder import LOGS, REJECTED, clear
+from ..manifest_file import read_manifest
+from ..order import GoingOn, Order
+from ..plan import Step, make_plan
+from .bounds import Bounds
+from .child import Death, carried_out
+from .crossing import Begun, Interrupted, Message, Result, Stopped, error_of
+from .dying import before_the_first, failure_of
+
+
+@dataclass
+class _Heard:
+    """What a child told: its record as it began, its end, and which steps are open."""
+
+    tell: Tell
+    begun: Manifest | None = None
+    result: Manifest | None = None
+    stopped: Stopped | None = None
+    interrupted: bool = False
+    entered: str = ""
+    open: dict[str, float] = field(default_factory=dict)  # by title, when it began
+
+    def __call__(self, message: Message) -> None:
+        match message:
+            case Begun():
+                self.begun = message.manifest
+            case Result():
+                self.result = message.manifest
+            case Stopped():
+                self.stopped = message
+            case Interrupted():
+                self.interrupted = True
+            case _:
+                self._follow(message)
+                self.tell(message)
+
+    def _follow(self, event: Message) -> None:
+        if isinstance(event, Entered):
+            self.entered = event.artifact
+        elif isinstance(event, Started):
+            self.open[event.step] = time.perf_counter()
+        elif isinstance(event, Finished):
+            self.open.pop(event.step, None)
+
+    def close(self, detail: str) -> None:
+        """Tell that what was open has ended."""
+        for title, since in self.open.items():
+            seconds = round(time.perf_counter() - since, 3)
+            self.tell(Finished(step=title, passed=False, seconds=seconds, detail=detail))
+
+
+def run_isolated(
+    order: Order,
+    tell: Tell = silence,
+    *,
+    bounds: Bounds | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Carry out the order as `run` does, in a process of its own.
+
+    A step during which that process dies, or is ended for a bound, is recorded as failed; a new
+    process goes on with the rest.
+
+    Args:
+        order: what to do.
+        tell: listens to progress, in this process.
+        bounds: what a step may take; by default only its logs are bounded.
+        environment: of the child; None is this process's own.
+
+    Raises:
+        ModelcError: something stopped the work; artifacts already proven stay, with their record.
+        BrokenOffError: a bug of ours in the child.
+        KeyboardInterrupt: this process was interrupted; nothing of the child is left.
+    """
+    bounds = bounds or Bounds()
+    plan = make_plan(order)
+    while True:
+        heard = _Heard(tell)
+        try:
+            death = carried_out(order, heard, bounds, environment)
+        except KeyboardInterrupt:
+            clear(order.out)
+            raise
+        if heard.stopped is not None:
+            raise error_of(heard.stopped)
+        if heard.interrupted:
+            raise KeyboardInterrupt
+        if heard.result is not None:
+            return heard.result
+        if death is None:
+            raise RuntimeError("the child ended without a word")
+        manifest, order = _after(death, heard, plan, order)
+        if {step.name for step in plan} <= order.going_on.done:
+            return manifest
+        tell(Noted(text="going on with the rest in a new process"))
+
+
+def _after(
+    death: Death, heard: _Heard, plan: tuple[Step, ...], order: Order
+) -> tuple[Manifest, Order]:
+    """The record after a death, as it is on the disk, and what is left of the order.
+
+    Raises:
+        CheckpointError: it died before it came to a step.
+    """
+    heard.close(death.name if death.overrun is None else death.overrun.told)
+    logs = order.out / LOGS
+    clear(order.out)
+    begun, titles = heard.begun, tuple(heard.open)
+    if begun is None or not heard.entered:
+        raise before_the_first(death, titles, logs)
+    now = _record(order, begun)
+    step = next(one for one in plan if one.name == heard.entered)
+    if _end_of(step.name, now) == _end_of(step.name, begun):
+        now = _with_failure(now, step, failure_of(step.name, death, titles, logs), order)
+    else:
+        text = f"{step.name} was judged; then its process died ({death.name}): no more is looked at"
+        heard.tell(Noted(text=text, warning=True))
+    ended = {one.name for one in plan if _end_of(one.name, now) != _end_of(one.name, begun)}
+    failed = {failure.step for failure in now.failures}
+    kept = order.going_on.kept | (ended - failed)
+    going_on = GoingOn(keys=order.going_on.keys, kept=kept, failures=now.failures)
+    return now, replace(order, going_on=going_on)
+
+
+def _record(order: Order, begun: Manifest) -> Manifest:
+    """The record of this run: the one on the disk, if the run has come to write it."""
+    found = read_manifest(order.out)
+    mine = (begun.created, begun.steps, begun.environment)
+    if found is not None and (found.created, found.steps, found.environment) == mine:
+        return found
+    return begun
+
+
+def _end_of(step: str, manifest: Manifest) -> tuple[object, ...]:
+    """All that the record says of how a step ended."""
+    names = (step, f"{REJECTED}/{step}")
+    return (
+        [one for one in manifest.artifacts if one.name in names],
+        [one for one in manifest.verdicts if one.artifact in names],
+        [one for one in manifest.failures if one.step == step],
+        [one for one in manifest.pending if one.step == step],
+    )
+
+
+def _with_failure(manifest: Manifest, step: Step, failure: Failure, order: Order) -> Manifest:
+    """The record with the failure, written as a run in this process would."""
+    from ..bench import Made
+    from ..folder import opened
+    from ..record import no_longer_named, recorded
+
+    now = recorded(manifest, step, Made(failure=failure))
+    with opened(order.out) as folder:
+        folder.own(file.name for file in manifest.files)
+        folder.commit(now, no_longer_named(manifest, now))
+    return now

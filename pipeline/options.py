@@ -1,0 +1,295 @@
+"""Parts of an order from options as people write them: flags, and keys of modelc.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..calibration.label_options import LabelledOptions
+from ..calibration.options import SAMPLES, CalibrationOptions
+from ..calibration.preprocess import Preprocess
+from ..core.errors import UsageError
+from ..core.names import unknown
+from ..core.verdict import Limits
+from .measuring import DEFAULT_METRIC, Measuring, parse_drop
+from .order import Judging, Lowering, Source
+
+LIMITS = {
+    "atol": "atol",
+    "rtol": "rtol",
+    "min-sqnr": "min_sqnr",
+    "floor-factor": "floor_factor",
+    "min-cosine": "min_cosine",
+    "min-agreement": "min_agreement",
+}
+NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
+
+
+def source_of(  # noqa: PLR0913 - the options of the eager side
+    checkpoint: Path,
+    *,
+    model: str | None = None,
+    model_args: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    samples: Path | None = None,
+    strict: bool = True,
+    allow_pickle: bool = False,
+    method: str | None = None,
+    static: Sequence[str] | None = None,
+) -> Source:
+    """The eager side of an order.
+
+    Raises:
+        UsageError: an argument of the factory is not KEY=VALUE.
+    """
+    return Source(
+        checkpoint=checkpoint,
+        model=model,
+        model_args=model_args_of(model_args or ()),
+        strict=strict,
+        allow_pickle=allow_pickle,
+        inputs=tuple(inputs or ()),
+        samples=samples,
+        method=method,
+        static=tuple(static or ()),
+    )
+
+
+def model_args_of(texts: Sequence[str]) -> dict[str, str]:
+    """`depth=50`, as a mapping.
+
+    Raises:
+        UsageError: a text is not of this form.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise UsageError(
+                f"--model-arg {text!r} is not KEY=VALUE", hint="for example --model-arg depth=50"
+            )
+        pairs[key] = value
+    return pairs
+
+
+def judging_of(  # noqa: PLR0913 - the options of validation
+    *,
+    feeds: int | None = None,
+    seed: int | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    min_sqnr: float | None = None,
+    limits: tuple[Limits, Mapping[str, Limits]] = NO_LIMITS,
+    device: str | None = None,
+    search: float | None = None,
+    accept: Sequence[str] | None = None,
+) -> Judging:
+    """How to judge. `limits` are those for all outputs, and by output.
+
+    Raises:
+        UsageError: a value that it cannot have.
+    """
+    shared, by_output = limits
+    return Judging(
+        feeds=feeds,
+        seed=seed,
+        atol=shared.atol if atol is None else atol,
+        rtol=shared.rtol if rtol is None else rtol,
+        min_sqnr=shared.min_sqnr if min_sqnr is None else min_sqnr,
+        floor_factor=shared.floor_factor,
+        min_cosine=shared.min_cosine,
+        min_agreement=shared.min_agreement,
+        by_output=by_output,
+        device=None if device is None else str(device),
+        search=search,
+        accept=tuple(accept or ()),
+    )
+
+
+def parse_limits(text: str) -> tuple[str, dict[str, float]]:
+    """`logits:min-sqnr=60,atol=1e-3`, or the same without an output.
+
+    Raises:
+        UsageError: an unknown key, or a value that is no number.
+    """
+    head, colon, rest = text.rpartition(":")
+    values = {}
+    for part in (rest if colon else text).split(","):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(
+                f"--tolerance {text}: {part!r} is not KEY=VALUE",
+                hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
+            )
+        values[limit_named(key.strip())] = limit_number(value.strip(), f"--tolerance {text}")
+    return head, values
+
+
+def limit_named(text: str, noun: str = "tolerance") -> str:
+    """The field of `Limits` that goes by this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if text not in LIMITS:
+        raise unknown(noun, text, list(LIMITS))
+    return LIMITS[text]
+
+
+def limit_number(value: object, where: str) -> float:
+    """The number, as a file or an option says it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    given = value if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    try:
+        return float(given)
+    except (ValueError, OverflowError):  # an integer of 400 digits in a file
+        hint = "write it as 60 or 1e-3"
+        raise UsageError(f"{where}: {value!r} is not a number", hint=hint) from None
+
+
+def lowering_of(  # noqa: PLR0913 - the options of precision
+    calib: str | None,
+    *,
+    calib_samples: int | None = None,
+    calib_select: str | None = None,
+    calib_seed: int | None = None,
+    calib_method: str | None = None,
+    preprocess: str | None = None,
+    quantizer: str | None = None,
+    keep_fp: Sequence[str] | None = None,
+    half_io: bool = False,
+    budget: float | None = None,
+) -> Lowering:
+    """How precision is lowered.
+
+    Raises:
+        UsageError: a value that it cannot have, or one that has no effect without `--calib`.
+    """
+    about = {
+        "--calib-samples": calib_samples, "--calib-select": calib_select,
+        "--calib-seed": calib_seed, "--calib-method": calib_method, "--preprocess": preprocess,
+    }  # fmt: skip
+    given = [name for name, value in about.items() if value is not None]
+    if calib is None and given:
+        raise UsageError(f"{given[0]} has no effect without --calib", hint="add --calib DIR")
+    return Lowering(
+        calibration=None
+        if calib is None
+        else calibration_of(calib, calib_samples, calib_select, calib_seed, preprocess),
+        quantizer=None if quantizer == "auto" else quantizer,
+        method=calib_method,
+        keep=tuple(keep_fp or ()),
+        half_io=half_io,
+        budget=budget,
+    )
+
+
+def calibration_of(
+    source: str,
+    samples: int | None,
+    select: str | None,
+    seed: int | None,
+    preprocess: str | None,
+) -> CalibrationOptions:
+    """What calibration data to use; None is the default.
+
+    Raises:
+        UsageError: a value that it cannot have.
+    """
+    return CalibrationOptions(
+        source=source,
+        samples=SAMPLES if samples is None else samples,
+        selection=select or "",
+        seed=0 if seed is None else seed,
+        preprocess=None if preprocess is None else Preprocess.parse(preprocess),
+    )
+
+
+def measuring_of(  # noqa: PLR0913 - the options of labelled data
+    data: str | None,
+    metric: str | None,
+    max_drop: str | None,
+    *,
+    label: str | None = None,
+    output: str | None = None,
+    preprocess: str | None = None,
+    calibrates: bool = True,
+) -> Measuring | None:
+    """What to measure; None without `--data`.
+
+    `--preprocess` may be of calibration as well where the command `calibrates`.
+
+    Raises:
+        UsageError: an option has no effect without `--data`, or is not what it has to be.
+    """
+    about = {
+        "--metric": metric, "--max-drop": max_drop, "--label": label, "--metric-output": output,
+        "--preprocess": None if calibrates else preprocess,
+    }  # fmt: skip
+    given = [name for name, value in about.items() if value is not None]
+    if data is None and given:
+        raise UsageError(f"{given[0]} has no effect without --data", hint="add --data DIR")
+    if data is None:
+        return None
+    return Measuring(
+        data=LabelledOptions(
+            source=data,
+            label=label,
+            preprocess=None if preprocess is None else Preprocess.parse(preprocess),
+        ),
+        metric=metric or DEFAULT_METRIC,
+        output=output,
+        max_drop=None if max_drop is None else parse_drop(max_drop),
+    )
+
+
+def of_calibration(preprocess: str | None, data: str | None, calib: str | None) -> str | None:
+    """`--preprocess` as calibration has it: with labelled data alone it is of these."""
+    return None if data is not None and calib is None else preprocess
+
+
+def custom_ops_of(texts: Sequence[str] | None) -> dict[str, str]:
+    """`ns::op=package.module:fn`, as a mapping.
+
+    Raises:
+        UsageError: a text is not of this form, or an operator is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, sign, function = text.partition("=")
+        if not sign or not name.partition("::")[2] or not function:
+            raise UsageError(
+                f"--custom-op {text!r} is not NS::OP=PKG.MOD:FN",
+                hint="for example --custom-op mylib::swish=mylib.onnx_ops:swish",
+            )
+        if name in found:
+            raise UsageError(f"--custom-op {name} is given twice", hint="give it once")
+        found[name] = function
+    return found
+
+
+def settings_of(
+    *, tf32: bool, profiles: Sequence[str] | None, plugins: Sequence[str] | None, **plain: object
+) -> dict[str, str]:
+    """An engine's settings as text, only what differs from its defaults; checked.
+
+    Raises:
+        UsageError: a value that they cannot have.
+    """
+    from ..converters.trt.options import SEPARATOR, parse_options
+
+    settings = {
+        name: "true" if value is True else str(value)
+        for name, value in plain.items()
+        if value is not None and value is not False
+    }
+    if not tf32:
+        settings["tf32"] = "false"
+    for name, values in (("profiles", profiles), ("plugins", plugins)):
+        if values:
+            settings[name] = SEPARATOR.join(values)
+    parse_options(settings)
+    return settings

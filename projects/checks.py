@@ -1,0 +1,122 @@
+"""What refuses a text of modelc.toml at once, as its option would refuse it later."""
+
+from __future__ import annotations
+
+import re
+
+from ..core.errors import UsageError
+
+_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+def spec(text: str) -> None:
+    """`package.module:name`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    if not _SPEC.fullmatch(text):
+        raise UsageError(
+            f"{text!r} is not of the form PKG.MOD:NAME", hint="for example nets.resnet:build"
+        )
+
+
+def target(text: str) -> None:
+    """`onnx`, `openvino:fp16`.
+
+    Raises:
+        UsageError: there is no such format or precision.
+    """
+    from ..converters.registry import target_named
+    from ..pipeline.order import Wanted
+
+    target_named(Wanted.parse(text).target)
+
+
+def custom_op(text: str) -> None:
+    """`ns::op=package.module:fn`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    from ..pipeline.options import custom_ops_of
+
+    custom_ops_of([text])
+
+
+def model_arg(text: str) -> None:
+    """`key=value`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    from ..pipeline.options import model_args_of
+
+    model_args_of([text])
+
+
+def input_spec(text: str) -> None:
+    """The `--input` language.
+
+    Raises:
+        UsageError: it is not of it.
+    """
+    from ..core.grammar import parse_input
+
+    parse_input(text)
+
+
+def branch(text: str) -> None:
+    """`FILE:LINE`.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    from ..pipeline.options import judging_of
+
+    judging_of(accept=[text])
+
+
+def drop(text: str) -> None:
+    """`0.5%`, `0.005`.
+
+    Raises:
+        UsageError: it is no such part, or hardly meant.
+    """
+    from ..pipeline.measuring import parse_drop
+
+    parse_drop(text)
+
+
+def preprocess(text: str) -> None:
+    """As `--preprocess`.
+
+    Raises:
+        UsageError: an unknown preset or key, or a value that does not fit.
+    """
+    from ..calibration.preprocess import Preprocess
+
+    Preprocess.parse(text)
+
+
+def quantizer(text: str) -> None:
+    """A quantizer's name, or auto.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    from ..converters.quantizers.registry import quantizer_named
+
+    if text != "auto":
+        quantizer_named(text)
+
+
+def report(text: str) -> None:
+    """A report's name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    from ..reports.formats import formats_of
+
+    formats_of([text])

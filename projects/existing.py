@@ -1,0 +1,63 @@
+"""That what settings name is there, and that nothing is left to be filled in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..core.loading import is_loader
+from .faults import Faults
+from .keys import MODEL, Key, Kind
+from .records import Said
+
+# What `modelc init` writes where only the user knows.
+FACTORY = "PKG.MOD:FACTORY"
+_SIZE = re.compile(r"EDIT_\w+")
+_WRITTEN = frozenset({"timing-cache"})  # made by modelc where it is not there
+
+
+def check_paths(said: Iterable[Said], faults: Faults) -> None:
+    """Keep in `faults` what is named and not there, and what `modelc init` left open."""
+    for one in said:
+        key = MODEL.get(one.path[0]) if len(one.path) == 1 else None
+        if key is None:
+            continue
+        texts = one.value if isinstance(one.value, tuple) else (str(one.value),)
+        for text in texts:
+            _check_filled(one, text, faults)
+            if _is_path(key, text):
+                _check_there(one, Path(text), faults)
+
+
+def _is_path(key: Key, text: str) -> bool:
+    if key.kind not in (Kind.PATH, Kind.SOURCE) or text in key.words or key.name in _WRITTEN:
+        return False
+    return not (key.kind is Kind.SOURCE and is_loader(text))
+
+
+def _check_filled(one: Said, text: str, faults: Faults) -> None:
+    left = FACTORY if one.path == ("model",) and text == FACTORY else ""
+    if one.path == ("input",):
+        found = _SIZE.search(text)
+        left = found.group() if found else ""
+    if left:
+        faults.add(
+            f"{one.told} {one.name}: {left} is still to be filled in",
+            hint="put in what holds for your model"
+            if left != FACTORY
+            else "name the function or class that builds the module, as nets.resnet:build",
+        )
+
+
+def _check_there(one: Said, path: Path, faults: Faults) -> None:
+    try:
+        if path.exists():
+            return
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    except OSError:  # a name that is too long, a folder that may not be read
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {path.parent / near[0]}?" if near else f"put it there, or mend {one.name}"
+    faults.add(f"{one.told} {one.name}: there is no {path}", hint=hint)

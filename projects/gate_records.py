@@ -1,0 +1,58 @@
+"""The `gates` of a model, as records, and whether each of them can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from .faults import Faults
+from .keys import GATES
+from .records import ALL, Gate, KeyPath, Said
+
+_PATTERNED = 3  # parts of a path with a pattern
+
+
+def gates_of(said: Mapping[KeyPath, Said]) -> tuple[Gate, ...]:
+    """The gates that settings say, those of all artifacts first."""
+    found: dict[str, dict[str, Said]] = {}
+    for path, one in said.items():
+        if path[0] == GATES:
+            pattern = path[1] if len(path) == _PATTERNED else ALL
+            found.setdefault(pattern, {})[path[-1]] = one
+    gates = (_gate(pattern, limits) for pattern, limits in found.items())
+    return tuple(sorted(gates, key=lambda gate: gate.pattern != ALL))
+
+
+def _gate(pattern: str, limits: Mapping[str, Said]) -> Gate:
+    from ..pipeline.measuring import parse_drop
+
+    drop, size, ratio = (limits.get(n) for n in ("max-drop", "max-size", "max-latency-ratio"))
+    return Gate(
+        pattern=pattern,
+        max_drop=None if drop is None else parse_drop(str(drop.value)),
+        max_size=None if size is None else int(str(size.value)),
+        max_latency_ratio=None if ratio is None else float(str(ratio.value)),
+        told={name.replace("-", "_"): one.told for name, one in limits.items()},
+    )
+
+
+def check_gates(
+    said: Iterable[Said], artifacts: Sequence[str], faults: Faults, *, measures: bool
+) -> None:
+    """Keep gates in `faults` that would hold nothing: no artifact, or no data to measure on."""
+    for one in said:
+        if one.path[0] != GATES:
+            continue
+        place = f"{one.told} {one.name}"
+        if one.path[-1] == "max-drop" and not measures:
+            faults.add(
+                f"{place}: nothing is measured without data", hint="add data, or leave it out"
+            )
+        pattern = one.path[1] if len(one.path) == _PATTERNED else ALL
+        if not one.shared and not any(
+            fnmatchcase(name, pattern) or name == pattern for name in artifacts
+        ):
+            faults.add(
+                f"{place}: it is for none of {', '.join(artifacts)}",
+                hint="write an artifact's name or a pattern, as *-int8",
+            )

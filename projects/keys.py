@@ -1,0 +1,194 @@
+"""The keys of modelc.toml: what each may be, in one table.
+
+The keys of a model are the options of `modelc export`, and those of an engine, by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..core.capture import Capture
+from ..core.precision import Precision
+from . import checks
+
+
+class Kind(StrEnum):
+    """What a value is in the file."""
+
+    TEXT = "text"
+    WHOLE = "a whole number"
+    NUMBER = "a number"
+    TRUTH = "true or false"
+    PATH = "a path"
+    SOURCE = "a path or PKG.MOD:LOADER"
+    FOLDER = "a folder or a URL"
+    SIZE = "a size"
+    TIME = "a time"
+    DROP = "a part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key.
+
+    `many` takes a list (or one), `least` to `most` are its limits, `above` one that it must exceed.
+    `words` stand for no path. As one text, values of `commas` are parted by them. `check` refuses
+    a text that its option would refuse. `usual` is what holds where nobody says anything. `told` is
+    what it is for, where no option says so.
+    """
+
+    name: str
+    kind: Kind = Kind.TEXT
+    many: bool = False
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    words: tuple[str, ...] = ()
+    commas: bool = False
+    check: Callable[[str], object] | None = None
+    usual: str | int | float | bool | tuple[str, ...] | None = None
+    told: str = ""
+
+
+T, W, N, B, P, S = Kind.TEXT, Kind.WHOLE, Kind.NUMBER, Kind.TRUTH, Kind.PATH, Kind.SOURCE
+PRECISIONS = tuple(one.value for one in Precision)
+CAPTURES = ("auto", *(one.value for one in Capture))
+_DAYS = 7 * 86_400.0  # as --search
+
+OWN = (  # of one model alone, never in [defaults]
+    Key(name="checkpoint", kind=P, told="Weights of the model: a file or a folder."),
+)
+_MADE = (
+    Key(name="to", many=True, commas=True, check=checks.target),
+    Key(
+        name="precision", many=True, commas=True, choices=PRECISIONS, usual=("fp32",),
+        told="Precisions to make of every format in `to` that has them; those that say their own, "
+        "as openvino:fp16, are left as they are.",
+    ),
+    Key(name="capture", choices=CAPTURES, usual="auto"),
+    Key(name="opset", kind=W, least=1, most=99),
+    Key(name="external-data", kind=B, usual=False),
+    Key(name="patch", many=True, check=checks.spec),
+    Key(name="custom-op", many=True, check=checks.custom_op),
+    Key(name="for", many=True),
+)  # fmt: skip
+_SOURCE = (
+    Key(name="model", check=checks.spec),
+    Key(name="model-arg", many=True, check=checks.model_arg),
+    Key(name="method"),
+    Key(name="input", many=True, check=checks.input_spec),
+    Key(name="inputs", kind=S),
+    Key(name="static", many=True, commas=True),
+    Key(name="no-strict", kind=B, usual=False),
+    Key(name="allow-pickle", kind=B, usual=False),
+)
+_JUDGING = (
+    Key(name="feeds", kind=W, least=5, most=100_000, usual=5),
+    Key(name="seed", kind=W, least=0, most=2**63 - 1, usual=0),
+    Key(name="atol", kind=N, least=0),
+    Key(name="rtol", kind=N, least=0),
+    Key(name="min-sqnr", kind=N),
+    Key(name="search", kind=N, above=0, most=_DAYS),
+    Key(name="accept-branch", many=True, check=checks.branch),
+    Key(name="device", choices=("cpu", "cuda")),
+)
+_DATA = (
+    Key(name="data", kind=S),
+    Key(name="metric"),
+    Key(name="max-drop", kind=Kind.DROP, check=checks.drop),
+    Key(name="label"),
+    Key(name="metric-output"),
+)
+_LOWERING = (
+    Key(name="calib", kind=S, words=("random",)),
+    Key(name="calib-samples", kind=W, least=1, most=2**31),
+    Key(name="calib-select", choices=("random", "first")),
+    Key(name="calib-seed", kind=W, least=0, most=2**63 - 1),
+    Key(name="calib-method"),
+    Key(name="preprocess", check=checks.preprocess),
+    Key(name="quantizer", check=checks.quantizer),
+    Key(name="keep-fp", many=True),
+    Key(name="half-io", kind=B, usual=False),
+    Key(name="budget", kind=N, above=0),
+    Key(name="no-cache", kind=B, usual=False),
+)
+ENGINE = (  # settings of one format, checked by it
+    Key(name="workspace"),
+    Key(name="optimization-level", kind=W, least=0, most=5),
+    Key(name="profile", many=True),
+    Key(name="timing-cache", kind=P, words=("off",)),
+    Key(name="version-compatible", kind=B),
+    Key(name="hardware-compatible", choices=("none", "ampere-plus", "same-compute-capability")),
+    Key(name="refittable", kind=B),
+    Key(name="strip-weights", kind=B),
+    Key(name="weight-streaming", kind=B),
+    Key(name="no-tf32", kind=B),
+    Key(name="plugins", kind=P, many=True),
+    Key(name="trust-engine", kind=B),
+    Key(name="builder", choices=("auto", "python", "trtexec")),
+)
+FOR_ALL = (*_MADE, *_SOURCE, *_JUDGING, *_DATA, *_LOWERING, *ENGINE)
+MODEL = {key.name: key for key in (*OWN, *FOR_ALL)}
+DEFAULTS = {key.name: key for key in FOR_ALL}
+
+LIMIT = {
+    key.name: key
+    for key in (
+        Key(name="atol", kind=N, least=0, told="Absolute tolerance."),
+        Key(name="rtol", kind=N, least=0, told="Tolerance relative to the output's peak."),
+        Key(name="min-sqnr", kind=N, told="Least signal-to-noise ratio, in dB."),
+        Key(name="floor-factor", kind=N, least=1,
+            told="Times eager's own distance from float64, for fp32."),
+        Key(name="min-cosine", kind=N, least=-1, most=1, told="Least cosine similarity."),
+        Key(name="min-agreement", kind=N, least=0, most=1, told="Least share of equal answers."),
+    )
+}  # fmt: skip
+GATE = {
+    key.name: key
+    for key in (
+        Key(
+            name="max-drop", kind=Kind.DROP, check=checks.drop,
+            told="The most that the metric on `data` may lose: 0.5% or 0.005.",
+        ),
+        Key(
+            name="max-size", kind=Kind.SIZE,
+            told="The most bytes of all that ships of an artifact: 50 MB, 1 GiB.",
+        ),
+        Key(
+            name="max-latency-ratio", kind=N, above=0,
+            told="The most that its latency may be of its FP32 parent's: 1.0 is as fast.",
+        ),
+    )
+}  # fmt: skip
+GATES, TOLERANCE = "gates", "tolerance"
+TABLES = {
+    GATES: "What artifacts must keep to, or the run fails; sub-tables are for the artifacts of "
+    "their name or pattern, as onnx-int8 or *-int8.",
+    TOLERANCE: "Limits for all outputs, sub-tables for the output of their name; or a list of "
+    "texts as --tolerance takes them.",
+}
+
+RUN = {
+    key.name: key
+    for key in (
+        Key(name="out", kind=P, usual="out", told="Folder of results; a model's are in out/NAME."),
+        Key(name="jobs", kind=W, least=1, most=1024, usual=1,
+            told="How many steps run side by side."),
+        Key(name="memory", kind=Kind.SIZE, told="The most memory of all steps together: 8 GB."),
+        Key(name="timeout", kind=Kind.TIME, told="The most time of one step: 10 min, 90 s."),
+        Key(name="keep-going", kind=B, usual=False,
+            told="Go on with what does not depend on a step that failed."),
+        Key(name="cache-dir", kind=P, told="Folder of results that later runs may use again."),
+        Key(name="cache-limit", kind=Kind.SIZE,
+            told="The most that the cache may hold; the least recently used goes first."),
+        Key(name="remote-cache", kind=Kind.FOLDER,
+            told="A second cache that hosts share: a folder or an fsspec URL, as s3://bucket/dir."),
+        Key(name="report", many=True, commas=True, check=checks.report,
+            told="Reports to write for each model: html, md, junit, sarif, json."),
+    )
+}  # fmt: skip
+TOP_LEVEL = (*RUN, "defaults", "models", TOLERANCE)
+RESERVED = {*MODEL, *RUN, *TABLES, "defaults", "models"}  # no names of models: --set tells by them

@@ -1,0 +1,89 @@
+"""`--only onnx,int8`: the part of each model's plan that is asked for now."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..converters.registry import TARGETS
+from ..core.contract import Target
+from ..core.errors import UsageError
+from ..core.precision import Precision
+from ..pipeline.order import Lowering, Order, Wanted
+from ..pipeline.plan import make_plan
+from .records import ModelOrder
+
+
+def only(
+    models: Sequence[ModelOrder], words: Sequence[str], targets: tuple[Target, ...] = TARGETS
+) -> tuple[ModelOrder, ...]:
+    """The models with what the words name: formats, precisions, artifacts. None takes all.
+
+    A format and a precision together mean both: `onnx,int8` is ONNX in INT8. Two formats mean
+    either.
+
+    Raises:
+        UsageError: a word names nothing here, or nothing is left.
+    """
+    if not words:
+        return tuple(models)
+    wanted = [one for model in models for one in model.order.wanted]
+    names = {one.name for one in wanted}
+    formats = {one.target for one in wanted}
+    precisions = {precision.value for precision in Precision}
+    for word in words:
+        known = sorted({*names, *formats, *precisions})
+        if word not in known:
+            near = difflib.get_close_matches(word, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(known)}"
+            raise UsageError(f"--only {word}: no model here makes it", hint=hint)
+    asked = _Asked(
+        formats=formats.intersection(words),
+        precisions=precisions.intersection(words),
+        names=names.intersection(words) - formats,
+    )
+    left = tuple(filter(None, (_narrowed(model, asked, targets) for model in models)))
+    if not left:
+        raise UsageError(
+            f"--only {','.join(words)} leaves nothing to make",
+            hint=f"these are there: {', '.join(sorted(names))}",
+        )
+    return left
+
+
+class _Asked:
+    """What the words name, by kind."""
+
+    def __init__(self, *, formats: set[str], precisions: set[str], names: set[str]) -> None:
+        self.formats, self.precisions, self.names = formats, precisions, names
+
+    def takes(self, one: Wanted) -> bool:
+        """Whether it is named, or has a format and a precision that are."""
+        if one.name in self.names:
+            return True
+        if not self.formats and not self.precisions:
+            return False
+        format_fits = not self.formats or one.target in self.formats
+        return format_fits and (not self.precisions or one.precision.value in self.precisions)
+
+
+def _narrowed(model: ModelOrder, asked: _Asked, targets: tuple[Target, ...]) -> ModelOrder | None:
+    """The model with what is left of its order; None where nothing is."""
+    wanted = tuple(one for one in model.order.wanted if asked.takes(one))
+    if not wanted:
+        return None
+    order = _useful(replace(model.order, wanted=wanted))
+    return replace(model, order=order, plan=make_plan(order, targets))
+
+
+def _useful(order: Order) -> Order:
+    """The order without options of precision that have nothing left to be for."""
+    lowers = {one.precision for one in order.wanted} - {Precision.FP32}
+    lowering = order.lowering
+    if Precision.INT8 not in lowers:
+        kept = lowering.keep if lowers else ()
+        lowering = Lowering(keep=kept, half_io=lowering.half_io)
+    if not lowers - {Precision.INT8}:
+        lowering = replace(lowering, half_io=False)
+    return replace(order, lowering=lowering)

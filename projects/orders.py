@@ -1,0 +1,212 @@
+"""Settings in, orders out: one for each model, checked as a whole before anything slow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..converters.registry import TARGETS
+from ..core.contract import Deferred, Native, Target
+from ..core.errors import ModelcError, UsageError
+from ..core.names import unknown
+from ..pipeline.order import Order
+from ..pipeline.plan import Step, make_plan
+from ..sources.identify import openable
+from .existing import check_paths
+from .faults import Faults
+from .gate_records import check_gates, gates_of
+from .keys import ENGINE
+from .layers import Given, settings_lenient
+from .matrix import matrix_of
+from .ordering import order_of
+from .reading import read_lenient
+from .records import FILE, Layer, ModelOrder, ModelSettings, Said, Settings
+from .typed import Typed
+
+_OPTION = re.compile(r"--([a-z0-9-]+)")
+# What may be said for all models where some have no use for it. No limit is among them: one that
+# does not hold is a fault.
+_FOR_SOME = frozenset({
+    "calib", "calib-samples", "calib-select", "calib-seed", "calib-method", "preprocess",
+    "quantizer", "keep-fp", "half-io", "budget", "metric", "label", "metric-output", "patch",
+    "custom-op", "for", *(key.name for key in ENGINE),
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A project with its layers, and the orders of its models."""
+
+    settings: Settings
+    models: tuple[ModelOrder, ...]
+
+
+def plan_project(
+    file: Path = Path(FILE),
+    *,
+    given: Given | None = None,
+    names: Sequence[str] = (),
+    cache: Path | None = None,
+    targets: tuple[Target, ...] = TARGETS,
+) -> Planned:
+    """Read the file, lay flags and environment over it, and plan each model.
+
+    Args:
+        file: a modelc.toml.
+        given: what is said beside it.
+        names: the models to plan; all of them if empty.
+        cache: the folder of what later exports may use again, where `no-cache` does not say
+            otherwise.
+        targets: the table of formats.
+
+    Raises:
+        ModelcError: all faults of the file, of what is said beside it and of the models as one.
+    """
+    faults = Faults()
+    project = read_lenient(file, faults)
+    settings = settings_lenient(project, given or Given(), faults)
+    models = _orders(settings, faults, names=names, cache=cache, targets=targets)
+    faults.raise_any()
+    return Planned(settings=settings, models=models)
+
+
+def orders_of(
+    settings: Settings,
+    *,
+    names: Sequence[str] = (),
+    cache: Path | None = None,
+    targets: tuple[Target, ...] = TARGETS,
+) -> tuple[ModelOrder, ...]:
+    """One order for each model, its results in `out/NAME`; arguments as of `plan_project`.
+
+    Raises:
+        ModelcError: what is wrong with any of them, as one.
+    """
+    faults = Faults()
+    models = _orders(settings, faults, names=names, cache=cache, targets=targets)
+    faults.raise_any()
+    return models
+
+
+def _orders(
+    settings: Settings,
+    faults: Faults,
+    *,
+    names: Sequence[str],
+    cache: Path | None,
+    targets: tuple[Target, ...],
+) -> tuple[ModelOrder, ...]:
+    known = [model.name for model in settings.models]
+    for name in names:
+        if name not in known:
+            faults.found.append(unknown("model", name, known or ["(none)"]))
+    if not known and not faults.found:
+        file = settings.project.file
+        faults.add(f"{file} names no model", hint="add [models.NAME] with its checkpoint and to")
+    found = []
+    for model in settings.models:
+        if names and model.name not in names:
+            continue
+        out = settings.run.out / model.name
+        one = _Ordering(model, out, cache, targets).order(faults)
+        found += [] if one is None else [one]
+    return tuple(found)
+
+
+class _Ordering:
+    """Makes the order of one model."""
+
+    def __init__(
+        self, model: ModelSettings, out: Path, cache: Path | None, targets: tuple[Target, ...]
+    ) -> None:
+        self.model = model
+        usual = (("precision",),)  # the rest of what is built in, an order has by itself
+        self.said = {
+            path: one
+            for path, one in model.said.items()
+            if one.layer is not Layer.BUILT_IN or path in usual
+        }
+        self.out = out
+        self.cache = cache
+        self.targets = targets
+        self.unused: list[str] = []
+
+    def order(self, faults: Faults) -> ModelOrder | None:
+        """The order with its plan; None where something is wrong, which goes to `faults`."""
+        before = len(faults.found)
+        lacking = [name for name in ("checkpoint", "to") if (name,) not in self.said]
+        for name in lacking:
+            faults.add(f"{self.model.place}: {name} is missing", hint=f"add a line: {name} = ...")
+        check_paths(self.said.values(), faults)
+        if len(faults.found) > before:
+            return None
+        try:
+            made = self._made()
+        except ModelcError as error:
+            faults.keep(error, self._place_of(error))
+            return None
+        artifacts = [step.name for step in made.plan if step.asked]
+        measures = made.order.measuring is not None
+        check_gates(self.said.values(), artifacts, faults, measures=measures)
+        return made if len(faults.found) == before else None
+
+    def _made(self) -> ModelOrder:
+        """The order, less what is said for all models and in vain for this one.
+
+        Raises:
+            ModelcError: something is wrong with it.
+        """
+        while True:
+            try:
+                return self._as_said()
+            except UsageError as error:
+                vain = self._in_vain(error)
+                if vain is None:
+                    raise
+                self.unused.append(f"{vain.name} ({vain.told}): {error.message}")
+                del self.said[vain.path]
+
+    def _in_vain(self, error: UsageError) -> Said | None:
+        """The setting for all models that has no effect on this one, as the error says."""
+        option = _OPTION.match(error.message)
+        if option is None or "has no effect" not in error.message:
+            return None
+        said = self.said.get((option.group(1),))
+        if said is None or not said.shared or said.path[0] not in _FOR_SOME:
+            return None
+        return said
+
+    def _as_said(self) -> ModelOrder:
+        of = Typed(self.said)
+        matrix = matrix_of(of.texts("to"), of.texts("precision"), self.targets)
+        order = order_of(self.said, matrix.wanted, self.out, cache=self.cache)
+        source = order.source
+        openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
+        plan = make_plan(order, self.targets)
+        self._check_settings(order, plan)
+        return ModelOrder(
+            name=self.model.name,
+            order=order,
+            plan=plan,
+            gates=gates_of(self.said),
+            left_out=matrix.left_out,
+            unused=tuple(self.unused),
+        )
+
+    def _check_settings(self, order: Order, plan: Sequence[Step]) -> None:
+        takes = any(isinstance(step.target, Deferred | Native) for step in plan)
+        if order.settings and not takes:
+            name = next(key.name for key in ENGINE if (key.name,) in self.said)
+            raise UsageError(
+                f"--{name} has no effect: nothing in `to` takes it", hint="leave it out"
+            )
+
+    def _place_of(self, error: ModelcError) -> str:
+        """Where the setting was said that an error names; else where the model is."""
+        for option in _OPTION.findall(error.message):
+            said = self.said.get((option,))
+            if said is not None and said.layer is not Layer.BUILT_IN:
+                return f"{said.told} {said.name}"
+        return self.model.place

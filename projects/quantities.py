@@ -1,0 +1,40 @@
+"""Sizes and times as people write them: `50 MB`, `2 GiB`, `90 s`, `10 min`."""
+
+from __future__ import annotations
+
+import re
+
+from ..core.errors import UsageError
+
+_FORM = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)", re.ASCII)
+_BYTES = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+}  # fmt: skip
+_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def bytes_of(text: str) -> int:
+    """`50 MB` as bytes; kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    return int(_read(text, _BYTES, "a size", "write it as 50 MB, 2 GiB or a number of bytes"))
+
+
+def seconds_of(text: str) -> float:
+    """`10 min` as seconds.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    return _read(text, _SECONDS, "a time", "write it as 90 s, 10 min, 2 h or a number of seconds")
+
+
+def _read(text: str, units: dict[str, int], what: str, hint: str) -> float:
+    found = _FORM.fullmatch(text.strip())
+    unit = units.get(found.group(2).lower()) if found else None
+    if found is None or unit is None or not float(found.group(1)) * unit >= 1:
+        raise UsageError(f"{text!r} is not {what}", hint=hint)
+    return float(found.group(1)) * unit

@@ -1,0 +1,219 @@
+"""modelc.toml in, a Project out: every key known, every value of its type, or all faults."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from ..core.errors import UsageError, first_line
+from ..pipeline.options import parse_limits
+from .faults import Faults
+from .keys import DEFAULTS, GATE, GATES, LIMIT, MODEL, RUN, TABLES, TOLERANCE, TOP_LEVEL, Key
+from .names import check_names
+from .places import line_of, lines_of
+from .records import KeyPath, Layer, Project, Said, Value, dotted
+from .values import value_of
+
+_LARGEST = 1 << 18  # bytes; a hundred models are 50 kB
+_DEEPEST = 32  # parts of a dotted key: the standard library's reader is slow with thousands
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+def read_project(path: Path) -> Project:
+    """What a modelc.toml says.
+
+    Raises:
+        UsageError: it cannot be read, or says what it may not: all faults, each with its line.
+    """
+    faults = Faults()
+    project = read_lenient(path, faults)
+    faults.raise_any()
+    return project
+
+
+def read_lenient(path: Path, faults: Faults) -> Project:
+    """The same without what is wrong, which goes to `faults`.
+
+    Raises:
+        UsageError: it cannot be read at all, or is not TOML.
+    """
+    text = _text(path)
+    tables = _parsed(text, path)
+    return _Reader(path, lines_of(text), faults).project(tables)
+
+
+def _text(path: Path) -> str:
+    hint = "write one with modelc init CHECKPOINT, or name another with --file"
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+        text = raw.decode("utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: {first_line(error)}", hint="save it so") from error
+    if len(raw) > _LARGEST:
+        raise UsageError(
+            f"{path} is larger than {_LARGEST} bytes, which no project is", hint="split it"
+        )
+    return text.replace("\r\n", "\n")
+
+
+def _parsed(text: str, path: Path) -> dict[str, object]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        head = line.partition("=")[0].strip()
+        if not head.startswith("#") and head.count(".") > _DEEPEST:
+            _refuse(f"{path}:{number}: a key of more than {_DEEPEST} parts")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = first_line(error)
+        found = _AT_LINE.search(message)
+        place = f"{path}:{found.group(1)}" if found else str(path)
+        what = "too many nested lists" if isinstance(error, RecursionError) else message
+        _refuse(f"{place}: not TOML: {_AT_LINE.sub('', what)}", error)
+
+
+def _refuse(message: str, cause: Exception | None = None) -> NoReturn:
+    raise UsageError(message, hint="correct the line; texts need quotes") from cause
+
+
+class _Reader:
+    """Walks through the tables of one file."""
+
+    def __init__(self, path: Path, lines: Mapping[KeyPath, int], faults: Faults) -> None:
+        self.path = path
+        self.lines = lines
+        self.faults = faults
+
+    def project(self, tables: Mapping[str, object]) -> Project:
+        """All of it."""
+        for name in tables:
+            if name not in TOP_LEVEL:
+                self._unknown((name,), TOP_LEVEL)
+        models = self._table(tables, ("models",))
+        check_names(models, lambda name: self.place(("models", name), table=True), self.faults)
+        run = {name: value for name, value in tables.items() if name in RUN}
+        shared = {name: value for name, value in tables.items() if name == TOLERANCE}
+        return Project(
+            file=self.path,
+            run=tuple(self._keys(run, (), RUN)),
+            defaults=(
+                *self._said(shared, (), {}),
+                *self._said(self._table(tables, ("defaults",)), ("defaults",), DEFAULTS),
+            ),
+            models={
+                name: tuple(self._said(self._table(models, at), at, MODEL))
+                for name, at in ((name, ("models", name)) for name in models)
+            },
+            places={name: self.place(("models", name), table=True) for name in models},
+        )
+
+    def place(self, path: KeyPath, *, table: bool = False) -> str:
+        """`modelc.toml:12 [models.digits]`, of a key or of a table itself."""
+        line = line_of(self.lines, path)
+        told = f"{self.path}:{line}" if line else str(self.path)
+        around = path if table else path[:-1]
+        return f"{told} [{dotted(around)}]" if around else told
+
+    def _table(self, tables: Mapping[str, object], path: KeyPath) -> Mapping[str, object]:
+        found = tables.get(path[-1], {})
+        if isinstance(found, dict):
+            return found
+        name = ".".join(path)
+        self.faults.add(
+            f"{self.place(path)}: {name} is no table", hint=f"write [{name}] in a line of its own"
+        )
+        return {}
+
+    def _said(
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+    ) -> Iterator[Said]:
+        """The settings of a model's table, of [defaults], or of the top where that is a table."""
+        plain = {name: value for name, value in table.items() if name not in TABLES}
+        yield from self._keys(plain, at, known)
+        for name, limits in ((GATES, GATE), (TOLERANCE, LIMIT)):
+            if isinstance(table.get(name), dict):
+                yield from self._limits(self._table(table, (*at, name)), (*at, name), limits)
+            elif name == TOLERANCE and name in table:
+                yield from self._texts(table[name], (*at, name))
+            elif name in table:
+                self._table(table, (*at, name))
+
+    def _keys(
+        self,
+        table: Mapping[str, object],
+        at: KeyPath,
+        known: Mapping[str, Key],
+        under: KeyPath = (),
+    ) -> Iterator[Said]:
+        for name, raw in table.items():
+            path = (*at, name)
+            if name not in known:
+                self._unknown(path, known)
+                continue
+            place = self.place(path)
+            with self.faults.at(f"{place} {name}"):
+                value = value_of(known[name], raw, self.path.parent)
+                yield _said((*under, name), value, at, place)
+
+    def _limits(
+        self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]
+    ) -> Iterator[Said]:
+        """Numbers for all; tables for the artifacts or the output of their name."""
+        plain = {name: raw for name, raw in table.items() if not isinstance(raw, dict)}
+        yield from self._keys(plain, at, known, at[-1:])
+        for name, inner in table.items():
+            if isinstance(inner, dict):
+                yield from self._keys(inner, (*at, name), known, (at[-1], name))
+
+    def _texts(self, raw: object, path: KeyPath) -> Iterator[Said]:
+        """`tolerance` as texts, as the option takes them."""
+        place = self.place(path)
+        with self.faults.at(f"{place} {TOLERANCE}"):
+            key = Key(name=TOLERANCE, many=True)
+            texts = value_of(key, raw, self.path.parent)
+            for output, name, value in limits_in(texts if isinstance(texts, tuple) else ()):
+                under = (TOLERANCE, output) if output else (TOLERANCE,)
+                yield _said((*under, name), value, path, place)
+
+    def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
+        name = path[-1]
+        self.faults.add(f"{self.place(path)}: unknown key {name!r}", hint=hint_for(name, known))
+
+
+def _said(path: KeyPath, value: Value, at: KeyPath, place: str) -> Said:
+    """A setting of the table `at`: of one model, or of all."""
+    own = at[:1] == ("models",)
+    return Said(path=path, value=value, layer=Layer.FILE, told=place, shared=not own)
+
+
+def limits_in(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
+    """Output (or nothing), limit and value of `--tolerance` texts.
+
+    Raises:
+        UsageError: a text is not of that form, or a value is beyond what the limit can be.
+    """
+    for text in texts:
+        output, values = parse_limits(text)
+        for field, value in values.items():
+            name = field.replace("_", "-")
+            yield output, name, float(str(value_of(LIMIT[name], value, Path())))
+
+
+def hint_for(name: str, known: Collection[str]) -> str:
+    """What was probably meant, or where the key belongs."""
+    if name in known:
+        return f"write {name}"
+    if name in MODEL or name in TABLES:
+        return f"{name} belongs in [models.NAME] or in [defaults]"
+    if name in RUN:
+        return f"{name} is of the whole run: write it above the first table"
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

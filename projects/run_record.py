@@ -1,0 +1,138 @@
+"""`run.json`: how a run over a project ended, in short; each model's manifest says the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import __version__
+from ..core.manifest import Manifest
+from ..core.verdict import State
+from ..core.whole import write_whole
+from ..pipeline.folder import REJECTED
+from ..pipeline.manifest_file import as_json
+from .gates import Breach
+from .outcome import Ended, exit_code_of
+
+FILE = "run.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactEnd:
+    """One step of a model.
+
+    `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder) or
+    cache. `size` is in bytes, `sqnr` in dB on the worst feed, None where it is not defined or where
+    the artifact answers exactly as eager does.
+    """
+
+    name: str
+    state: str
+    source: str
+    size: int = 0
+    sqnr: float | None = None
+    exact: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEnd:
+    """One model.
+
+    `error` is what stopped it before its artifacts, `state` passed, failed, error, pending, or
+    not-run. `seconds` is wall time.
+    """
+
+    name: str
+    folder: str
+    state: str
+    exit_code: int
+    seconds: float
+    error: str = ""
+    hint: str = ""
+    artifacts: tuple[ArtifactEnd, ...] = ()
+    breaches: tuple[Breach, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run of `modelc run`."""
+
+    modelc: str
+    exit_code: int
+    seconds: float
+    models: tuple[ModelEnd, ...]
+    schema_version: int = SCHEMA_VERSION
+
+
+def record_of_run(
+    ended: Sequence[Ended], *, seconds: float, prepare_only: bool = False
+) -> RunRecord:
+    """The record of how models ended; `seconds` is the wall time of all."""
+    return RunRecord(
+        modelc=__version__,
+        exit_code=exit_code_of(ended, prepare_only=prepare_only),
+        seconds=seconds,
+        models=tuple(map(_model, ended)),
+    )
+
+
+def write_record(record: RunRecord, folder: Path) -> Path:
+    """Write `run.json` into the folder of all models, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_whole(folder / FILE, as_json(record))
+
+
+def _model(one: Ended) -> ModelEnd:
+    return ModelEnd(
+        name=one.name,
+        folder=one.folder,
+        state=_state(one),
+        exit_code=one.exit_code,
+        seconds=one.seconds,
+        error="" if one.error is None else one.error.message,
+        hint="" if one.error is None else one.error.hint,
+        artifacts=() if one.manifest is None else tuple(_artifacts(one, one.manifest)),
+        breaches=one.breaches,
+    )
+
+
+def _state(one: Ended) -> str:
+    if not one.started:
+        return "not-run"
+    if one.error is not None:
+        return str(State.ERROR)
+    if one.exit_code == 0:
+        return str(State.PASSED)
+    waits = one.manifest is not None and one.manifest.pending and not one.manifest.failures
+    return "pending" if waits and one.exit_code != 1 else str(State.FAILED)
+
+
+def _artifacts(one: Ended, manifest: Manifest) -> list[ArtifactEnd]:
+    return [_artifact(name, one, manifest) for name in manifest.steps]
+
+
+def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
+    source = "kept" if name in one.kept else "cache" if name in one.restored else "made"
+    failure = next((f for f in manifest.failures if f.step == name), None)
+    if failure is not None:
+        return ArtifactEnd(name=name, state="error", source=source, reason=failure.message)
+    pending = next((p for p in manifest.pending if p.step == name), None)
+    if pending is not None:
+        return ArtifactEnd(name=name, state="pending", source=source, reason=pending.reason)
+    names = (f"{REJECTED}/{name}", name)
+    artifact = next((a for own in names for a in manifest.artifacts if a.name == own), None)
+    verdict = None if artifact is None else manifest.verdict_of(artifact.name)
+    if artifact is None or verdict is None:
+        return ArtifactEnd(name=name, state="error", source=source, reason="nothing is on record")
+    return ArtifactEnd(
+        name=name,
+        state=str(verdict.state),
+        source=source,
+        size=artifact.size,
+        sqnr=verdict.sqnr,
+        exact=bool(verdict.outputs) and all(output.exact for output in verdict.outputs),
+        reason=verdict.reason,
+    )

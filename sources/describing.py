@@ -1,0 +1,180 @@
+"""What a checkpoint says of itself before anything of it is run: kind, tensors, likely inputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError, UsageError
+from ..core.torch_file import read_safely
+from .factory import built
+from .factory_inputs import loaded_from
+from .hyper_parameters import HyperParameters, recorded_in
+from .identify import contents
+from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT, pickled_class, sniff
+from .state_dict_file import NESTED
+
+if TYPE_CHECKING:
+    from .loaded import Loaded
+
+_TOKENS = re.compile(r"(?:^|\.)(?:wte|[^.]*emb[^.]*)\.weight$", re.I)
+# Dims of the weights of convolutions over images and over series, and of matrices.
+_IMAGE, _SERIES, _MATRIX = 4, 3, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorNote:
+    """One tensor of a checkpoint; `dtype` by torch's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} {list(self.shape)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What can be said of a checkpoint.
+
+    `refused` is why its weights were not read. `inputs` are likely ones in the `--input` language,
+    with words in EDIT_ where nothing says a size; `certain` says that the model told them.
+    `brings_code` says that no factory is needed, `whole` is the class of a pickled module.
+    """
+
+    path: Path
+    kind: str
+    tensors: tuple[TensorNote, ...] = ()
+    refused: str = ""
+    inputs: tuple[str, ...] = ()
+    certain: bool = False
+    brings_code: bool = False
+    whole: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its tensors hold."""
+        return sum(prod(one.shape) for one in self.tensors)
+
+
+def describe(path: Path, model: str | None = None) -> Described:
+    """Look into a checkpoint; a factory is imported and called only where one is named.
+
+    Raises:
+        UsageError: there is nothing at `path`, or there is no such factory.
+        CheckpointError: it is no checkpoint, or it is damaged; the factory raised.
+    """
+    if not path.exists():
+        raise UsageError(f"no such checkpoint: {path}", hint=f"look with ls {path.parent}")
+    kind, files = contents(path, with_factory=model is not None)
+    tensors, recorded, refused = _tensors(files)
+    alone = kind in (STATE_DICT, SAFETENSORS)
+    loaded = _built(model, recorded, kind) if model is not None and alone else None
+    inputs, certain = _inputs(loaded, tensors) if alone else ((), True)
+    return Described(
+        path=path,
+        kind=kind,
+        tensors=tensors,
+        refused=refused,
+        inputs=inputs,
+        certain=certain,
+        brings_code=kind in (TORCHSCRIPT, PT2, HUGGINGFACE),
+        whole=(pickled_class(path) or "") if refused and path.is_file() else "",
+    )
+
+
+def _tensors(files: Sequence[Path]) -> tuple[tuple[TensorNote, ...], HyperParameters, str]:
+    """Names and shapes; archives that bring code are not opened."""
+    found: list[TensorNote] = []
+    recorded = HyperParameters()
+    for file in files:
+        kind = "" if file.suffix == ".json" else sniff(file)
+        if kind == SAFETENSORS:
+            found += _in_header(file)
+        if kind != STATE_DICT:
+            continue
+        try:
+            held = read_safely(file)
+        except CheckpointError as error:
+            return (), recorded, error.message
+        recorded = recorded_in(held)
+        found += _in_state_dict(held)
+    return tuple(found), recorded, ""
+
+
+def _in_header(path: Path) -> Iterator[TensorNote]:
+    """The tensors of a safetensors file, in the order of their bytes; its sizes were checked."""
+    with path.open("rb") as file:
+        entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    entries.pop("__metadata__", None)
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"][0]):
+        yield TensorNote(name=name, dtype=_dtype(entry["dtype"]), shape=tuple(entry["shape"]))
+
+
+def _dtype(text: str) -> str:
+    """`F32` as torch calls it."""
+    kinds = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
+    parts = re.fullmatch(r"([A-Z]+)(\d+)", str(text))
+    return f"{kinds[parts[1]]}{parts[2]}" if parts and parts[1] in kinds else str(text).lower()
+
+
+def _in_state_dict(held: object) -> Iterator[TensorNote]:
+    import torch
+
+    nested = (held.get(key) for key in NESTED) if isinstance(held, Mapping) else ()
+    held = next((one for one in nested if isinstance(one, Mapping)), held)
+    for name, value in held.items() if isinstance(held, Mapping) else ():
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            yield TensorNote(name=str(name), dtype=dtype, shape=tuple(value.shape))
+
+
+def _built(model: str, recorded: HyperParameters, kind: str) -> Loaded:
+    made = built(model, {}, recorded)
+    return loaded_from(made.module, kind=kind, notes=made.notes)
+
+
+def _inputs(loaded: Loaded | None, tensors: Sequence[TensorNote]) -> tuple[tuple[str, ...], bool]:
+    """What the model says of its inputs, or a guess from its first layer."""
+    if loaded is None:
+        return (_guess("x", first_layer(tensors)),), False
+    if loaded.known:
+        return tuple(map(str, loaded.known.values())), True
+    state = loaded.module.state_dict()
+    own = [TensorNote(name=n, dtype="", shape=tuple(v.shape)) for n, v in state.items()]
+    names = [p.name for p in loaded.takes if p.required] or ["x"]
+    rest = (f"{name}:float32[batch=1..8,EDIT_SIZES]" for name in names[1:])
+    return (_guess(names[0], first_layer(own)), *rest), False
+
+
+def first_layer(tensors: Sequence[TensorNote]) -> TensorNote | None:
+    """The weight that most likely meets the input; files need not hold them in order.
+
+    An embedding; else a convolution, else a matrix, that takes what no other weight gives. Of
+    those, depthwise convolutions take one channel.
+    """
+    weights = [one for one in tensors if len(one.shape) > 1]
+    tokens = [one for one in weights if _TOKENS.search(one.name) and len(one.shape) == _MATRIX]
+    if tokens:
+        return tokens[0]
+    convolutions = [one for one in weights if len(one.shape) > _MATRIX]
+    given = {one.shape[0] for one in weights}
+    among = convolutions or weights
+    outer = [one for one in among if one.shape[1] not in given] or among
+    return max(outer, key=lambda one: one.shape[1] if convolutions else 0, default=None)
+
+
+def _guess(name: str, first: TensorNote | None) -> str:
+    """An input that the first layer would take, as far as its weight says."""
+    if first is None:
+        return f"{name}:float32[batch=1..8,EDIT_SIZES]"
+    if _TOKENS.search(first.name) and len(first.shape) == _MATRIX:
+        return f"{name}:int64[batch=1..8,seq=1..64]{{0..{first.shape[0] - 1}}}"
+    rest = {_IMAGE: ",EDIT_HEIGHT,EDIT_WIDTH", _SERIES: ",EDIT_LENGTH", _MATRIX: ""}
+    return f"{name}:float32[batch=1..8,{first.shape[1]}{rest.get(len(first.shape), ',EDIT_SIZES')}]"

@@ -1,0 +1,150 @@
+"""A trace is tried at the sizes that forward tells from others, whatever the feeds are."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters.capture.eager import example_tensors
+from modelc.converters.capture.symbolic import follow
+from modelc.converters.capture.tracing import traced
+from modelc.core.contract import Job
+from modelc.core.errors import ConversionError
+
+JobOf = Callable[..., Job]
+X = "x:float32[n=2..1000,2]"
+pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+
+
+class Doubles(nn.Module):
+    """Doubles what comes in where something of its sizes is so."""
+
+    def __init__(self, when: Callable[..., bool]) -> None:
+        super().__init__()
+        self.when = when
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if self.when(x) else x + 1
+
+
+class DoublesTwo(Doubles):
+    """The same of two inputs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        return x * 2 + y.sum() if self.when(x, y) else x + 1
+
+
+def _half(x: Tensor) -> bool:
+    return x.shape[0] // 2 == 150
+
+
+def _joined(x: Tensor) -> bool:
+    return torch.cat([x, x]).size(0) == 600
+
+
+def _after_data(x: Tensor) -> bool:
+    most = float(x.max())  # taken out of the tensor before the size is asked for
+    return len(x) == 300 and most < 1e9
+
+
+def _plain_int(x: Tensor) -> bool:
+    size = int(x.size(0))
+    return isinstance(size, int) and size == 300  # type: ignore[redundant-expr]  # of symbols, too
+
+
+def _in_another(x: Tensor) -> bool:
+    return x.shape[0] > 290 and x.shape[0] % 100 == 0
+
+
+ASKED: dict[str, tuple[Callable[[Tensor], bool], int]] = {
+    "shape": (lambda x: x.shape[0] == 300, 300),
+    "size": (lambda x: x.size(0) in (300, 301), 300),
+    "len": (lambda x: len(x) == 300, 300),
+    "int": (_plain_int, 300),
+    "range": (lambda x: 300 <= x.shape[0] < 310, 300),
+    "half": (_half, 300),
+    "rest": (lambda x: x.shape[0] % 311 == 0, 311),
+    "numel": (lambda x: x.numel() == 600, 300),
+    "joined": (_joined, 300),
+    "after data": (_after_data, 300),
+    "within another branch": (_in_another, 300),
+    "largest": (lambda x: max(x.shape[0], 700) > 700, 701),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_size_that_the_code_asks_for_is_tried(asked: str, job_of: JobOf) -> None:
+    when, size = ASKED[asked]
+    with pytest.raises(ConversionError, match=f"froze a branch on sizes: at n={size} "):
+        traced(job_of(Doubles(when), X))
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        (lambda x, y: x.shape[0] == y.shape[0], "n=.*, m="),
+        (lambda x, y: x.shape[0] * y.shape[0] == 247, "n=.*, m="),
+    ],
+    ids=["equal", "product"],
+)
+def test_sizes_are_tried_together(when: Callable[..., bool], told: str, job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match=f"froze a branch on sizes: at {told}"):
+        traced(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
+
+
+def test_a_size_that_decides_nothing_is_fine(job_of: JobOf) -> None:
+    made = traced(job_of(nn.Linear(2, 2), X))
+    assert made.notes == ()
+
+
+def test_a_size_that_became_a_plain_number_is_told(job_of: JobOf) -> None:
+    made = traced(job_of(Doubles(lambda x: math.sqrt(x.shape[0]) == 17.5), X))
+    assert "sizes become plain numbers at " in made.notes[0]
+    assert "test_compared.py:" in made.notes[0]
+
+
+def test_where_forward_cannot_be_followed_is_told(job_of: JobOf) -> None:
+    made = traced(job_of(Doubles(lambda x: x[x[:, 0] > -9].shape[0] == 300), X))
+    assert "only feeds judge what sizes decide after " in made.notes[0]
+
+
+def test_a_run_that_takes_too_long_ends_and_says_so(job_of: JobOf) -> None:
+    job = job_of(Doubles(lambda x: x.shape[0] == 300), X)
+    found = follow(job.model.flat, example_tensors(job), job.signature, patience=0.0)  # type: ignore[union-attr]  # job_of gives one
+    assert found.late
+    assert "sizes take longer than 0 s to follow" in found.ended
+
+
+_KEPT: dict[str, Tensor] = {}
+
+
+@functools.cache
+def _ones(width: int) -> Tensor:
+    return torch.ones(width)
+
+
+class Keeps(nn.Module):
+    """Keeps tensors in a file's dict, in a function's cache and in itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if "two" not in _KEPT:
+            _KEPT["two"] = torch.full((2,), 2.0)
+        self.last = x
+        return x * _KEPT["two"] + _ones(2)
+
+
+def test_what_forward_keeps_without_data_is_forgotten(job_of: JobOf) -> None:
+    job = job_of(Keeps(), X)
+    traced(job)
+    assert job.model is not None
+    _KEPT.clear()
+    _ones.cache_clear()
+    traced(job)
+    assert type(job.model.flat(torch.ones(3, 2))[0]) is Tensor
+    assert "len" not in globals()
+    assert "int" not in globals()

@@ -1,0 +1,99 @@
+"""Bags and circular padding, written so that OpenVINO reads them too: as eager computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from modelc.converters import onnx_graph, openvino_ir
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+
+JobOf = Callable[..., Job]
+pytestmark = [
+    pytest.mark.needs("onnx"),
+    pytest.mark.needs("openvino"),
+    pytest.mark.filterwarnings("ignore"),  # torch's own; the pipeline sends them to a log
+]
+TABLE = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+OFFSETS = torch.tensor([0, 2, 2, 5])
+
+
+class Calls(nn.Module):
+    def __init__(self, call: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: Tensor) -> Any:
+        return self.call(x)
+
+
+def agrees(job: Job, x: np.ndarray) -> None:
+    """Raises where ONNX Runtime or OpenVINO says something else than eager."""
+    onnx_graph.convert(job)
+    assert job.model is not None
+    with torch.no_grad():
+        (wanted,) = job.model.flat(torch.tensor(x))
+    folder = job.folder / "ir"
+    folder.mkdir()
+    child = replace(job, parent=job.folder / "model.onnx", folder=folder, model=None)
+    openvino_ir.convert(child)
+    for target, path in ((onnx_graph, child.parent), (openvino_ir, folder / "model.xml")):
+        assert path is not None
+        with target.open_runner(path, "cpu", job.signature) as runner:
+            (found,) = runner.run({"x": x}).values()
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def bag(x: Tensor, offsets: Tensor = OFFSETS, **named: Any) -> Tensor:
+    return functional.embedding_bag(x, TABLE, offsets, **named)
+
+
+BAGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: bag(x, mode="sum"),
+    "mean": lambda x: bag(x, mode="mean"),
+    "max": lambda x: bag(x, mode="max"),
+    "padding": lambda x: bag(x, mode="sum", padding_idx=3),
+    "mean-padding": lambda x: bag(x, mode="mean", padding_idx=3),
+    "max-padding": lambda x: bag(x, mode="max", padding_idx=3),
+    "weights": lambda x: bag(x, mode="sum", per_sample_weights=x / 7),
+    "ends": lambda x: bag(
+        x,
+        torch.cat([OFFSETS, torch.tensor([x.shape[0]])]),
+        mode="sum",
+        include_last_offset=True,
+    ),
+    "rows": lambda x: functional.embedding_bag(torch.stack([x, x.flip(0)]), TABLE, mode="mean"),
+}
+
+
+@pytest.mark.parametrize("name", BAGS)
+def test_bags_are_as_eager_computes_them(job_of: JobOf, name: str) -> None:
+    job = job_of(Calls(BAGS[name]), "x:int64[n=6..9]{0..8}", capture=Capture.EXPORT)
+    agrees(job, np.array([3, 1, 8, 3, 0, 3, 2], np.int64))
+
+
+PADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one-side": lambda x: functional.pad(x, (0, 2), mode="circular"),
+    "both": lambda x: functional.pad(x, (3, 1), mode="circular"),
+    "two-dims": lambda x: functional.pad(x[:, None], (1, 2, 2, 0), mode="circular"),
+    "reflect": lambda x: functional.pad(x, (1, 2), mode="reflect"),
+    "constant": lambda x: functional.pad(x, (1, -1), value=2.5),
+    "replicate": lambda x: functional.pad(x, (2, 1), mode="replicate"),
+    "convolution": lambda x: functional.conv1d(
+        functional.pad(x, (1, 1), mode="circular"), torch.ones(2, 3, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_padding_is_as_eager_computes_it(job_of: JobOf, name: str) -> None:
+    job = job_of(Calls(PADS[name]), "x:float32[batch=1..4,3,n=4..9]", capture=Capture.EXPORT)
+    agrees(job, np.random.default_rng(0).standard_normal((2, 3, 7)).astype(np.float32))

@@ -1,0 +1,85 @@
+"""Equal elements in OpenVINO's TopK: the lower index first, as ONNX has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from modelc.converters.openvino_order import keep_order_of_equals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+    import openvino
+
+pytestmark = [pytest.mark.needs("openvino"), pytest.mark.needs("onnx")]
+
+
+def topk(output: str, *, sort: int = 1) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node("TopK", ["x", "k"], ["", output], axis=-1, sorted=sort)
+
+
+def read(path: Path, nodes: list[onnx.NodeProto], outputs: list[str]) -> openvino.Model:
+    import onnx
+    import openvino
+    from onnx import TensorProto, helper
+
+    k = helper.make_tensor("k", TensorProto.INT64, [1], [20])
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 180]),
+        helper.make_tensor_value_info("yes", TensorProto.BOOL, []),
+    ]
+    told = [helper.make_tensor_value_info(name, TensorProto.INT64, [2, 20]) for name in outputs]
+    graph = helper.make_graph(nodes, "main", inputs, told, [k])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path)
+    return openvino.Core().read_model(str(path))
+
+
+def branch(name: str) -> onnx.GraphProto:
+    from onnx import TensorProto, helper
+
+    output = helper.make_tensor_value_info(name, TensorProto.INT64, [2, 20])
+    return helper.make_graph([topk(name)], name, [], [output])
+
+
+def test_equal_elements_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
+    import openvino
+    from onnx import helper
+
+    identity = helper.make_node("Identity", ["yes"], ["same"])
+    model = read(tmp_path / "m.onnx", [topk("places"), identity], ["places"])
+    keep_order_of_equals(model)
+    compiled = openvino.Core().compile_model(model, "CPU")
+    (places,) = compiled({"x": np.zeros((2, 180), np.float32), "yes": np.array(True)}).values()
+    assert places.tolist() == [list(range(20))] * 2
+
+
+def test_in_the_arms_of_an_if_too(tmp_path: Path) -> None:
+    from onnx import helper
+
+    node = helper.make_node(
+        "If", ["yes"], ["places"], then_branch=branch("a"), else_branch=branch("b")
+    )
+    model = read(tmp_path / "m.onnx", [node], ["places"])
+    keep_order_of_equals(model)
+    (arms,) = [one for one in model.get_ordered_ops() if one.get_type_name() == "If"]
+    for body in (arms.get_then_body(), arms.get_else_body()):
+        found = [one for one in body.get_ordered_ops() if one.get_type_name() == "TopK"]
+        assert [one.get_attributes()["stable"] for one in found] == [True]
+
+
+def test_what_is_not_sorted_stays_as_it_is(tmp_path: Path) -> None:
+    from onnx import helper
+
+    identity = helper.make_node("Identity", ["yes"], ["same"])
+    model = read(tmp_path / "m.onnx", [topk("places", sort=0), identity], ["places"])
+    keep_order_of_equals(model)
+    (found,) = [one for one in model.get_ordered_ops() if one.get_type_name() == "TopK"]
+    assert found.get_attributes()["stable"] is False
+    model.validate_nodes_and_infer_types()

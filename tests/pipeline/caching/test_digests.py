@@ -1,0 +1,129 @@
+"""A digest is remembered by what the file system says, and only where that cannot lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from modelc.core.digest import sha256_of
+from modelc.pipeline.caching.digests import FILE, Digests
+
+LATER = 10 * 10**9
+
+
+def later() -> int:
+    """A clock by which every file of the test is old."""
+    return time.time_ns() + LATER
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "w.bin").write_bytes(b"weights")
+    return tmp_path / "w.bin"
+
+
+def lie(cache: Path) -> None:
+    """Make the database say another digest of everything, to see who believes it."""
+    import sqlite3
+
+    database = sqlite3.connect(cache / FILE)
+    with database:
+        assert database.execute("UPDATE digest SET sha256 = 'remembered'").rowcount == 1
+    database.close()
+
+
+def test_what_was_digested_is_not_read_again(tmp_path: Path, file: Path) -> None:
+    with Digests(tmp_path / "cache", now=later) as digests:
+        assert digests.of(file) == sha256_of(file)
+    lie(tmp_path / "cache")
+    with Digests(tmp_path / "cache", now=later) as digests:
+        assert digests.of(file) == "remembered"
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, file: Path) -> None:
+    with Digests(tmp_path / "cache") as digests:
+        digests.of(file)
+        before = file.stat()
+        file.write_bytes(b"WEIGHTS")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert digests.of(file) == sha256_of(file)
+
+
+@pytest.mark.parametrize("how", ["written", "replaced"])
+def test_a_changed_file_is_read_again(tmp_path: Path, file: Path, how: str) -> None:
+    with Digests(tmp_path / "cache", now=later) as digests:
+        digests.of(file)
+    before = file.stat()
+    if how == "replaced":
+        file.unlink()
+    file.write_bytes(b"WEIGHTS")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with Digests(tmp_path / "cache", now=later) as digests:
+        assert digests.of(file) == sha256_of(file)
+
+
+def test_what_is_no_database_is_replaced(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / FILE).write_bytes(b"not a database, though long enough for a header" * 99)
+    with Digests(tmp_path / "cache", now=later) as digests:
+        assert digests.of(file) == sha256_of(file)
+    lie(tmp_path / "cache")
+
+
+def test_a_folder_that_cannot_be_made_is_done_without(file: Path) -> None:
+    with Digests(file / "cache") as digests:
+        assert digests.of(file) == sha256_of(file)
+
+
+def test_two_processes_write_one_database(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from modelc.pipeline.caching.digests import Digests\n"
+        "later = lambda: time.time_ns() + 10**10\n"
+        "mine = Path(sys.argv[1]) / sys.argv[2]; mine.mkdir()\n"
+        "for n in range(40):\n"
+        "    (mine / str(n)).write_text(str(n))\n"
+        "    with Digests(Path(sys.argv[1]) / 'cache', now=later) as one:\n"
+        "        one.of(mine / str(n))\n"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), n]) for n in "ab"]
+    assert [run.wait(60) for run in runs] == [0, 0]
+    import sqlite3
+
+    database = sqlite3.connect(tmp_path / "cache" / FILE)
+    assert database.execute("SELECT count(*) FROM digest").fetchone() == (80,)
+    database.close()
+
+
+def test_a_tree_has_another_digest_for_another_name_or_byte_or_file(tmp_path: Path) -> None:
+    folder = tmp_path / "calib"
+    (folder / "cats").mkdir(parents=True)
+    (folder / "cats" / "1.png").write_bytes(b"1")
+    seen = [Digests(None).of_tree(folder)]
+    (folder / "cats" / "1.png").rename(folder / "cats" / "2.png")
+    seen.append(Digests(None).of_tree(folder))
+    (folder / "cats" / "2.png").write_bytes(b"2")
+    seen.append(Digests(None).of_tree(folder))
+    (folder / "3.png").write_bytes(b"1")
+    seen.append(Digests(None).of_tree(folder))
+    assert len(set(seen)) == 4
+
+
+def test_what_does_not_count_in_a_tree_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "calib"
+    (folder / "out").mkdir(parents=True)
+    (folder / "1.png").write_bytes(b"1")
+    before = Digests(None).of_tree(folder, less=(folder / "out",))
+    (folder / "out" / "manifest.json").write_text("{}")
+    assert Digests(None).of_tree(folder, less=(folder / "out",)) == before
+
+
+def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
+    (tmp_path / "1.png").write_bytes(b"1")
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert Digests(None).of_tree(tmp_path)

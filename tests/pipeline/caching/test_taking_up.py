@@ -1,0 +1,280 @@
+"""A run goes on from what stands in its folder and what the cache has, and from nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.manifest import Failure
+from modelc.core.records import Needs
+from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.standing import standing
+from modelc.pipeline.caching.steps import StepCache
+from modelc.pipeline.caching.taking_up import Caching, TakenUp, take_up
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.order import GoingOn, Judging, Order
+from modelc.pipeline.plan import make_plan
+from modelc.pipeline.run import run
+
+from .conftest import Told
+
+KEYS = {"fake": "a" * 64, "child": "b" * 64}
+
+
+@dataclass
+class Project:
+    """An order of two steps, the second made from the first, and where it is cached."""
+
+    order: Order
+    targets: tuple[object, ...]
+    cache: StepCache
+    root: Path
+    made: list[str]
+
+    def take_up(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
+        order = order or self.order
+        caching = Caching(root=self.root, digests=Digests(None), steps=self.cache)
+        return take_up(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
+
+    def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
+        """As `modelc run` does: what is not found is made, and kept."""
+        order = order or self.order
+        taken = self.take_up(keys, order)
+        if not {"fake", "child"} <= taken.going_on.done:
+            manifest = run(replace(order, going_on=taken.going_on), targets=self.targets)  # type: ignore[arg-type]  # fakes
+            self.cache.keep(manifest, order.out, "gate")
+            return replace(taken, manifest=manifest)
+        return taken
+
+
+@pytest.fixture
+def project(
+    order: Callable[..., Order], fake: Callable[..., object], tmp_path: Path, told: Told
+) -> Project:
+    made: list[str] = []
+    first = fake(on_convert=lambda job: made.append(job.stem))
+    child = fake(
+        origin="fake", NAME="child", SUFFIX=".child", CAPTURES=(), text="a child",
+        on_convert=lambda _: made.append("child"),
+    )  # fmt: skip
+    return Project(
+        order=order("fake", "child"),
+        targets=(first, child),
+        cache=StepCache(tmp_path / "cache", tell=told),
+        root=Path.cwd(),  # which runs start in
+        made=made,
+    )
+
+
+def test_what_was_made_stands(project: Project) -> None:
+    project.run()
+    assert project.made == ["model", "child"]
+    taken = project.run()
+    assert taken.going_on.kept == {"fake", "child"}
+    assert (taken.restored, project.made) == ((), ["model", "child"])
+    assert taken.manifest is not None
+    assert taken.manifest.exit_code == 0
+
+
+def test_a_warm_run_writes_nothing(project: Project) -> None:
+    project.run()
+    before = {p: p.stat().st_mtime_ns for p in project.order.out.rglob("*")}
+    project.run()
+    assert {p: p.stat().st_mtime_ns for p in project.order.out.rglob("*")} == before
+
+
+def test_an_empty_folder_is_filled_from_the_cache(project: Project) -> None:
+    first = project.run().manifest
+    shutil.rmtree(project.order.out)
+    taken = project.run()
+    assert taken.restored == ("fake", "child")
+    assert project.made == ["model", "child"]
+    again = read_manifest(project.order.out)
+    assert again is not None
+    assert first is not None
+    assert replace(again, created=first.created) == first
+    assert (project.order.out / "model.fake").read_text() == "a model"
+    for verdict in again.verdicts:
+        assert verdict.worst is not None
+        assert (project.order.out / verdict.worst.file).is_file()
+
+
+def test_another_folder_is_filled_with_paths_of_its_own(project: Project, tmp_path: Path) -> None:
+    project.run()
+    (tmp_path / "deep").mkdir()
+    other = replace(project.order, out=tmp_path / "deep" / "other")
+    manifest = project.run(order=other).manifest
+    assert project.made == ["model", "child"]
+    assert manifest is not None
+    assert (other.out / manifest.checkpoint.path).resolve() == other.source.checkpoint.resolve()
+    worst = manifest.verdicts[0].worst
+    assert worst is not None
+    assert str(other.out) in worst.replay
+
+
+def test_another_key_is_made_anew_with_what_follows_from_it(project: Project) -> None:
+    project.run()
+    project.run({**KEYS, "child": "c" * 64})
+    assert project.made == ["model", "child", "child"]
+    project.run({"fake": "d" * 64, "child": "e" * 64})
+    assert project.made == ["model", "child", "child", "model", "child"]
+
+
+def test_what_was_once_made_is_found_again_after_a_change_and_back(project: Project) -> None:
+    project.run()
+    project.run({"fake": "d" * 64, "child": "e" * 64})
+    taken = project.run()
+    assert taken.restored == ("fake", "child")
+    assert len(project.made) == 4
+
+
+def test_a_changed_file_in_the_folder_is_put_right(project: Project) -> None:
+    project.run()
+    (project.order.out / "model.child").write_text("a chilx")
+    taken = project.run()
+    assert taken.restored == ("child",)
+    assert (project.order.out / "model.child").read_text() == "a child"
+
+
+def test_a_damaged_cache_and_folder_are_made_anew(project: Project, told: Told) -> None:
+    project.run()
+    (project.order.out / "model.child").write_text("a chilx")
+    for blob in project.cache.store.layout.blobs():
+        blob.write_bytes(b"?" * blob.stat().st_size)
+    project.run()
+    assert project.made == ["model", "child", "child"]
+    assert "a result in the cache was changed (model.child): made anew" in told
+    assert (project.order.out / "model.child").read_text() == "a child"
+
+
+def test_what_the_run_read_is_looked_at_again(project: Project) -> None:
+    project.run()
+    manifest = read_manifest(project.order.out)
+    assert manifest is not None
+    assert any(name.endswith("gate.py") for name in manifest.needs.files)
+    changed = dict.fromkeys(manifest.needs.files, "0" * 64)
+    write_manifest(replace(manifest, needs=Needs(files=changed)), project.order.out)
+    assert (
+        standing(project.order.out, KEYS, root=project.root, digests=Digests(None)) == frozenset()
+    )
+
+
+def test_an_entry_whose_needs_are_not_met_is_a_miss(project: Project, tmp_path: Path) -> None:
+    manifest = project.run().manifest
+    assert manifest is not None
+    shutil.rmtree(project.order.out)
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cfg.json").write_text("{}")
+    other = replace(manifest, needs=Needs(files={"cfg.json": "0" * 64}))
+    again = project.run()  # fills the folder, for `keep` to read
+    assert again.manifest is not None
+    shutil.rmtree(tmp_path / "cache")
+    project.cache.keep(other, project.order.out, "gate")
+    shutil.rmtree(project.order.out)
+    assert project.take_up().going_on.kept == frozenset()
+
+
+def test_a_child_of_another_parents_bytes_does_not_stand(project: Project) -> None:
+    project.run()
+    manifest = read_manifest(project.order.out)
+    assert manifest is not None
+    wrong = tuple(
+        replace(one, parent="f" * 64) if one.name == "child" else one for one in manifest.artifacts
+    )
+    write_manifest(replace(manifest, artifacts=wrong), project.order.out)
+    taken = project.take_up()
+    assert taken.restored == ("child",)
+
+
+def test_what_was_refused_is_found_again_and_refuses_its_children(project: Project) -> None:
+    wrong = replace(
+        project.targets[0],
+        answer=lambda _: {"output": __import__("numpy").zeros((2, 4), "float32")},
+    )  # type: ignore[type-var]  # a fake
+    project.targets = (wrong, project.targets[1])
+    first = project.run().manifest
+    assert first is not None
+    made = len(project.made)
+    for _ in range(2):
+        taken = project.run()
+        assert len(project.made) == made
+        assert taken.going_on.kept == {"fake"}
+        assert [one.step for one in taken.going_on.failures] == ["child"]
+        assert taken.manifest is not None
+        assert (taken.manifest.exit_code, taken.manifest.failures) == (1, first.failures)
+        shutil.rmtree(project.order.out)
+
+
+def test_a_failure_is_not_kept(project: Project) -> None:
+    def fail(_: object) -> None:
+        from modelc.core.errors import ConversionError
+
+        project.made.append("tried")
+        raise ConversionError("no", hint="none")
+
+    project.targets = (replace(project.targets[0], on_convert=fail), project.targets[1])  # type: ignore[type-var]  # a fake
+    project.run()
+    project.run()
+    assert project.made.count("tried") >= 2
+    assert not project.cache.store.layout.entries()
+
+
+def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:
+    from modelc.pipeline.rejudge import rejudge_folder
+
+    project.run()
+    rejudge_folder(project.order.out, Judging(atol=1.0, rtol=1.0))
+    here = standing(project.order.out, KEYS, root=project.root, digests=Digests(None))
+    assert here == frozenset()
+
+
+def test_a_failure_on_record_keeps_its_step_from_standing(project: Project) -> None:
+    project.run()
+    manifest = read_manifest(project.order.out)
+    assert manifest is not None
+    failure = Failure(step="child", message="later", hint="", exit_code=5)
+    write_manifest(replace(manifest, failures=(failure,)), project.order.out)
+    here = standing(project.order.out, KEYS, root=project.root, digests=Digests(None))
+    assert here == {"fake"}
+
+
+def test_what_is_to_be_kept_and_is_not_there_is_made(project: Project) -> None:
+    going_on = GoingOn(keys=KEYS, kept=frozenset({"fake", "child"}))
+    manifest = run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
+    assert manifest.passed
+    assert project.made == ["model", "child"]
+
+
+def test_only_what_is_kept_has_a_key_afterwards(project: Project) -> None:
+    """What a run did not keep may have needed what this run did not read."""
+    project.run()
+    going_on = GoingOn(keys={"fake": "d" * 64})
+    alone = replace(project.order, wanted=project.order.wanted[:1], going_on=going_on)
+    manifest = run(alone, targets=project.targets)  # type: ignore[arg-type]  # fakes
+    assert {one.name: one.key for one in manifest.artifacts} == {"fake": "d" * 64, "child": ""}
+
+
+def test_another_models_folder_is_refused_as_a_run_refuses_it(project: Project) -> None:
+    manifest = project.run().manifest
+    assert manifest is not None
+    checkpoint = replace(manifest.checkpoint, digest="9" * 64)
+    write_manifest(replace(manifest, checkpoint=checkpoint, artifacts=()), project.order.out)
+    with pytest.raises(UsageError, match="of another checkpoint"):
+        project.take_up()
+
+
+def test_a_file_of_the_users_in_the_way_stays(project: Project) -> None:
+    project.run()
+    shutil.rmtree(project.order.out)
+    project.order.out.mkdir()
+    (project.order.out / "model.fake").write_text("mine")
+    with pytest.raises(UsageError, match="no manifest"):
+        project.take_up()
+    assert (project.order.out / "model.fake").read_text() == "mine"
+    (project.order.out / "model.fake").write_text("a model")
+    assert project.take_up().going_on.kept == {"fake", "child"}

@@ -1,0 +1,63 @@
+"""Runs of a tiny net in processes of their own, with a fault planted where one is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from modelc.benchmarks import dying
+from modelc.core.events import Event
+from modelc.core.manifest import Manifest
+from modelc.pipeline.isolation.bounds import Bounds
+from modelc.pipeline.isolation.supervising import run_isolated
+from modelc.pipeline.order import Order, Source, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """How a run ended, what it told, where it wrote."""
+
+    manifest: Manifest
+    told: list[Event]
+    out: Path
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of the net."""
+    from safetensors.torch import save_file
+
+    path = tmp_path_factory.mktemp("dying") / "net.safetensors"
+    save_file(dying.net().state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def ordered(weights: Path, tmp_path: Path) -> Callable[..., Order]:
+    """`ordered("onnx", patch="hang", model="net")` -> an Order into tmp_path/out."""
+
+    def make(*to: str, patch: str = "", model: str = "net", checkpoint: Path = weights) -> Order:
+        module = "modelc.benchmarks.dying"
+        return Order(
+            source=Source(checkpoint=checkpoint, model=f"{module}:{model}", inputs=(dying.INPUT,)),
+            wanted=tuple(map(Wanted.parse, to)),
+            out=tmp_path / "out",
+            patches=(f"{module}:{patch}",) if patch else (),
+        )
+
+    return make
+
+
+@pytest.fixture
+def isolated(ordered: Callable[..., Order]) -> Callable[..., Ran]:
+    """`isolated("onnx", patch="hang", bounds=Bounds(timeout=9))` -> Ran."""
+
+    def run(*to: str, bounds: Bounds | None = None, patch: str = "", model: str = "net") -> Ran:
+        order, told = ordered(*to, patch=patch, model=model), list[Event]()
+        manifest = run_isolated(order, told.append, bounds=bounds)
+        return Ran(manifest=manifest, told=told, out=order.out)
+
+    return run

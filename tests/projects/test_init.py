@@ -1,0 +1,168 @@
+"""What `modelc init` writes, by the kind of the checkpoint."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modelc.core.errors import CheckpointError, UsageError
+from modelc.projects.init import Begun, begin_project
+from modelc.projects.orders import plan_project
+
+SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
+DIGITS = SAMPLE_MODELS / "digits.safetensors"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(3, 8, 3)
+        self.classifier = nn.Linear(8, 5)
+
+
+def begun(folder: Path, *paths: Path, **options: Any) -> tuple[Begun, dict[str, Any]]:
+    file = folder / "modelc.toml"
+    found = begin_project(paths, file, **options)
+    return found, tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def edits(folder: Path) -> list[str]:
+    lines = (folder / "modelc.toml").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if "EDIT:" in line]
+
+
+def test_weights_alone_leave_two_lines_to_edit(tmp_path: Path) -> None:
+    found, table = begun(tmp_path, DIGITS)
+    assert len(edits(tmp_path)) == 2
+    assert [fault.message.partition("[")[2].partition(":")[0] for fault in found.left] == [
+        "models.digits] model", "models.digits] input",
+    ]  # fmt: skip
+    model = table["models"]["digits"]
+    assert (tmp_path / model["checkpoint"]).resolve() == DIGITS
+    assert model["input"] == ["x:float32[batch=1..8,1,EDIT_HEIGHT,EDIT_WIDTH]"]
+
+
+def test_two_edited_lines_make_a_project_that_is_planned(tmp_path: Path) -> None:
+    begun(tmp_path, DIGITS)
+    file = tmp_path / "modelc.toml"
+    text = file.read_text(encoding="utf-8")
+    text = text.replace("PKG.MOD:FACTORY", "modelc.sample_models.digits:build")
+    text = text.replace("EDIT_HEIGHT", "8").replace("EDIT_WIDTH", "8")
+    file.write_text(text, encoding="utf-8")
+    (model,) = plan_project(file).models
+    assert "onnx" in [step.name for step in model.plan]
+    assert not [step.name for step in model.plan if step.pending]
+
+
+def test_a_factory_that_is_named_tells_the_input(tmp_path: Path) -> None:
+    _, table = begun(tmp_path, DIGITS, model="modelc.sample_models.digits:build")
+    model = table["models"]["digits"]
+    assert model["model"] == "modelc.sample_models.digits:build"
+    assert model["input"][0].endswith(":float32[batch=1..8,1,EDIT_HEIGHT,EDIT_WIDTH]")
+    assert len(edits(tmp_path)) == 1
+
+
+def test_no_code_is_imported_unless_it_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no module 'nowhere'"):
+        begun(tmp_path, DIGITS, model="nowhere:build")
+    begun(tmp_path, DIGITS)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        (nn.Sequential(nn.Linear(20, 4), nn.Linear(4, 2)), "x:float32[batch=1..8,20]"),
+        (Net(), "x:float32[batch=1..8,3,EDIT_HEIGHT,EDIT_WIDTH]"),
+        (nn.Conv1d(7, 2, 3), "x:float32[batch=1..8,7,EDIT_LENGTH]"),
+        (nn.ModuleDict({"emb": nn.Embedding(100, 8)}), "x:int64[batch=1..8,seq=1..64]{0..99}"),
+        (nn.BatchNorm1d(3), "x:float32[batch=1..8,EDIT_SIZES]"),
+    ],
+)
+def test_the_first_layer_tells_a_likely_input(
+    module: nn.Module, wanted: str, tmp_path: Path
+) -> None:
+    torch.save({"model_state_dict": module.state_dict()}, tmp_path / "w.pt")
+    _, table = begun(tmp_path, tmp_path / "w.pt")
+    assert table["models"]["w"]["input"] == [wanted]
+
+
+def test_a_pickled_module_is_not_opened(tmp_path: Path) -> None:
+    torch.save(Net(), tmp_path / "whole.pt")
+    _, table = begun(tmp_path, tmp_path / "whole.pt")
+    model = table["models"]["whole"]
+    assert model["allow-pickle"] is False
+    assert "model" not in model
+    assert "was refused" in (tmp_path / "modelc.toml").read_text(encoding="utf-8")
+    assert len(edits(tmp_path)) == 2
+
+
+def test_what_brings_its_code_leaves_nothing_to_edit(tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    torch.jit.save(torch.jit.script(net), tmp_path / "scripted.pt")
+    torch.export.save(torch.export.export(net, (torch.ones(1, 3),)), tmp_path / "program.pt2")
+    found, table = begun(tmp_path, tmp_path / "scripted.pt", tmp_path / "program.pt2")
+    assert found.left == ()
+    assert not edits(tmp_path)
+    assert [set(model) for model in table["models"].values()] == [{"checkpoint"}, {"checkpoint"}]
+
+
+def test_a_hugging_face_folder_needs_no_factory(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "bert.base"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    save_file({"a.weight": torch.ones(2, 3)}, folder / "model.safetensors")
+    found, table = begun(tmp_path, folder)
+    assert table["models"]["bert-base"]["checkpoint"] == "bert.base"
+    assert found.described[0].parameters == 6
+    assert not edits(tmp_path)
+
+
+def test_several_checkpoints_have_names_of_their_own(tmp_path: Path) -> None:
+    for name in ("a/net.pt", "B/NET.pt", "c/model.pt", "d/é é.pt"):
+        (tmp_path / name).parent.mkdir()
+        torch.save(nn.Linear(2, 2).state_dict(), tmp_path / name)
+    paths = sorted(tmp_path.rglob("*.pt"), key=lambda path: path.parent.name.lower())
+    found, table = begun(tmp_path, *paths)
+    assert found.models == ("net", "NET-2", "c", "net-3")
+    assert list(table["models"]) == list(found.models)
+
+
+def test_names_from_a_file_break_out_of_no_comment(tmp_path: Path) -> None:
+    torch.save({"a\n[models.evil]\nx": torch.ones(2, 2)}, tmp_path / "w.pt")
+    _, table = begun(tmp_path, tmp_path / "w.pt")
+    assert list(table["models"]) == ["w"]
+
+
+def test_a_path_is_quoted_as_toml_wants_it(tmp_path: Path) -> None:
+    path = tmp_path / 'we"ird\\na\tme.pt'
+    torch.save(nn.Linear(2, 2).state_dict(), path)
+    _, table = begun(tmp_path, path)
+    (model,) = table["models"].values()
+    assert tmp_path / model["checkpoint"] == path
+
+
+def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
+    (tmp_path / "modelc.toml").write_text("# mine\n")
+    with pytest.raises(UsageError, match="is there") as caught:
+        begun(tmp_path, DIGITS)
+    assert "--force" in caught.value.hint
+    assert (tmp_path / "modelc.toml").read_text() == "# mine\n"
+    begun(tmp_path, DIGITS, force=True)
+    assert "digits" in (tmp_path / "modelc.toml").read_text()
+
+
+def test_what_is_no_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello, this is no checkpoint")
+    with pytest.raises(CheckpointError, match="is not a PyTorch checkpoint"):
+        begun(tmp_path, tmp_path / "notes.txt")
+    with pytest.raises(UsageError, match="no such checkpoint"):
+        begun(tmp_path, tmp_path / "none.pt")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]

@@ -1,0 +1,106 @@
+"""The keys of modelc.toml and the options of the commands: one vocabulary."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+import typer
+
+from modelc.cli.app import app
+from modelc.core.precision import Precision
+from modelc.core.verdict import Limits
+from modelc.pipeline.options import LIMITS
+from modelc.projects.keys import (
+    DEFAULTS,
+    ENGINE,
+    FOR_ALL,
+    GATE,
+    LIMIT,
+    MODEL,
+    RESERVED,
+    RUN,
+    TABLES,
+    Key,
+    Kind,
+)
+
+GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
+SHOWN = {"json", "quiet", "debug", "dry-run", "help"}  # of one call
+OF_RUN = {
+    "out",
+    "report",
+    "overwrite",
+    "timeout",
+    "memory",
+    "isolate",
+}  # of `modelc run` as a whole
+OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
+KINDS = {Kind.WHOLE: (int,), Kind.NUMBER: (float,), Kind.TRUTH: (bool,), Kind.TEXT: (str,)}
+
+
+def options(command: str) -> dict[str, Any]:
+    return {
+        option.opts[-1].removeprefix("--"): option
+        for option in GROUP.commands[command].params
+        if option.param_type_name == "option"
+    }
+
+
+EXPORT = options("export")
+BUILD = options("build-trt")
+
+
+def test_every_option_of_export_is_a_key_and_every_key_is_one() -> None:
+    own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE
+    engine = {key.name for key in ENGINE}
+    assert own == set(MODEL) - engine - {"checkpoint", "precision"}
+
+
+def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
+    beside = {"against", "checkpoint", "prepare-only"}
+    own = set(BUILD) - set(EXPORT) - SHOWN - OF_RUN - OTHERWISE - beside
+    assert own == {key.name for key in ENGINE}
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in FOR_ALL if key.name != "precision"], ids=lambda key: key.name
+)
+def test_a_key_is_of_its_options_type(key: Key) -> None:
+    annotation = (EXPORT.get(key.name) or BUILD[key.name]).type_descriptor.annotation
+    assert (get_origin(annotation) is list) is key.many
+    kind = get_args(annotation)[0] if key.many else annotation
+    if issubclass(kind, Enum):
+        assert tuple(one.value for one in kind) == key.choices
+    else:
+        assert kind in KINDS.get(key.kind, (str, Path))
+
+
+def test_no_name_means_two_things() -> None:
+    assert not set(RUN) & (set(MODEL) | set(TABLES))
+    assert set(DEFAULTS) == set(MODEL) - {"checkpoint"}
+    assert {*RUN, *MODEL, *TABLES} <= RESERVED
+
+
+def test_precisions_are_all_there_are() -> None:
+    assert MODEL["precision"].choices == tuple(Precision)
+
+
+def test_limits_are_all_there_are_and_no_wider() -> None:
+    from modelc.validators.tolerance import _RANGES
+
+    assert {name: name.replace("-", "_") for name in LIMIT} == LIMITS
+    assert {field.replace("_", "-") for field in vars(Limits())} == set(LIMIT)
+    ranges = {
+        name: tuple(None if abs(end) == float("inf") else end for end in ends)
+        for name, ends in _RANGES.items()
+    }
+    assert ranges == {k.name.replace("-", "_"): (k.least, k.most) for k in LIMIT.values()}
+
+
+def test_what_no_option_says_is_told_by_the_key() -> None:
+    assert not [
+        key.name for key in (*RUN.values(), *GATE.values(), *LIMIT.values()) if not key.told
+    ]

@@ -1,0 +1,145 @@
+"""Flags over environment over the model's table over [defaults] over what is built in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.projects.layers import Given, settings_of
+from modelc.projects.reading import read_project
+from modelc.projects.records import Project, Said, Settings
+
+TEXT = """\
+jobs = 2
+out = "build"
+[tolerance]
+rtol = 0.1
+[defaults]
+seed = 1
+feeds = 6
+[defaults.tolerance]
+atol = 1e-3
+[models.digits]
+checkpoint = "d.pt"
+to = "onnx"
+seed = 2
+[models.other]
+checkpoint = "o.pt"
+to = "onnx"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "modelc.toml").write_text(TEXT)
+    return read_project(tmp_path / "modelc.toml")
+
+
+def of(settings: Settings, model: str, key: str) -> Said:
+    (found,) = (one for one in settings.models if one.name == model)
+    return next(one for one in found.said.values() if one.name == key)
+
+
+SEED = {"MODELC_SEED": "3"}
+
+
+@pytest.mark.parametrize(
+    ("given", "digits", "other", "told"),
+    [
+        (Given(), 2, 1, ":13 [models.digits]"),
+        (Given(environment=SEED), 3, 3, "env MODELC_SEED"),
+        (Given(environment=SEED, sets=("seed=4",)), 4, 4, "--set"),
+        (Given(environment=SEED, sets=("digits.seed=5", "seed=4")), 5, 4, "--set"),
+    ],
+)
+def test_the_stronger_layer_holds(
+    project: Project, given: Given, digits: int, other: int, told: str
+) -> None:
+    settings = settings_of(project, given)
+    assert of(settings, "digits", "seed").value == digits
+    assert of(settings, "other", "seed").value == other
+    assert of(settings, "digits", "seed").told.endswith(told)
+
+
+def test_what_nobody_says_is_built_in(project: Project) -> None:
+    said = of(settings_of(project), "digits", "precision")
+    assert (said.value, said.told) == (("fp32",), "default")
+
+
+def test_limits_go_over_each_other_one_by_one(project: Project) -> None:
+    settings = settings_of(project, Given(sets=("digits.tolerance=logits:atol=1,rtol=0.2",)))
+    assert of(settings, "digits", "tolerance.rtol").value == 0.1
+    assert of(settings, "digits", "tolerance.atol").value == 1e-3
+    assert of(settings, "digits", "tolerance.logits.atol").value == 1
+    assert of(settings, "digits", "tolerance.logits.rtol").value == 0.2
+
+
+def test_settings_of_the_run_go_over_the_file(project: Project) -> None:
+    given = Given(flags={"jobs": "4"}, environment={"MODELC_JOBS": "3", "MODELC_MEMORY": "1 GB"})
+    settings = settings_of(project, given)
+    assert (settings.run.jobs, settings.run.memory) == (4, 10**9)
+    assert settings.run.out == project.folder / "build"
+    assert settings.run_said["jobs",].told == "--jobs"
+
+
+def test_paths_of_flags_and_variables_begin_here(project: Project) -> None:
+    given = Given(flags={"out": "here"}, environment={"MODELC_CACHE_DIR": "there"})
+    run = settings_of(project, given).run
+    assert (run.out, run.cache_dir) == (Path("here"), Path("there"))
+
+
+def test_texts_of_flags_become_lists_and_numbers(project: Project) -> None:
+    sets = ("to=onnx, openvino:fp16", 'input=["a:float32[1,2]"]', "half-io=yes", "min-sqnr=60")
+    settings = settings_of(project, Given(sets=sets))
+    assert of(settings, "other", "to").value == ("onnx", "openvino:fp16")
+    assert of(settings, "other", "input").value == ("a:float32[1,2]",)
+    assert of(settings, "other", "half-io").value is True
+    assert of(settings, "other", "min-sqnr").value == 60
+
+
+def test_a_gate_of_a_pattern_is_a_dotted_key(project: Project) -> None:
+    sets = ('digits.gates."*-int8".max-size=20 kB', "gates.max-latency-ratio=1.5")
+    environment = {"MODELC_GATES_MAX_SIZE": "1 MB"}
+    settings = settings_of(project, Given(sets=sets, environment=environment))
+    assert of(settings, "digits", 'gates."*-int8".max-size').value == 20_000
+    assert of(settings, "other", "gates.max-size").value == 1_000_000
+    assert of(settings, "other", "gates.max-latency-ratio").value == 1.5
+
+
+def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project) -> None:
+    settings = settings_of(project, Given(environment={"MODELC_SEDE": "3", "PATH": "x"}))
+    assert settings.warnings == ("nothing is called MODELC_SEDE: did you mean MODELC_SEED?",)
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ("seed", "--set seed: it is not KEY=VALUE", "seed=3"),
+        ("sede=3", "unknown key sede", "'seed'"),
+        ("digits.sede=3", "unknown key sede", "'seed'"),
+        ("digit.seed=3", "unknown model 'digit'", "'digits'"),
+        ("checkpoint=x", "each model has its own", "NAME.checkpoint"),
+        ("digits=3", "unknown key (nothing)", ""),
+        ("digits.gates=3", "unknown key gates", ""),
+        ("digits.gates.a.b.max-size=3", "unknown key", ""),
+        ("digits.jobs=3", "jobs is of the whole run", "--set jobs=3"),
+        ("seed=x", "'x' is not a whole number", "whole number"),
+        ("seed=-1", "it cannot be -1", "0 or more"),
+        ("to=[onnx", "is no list", '["one", "two"]'),
+        ("to=", "an empty text", "leave to out"),
+        ("a\nb=3", "is not KEY=VALUE", ""),
+    ],
+)
+def test_a_flag_that_cannot_be_is_named(project: Project, text: str, says: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings_of(project, Given(sets=(text,)))
+    assert caught.value.message.startswith("--set ")
+    assert says in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_variable_that_cannot_be_is_named(project: Project) -> None:
+    with pytest.raises(UsageError, match="env MODELC_FEEDS=2: it cannot be 2"):
+        settings_of(project, Given(environment={"MODELC_FEEDS": "2"}))

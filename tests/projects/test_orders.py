@@ -1,0 +1,263 @@
+"""Orders of a project: checked whole, and every setting in them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import CheckpointError, MissingError, ModelcError, UsageError
+from modelc.core.precision import Precision
+from modelc.pipeline.order import Order, Wanted
+from modelc.projects.faults import each_of
+from modelc.projects.keys import ENGINE, FOR_ALL, Key, Kind
+from modelc.projects.layers import Given
+from modelc.projects.ordering import order_of
+from modelc.projects.orders import Planned, plan_project
+from modelc.projects.records import KeyPath, Layer, Said, Value
+
+SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
+DIGITS = f"""\
+[models.digits]
+checkpoint = "{SAMPLE_MODELS / "digits.safetensors"}"
+model = "modelc.sample_models.digits:build"
+input = "x:float32[batch=1..8,1,8,8]"
+"""
+ONNX = f'{DIGITS}to = "onnx"\n'
+CALIB = f'calib = "{SAMPLE_MODELS / "digits_calib"}"\n'
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Callable[..., Planned]:
+    """`plan(text)`: the project of that text."""
+
+    def of(text: str, **options: object) -> Planned:
+        (tmp_path / "modelc.toml").write_text(text)
+        return plan_project(tmp_path / "modelc.toml", **options)  # type: ignore[arg-type]  # as given
+
+    return of
+
+
+@pytest.fixture
+def faults(plan: Callable[..., Planned]) -> Callable[..., list[ModelcError]]:
+    """`faults(text)`: all that is wrong with it."""
+
+    def of(text: str, **options: object) -> list[ModelcError]:
+        with pytest.raises(ModelcError) as caught:
+            plan(text, **options)
+        return list(each_of(caught.value))
+
+    return of
+
+
+def test_a_model_goes_to_a_folder_of_its_name(plan: Callable[..., Planned], tmp_path: Path) -> None:
+    (model,) = plan(f"{ONNX}precision = ['fp32', 'fp16']\n").models
+    assert model.order.out == tmp_path / "out" / "digits"
+    assert [step.name for step in model.plan] == ["onnx", "onnx-fp16"]
+    assert model.order.source.model == "modelc.sample_models.digits:build"
+
+
+def test_only_the_models_that_are_named_are_planned(plan: Callable[..., Planned]) -> None:
+    text = f"{ONNX}[models.broken]\ncheckpoint = 'none.pt'\nto = 'onnx'\n"
+    assert [one.name for one in plan(text, names=["digits"]).models] == ["digits"]
+
+
+def test_a_model_that_is_not_there_is_told_with_the_nearest(
+    faults: Callable[..., list[ModelcError]],
+) -> None:
+    (fault,) = faults(ONNX, names=["digit"])
+    assert "unknown model 'digit'" in fault.message
+    assert "'digits'" in fault.hint
+
+
+def test_faults_of_all_models_and_layers_are_told_at_once(
+    faults: Callable[..., list[ModelcError]], tmp_path: Path
+) -> None:
+    (tmp_path / "weight.pt").touch()
+    text = (
+        f"{ONNX}precision = 'int8'\nfeds = 3\n"
+        "[models.other]\ncheckpoint = 'weights.pt'\ninputs = 'none.npz'\nto = 'onnx'\n"
+        "[models.third]\nto = 'onnx'\n"
+    )
+    told = [f"{one.message} | {one.hint}" for one in faults(text, given=Given(sets=("seed=x",)))]
+    wanted = [
+        "unknown key 'feds' | did you mean 'feeds'?",
+        "--set seed=x: 'x' is not a whole number",
+        "onnx-int8 needs calibration data, and none was given",
+        f"checkpoint: there is no {tmp_path / 'weights.pt'} | did you mean {tmp_path}/weight.pt?",
+        f"inputs: there is no {tmp_path / 'none.npz'}",
+        ":12 [models.third]: checkpoint is missing",
+    ]
+    assert len(told) == len(wanted)
+    assert not [text for text in wanted if not any(text in line for line in told)]
+
+
+def test_int8_without_samples_names_the_model(faults: Callable[..., list[ModelcError]]) -> None:
+    (fault,) = faults(f"{ONNX}precision = ['int8']\n")
+    assert "[models.digits]: onnx-int8 needs calibration data" in fault.message
+
+
+def test_what_does_not_go_together_is_at_the_line_that_says_it(
+    faults: Callable[..., list[ModelcError]],
+) -> None:
+    (fault,) = faults(f"{ONNX}max-drop = '1%'\n")
+    assert ":6 [models.digits] max-drop: --max-drop has no effect without --data" in fault.message
+
+
+def test_weights_alone_need_a_factory(faults: Callable[..., list[ModelcError]]) -> None:
+    text = ONNX.replace('model = "modelc', '# model = "modelc')
+    (fault,) = faults(text)
+    assert "holds weights alone" in fault.message
+    assert isinstance(fault, UsageError)
+
+
+def test_a_damaged_checkpoint_is_found_before_anything_is_run(
+    faults: Callable[..., list[ModelcError]], tmp_path: Path
+) -> None:
+    (tmp_path / "w.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    (fault,) = faults("[models.a]\ncheckpoint = 'w.safetensors'\nto = 'onnx'\nmodel = 'a:b'\n")
+    assert isinstance(fault, CheckpointError)
+
+
+def test_defaults_that_have_no_use_for_a_model_are_put_aside_and_told(
+    plan: Callable[..., Planned],
+) -> None:
+    (model,) = plan(f"[defaults]\n{CALIB}calib-samples = 8\nhalf-io = true\n{ONNX}").models
+    assert model.order.lowering.calibration is None
+    assert not model.order.lowering.half_io
+    assert [text.partition(" ")[0] for text in model.unused] == [
+        "calib",
+        "calib-samples",
+        "half-io",
+    ]
+
+
+@pytest.mark.parametrize("line", [CALIB, "half-io = true\n", "workspace = '4G'\n"])
+def test_what_a_model_says_itself_in_vain_is_a_fault(
+    line: str, faults: Callable[..., list[ModelcError]]
+) -> None:
+    (fault,) = faults(ONNX + line)
+    assert "has no effect" in fault.message
+    assert ":6 [models.digits]" in fault.message
+
+
+def test_a_limit_for_all_models_that_cannot_hold_is_a_fault(
+    faults: Callable[..., list[ModelcError]],
+) -> None:
+    (option,) = faults(f"[defaults]\nmax-drop = '1%'\n{ONNX}")
+    (gate,) = faults(f"[defaults.gates]\nmax-drop = '1%'\n{ONNX}")
+    assert "--max-drop has no effect without --data" in option.message
+    assert "gates.max-drop: nothing is measured without data" in gate.message
+
+
+def test_a_gate_for_no_artifact_is_a_fault(faults: Callable[..., list[ModelcError]]) -> None:
+    (fault,) = faults(f"{ONNX}[models.digits.gates.'*-int8']\nmax-size = '1 MB'\n")
+    assert "it is for none of onnx" in fault.message
+
+
+def test_a_gate_of_the_defaults_may_be_for_other_models(plan: Callable[..., Planned]) -> None:
+    (model,) = plan(f"[defaults.gates.'*-int8']\nmax-size = '1 MB'\n{ONNX}").models
+    assert [gate.pattern for gate in model.gates] == ["*-int8"]
+
+
+def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., Planned]) -> None:
+    gates = (
+        "[models.digits.gates]\nmax-size = 1000\nmax-latency-ratio = 2\n"
+        "[models.digits.gates.onnx-fp16]\nmax-size = 3000\n"
+        "[models.digits.gates.'onnx*']\nmax-size = 2000\n"
+    )
+    (model,) = plan(f"{ONNX}precision = ['fp32', 'fp16']\n{gates}").models
+    limits = {name: model.gate_for(name) for name in ("openvino", "onnx", "onnx-fp16")}
+    assert [gate.max_size for gate in limits.values()] == [1000, 2000, 3000]
+    assert {gate.max_latency_ratio for gate in limits.values()} == {2}
+    assert limits["onnx"].told["max_size"].endswith('[models.digits.gates."onnx*"]')
+
+
+def test_what_is_missing_here_alone_keeps_its_exit_code(tmp_path: Path) -> None:
+    from modelc.converters import onnx_graph
+    from modelc.core.contract import Readiness
+
+    class Absent:
+        def __getattr__(self, name: str) -> object:
+            return getattr(onnx_graph, name)
+
+        def readiness(self) -> Readiness:
+            return Readiness(ready=False, reason="not here", mend="pip install it")
+
+    text = f"{ONNX}{ONNX.replace('models.digits', 'models.twin')}"
+    (tmp_path / "modelc.toml").write_text(text)
+    with pytest.raises(MissingError) as caught:
+        plan_project(tmp_path / "modelc.toml", targets=(Absent(),))  # type: ignore[arg-type]  # a stand-in
+    assert len(each_of(caught.value)) == 2
+
+
+def test_a_project_without_models_is_a_fault(faults: Callable[..., list[ModelcError]]) -> None:
+    (fault,) = faults("jobs = 2\n")
+    assert "names no model" in fault.message
+
+
+TEXTS: dict[str, Value] = {
+    "patch": ("a:b",), "custom-op": ("a::b=c:d",), "for": ("onnxruntime==1.20",), "model": "a:b",
+    "model-arg": ("a=b",), "input": ("y:float32[1]",), "accept-branch": ("gate.py:3",),
+    "max-drop": "1%", "calib-select": "random", "preprocess": "imagenet", "quantizer": "nncf",
+    "capture": "trace", "profile": ("x=1x3:2x3:3x3",), "workspace": "4G", "timing-cache": "off",
+    "precision": ("int8",),
+}  # fmt: skip
+BASE: dict[str, Value] = {
+    "checkpoint": "d.pt", "calib": "c", "data": "d", "trust-engine": True, "preprocess": "raw",
+}  # fmt: skip
+WANTED = (Wanted(target="onnx", precision=Precision.INT8),)
+
+
+def value_for(key: Key) -> Value:
+    if key.name in TEXTS:
+        return TEXTS[key.name]
+    if key.choices:
+        return key.choices[-1]
+    numbers: dict[Kind, Value] = {Kind.TRUTH: True, Kind.WHOLE: 5, Kind.NUMBER: 0.5}
+    if key.kind in numbers:
+        return numbers[key.kind]
+    if key.many:
+        return ("named",)
+    return "named"
+
+
+def ordered(**said: Value) -> Order:
+    paths: dict[KeyPath, Said] = {
+        (name,): Said(path=(name,), value=value, layer=Layer.FILE, told="here")
+        for name, value in said.items()
+    }
+    return order_of(paths, WANTED, Path("out"), cache=Path("cache"))
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in FOR_ALL if key.name not in ("to", "precision")], ids=lambda key: key.name
+)
+def test_every_key_is_in_the_order(key: Key) -> None:
+    base = {name: value for name, value in BASE.items() if name != key.name}
+    assert ordered(**base, **{key.name: value_for(key)}) != ordered(**base)
+
+
+def test_settings_of_an_engine_are_said_as_its_command_says_them() -> None:
+    values = {key.name: value_for(key) for key in ENGINE}
+    found = ordered(**{**BASE, **values}).settings
+    assert found["tf32"] == "false"
+    assert found["profiles"] == "x=1x3:2x3:3x3"
+    assert len(found) == len(ENGINE)
+
+
+def test_no_framework_is_loaded_for_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "modelc.toml").write_text(f"{ONNX}precision = ['fp32', 'int8']\n{CALIB}")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from modelc.projects.orders import plan_project\n"
+        f"plan_project(Path({str(tmp_path / 'modelc.toml')!r}))\n"
+        "heavy = {'torch', 'numpy', 'onnx', 'onnxruntime', 'openvino', 'msgspec', 'safetensors', "
+        "'transformers', 'nncf', 'modelopt', 'PIL', 'platformdirs', 'rich', 'typer'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,35 @@
+"""Sizes and times as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.projects.quantities import bytes_of, seconds_of
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("50 MB", 50_000_000), ("1.5kB", 1500), ("2 GiB", 2 << 30), ("7", 7), ("8 gb", 8 * 10**9)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90 s", 90), ("1.5 min", 90), ("2h", 7200)]
+)
+def test_times(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1 MB", "50 M", "MB", "1e9", "1" * 20, "0.1 B", "٣"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        bytes_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "5 m", "inf", "nan", "1:30"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a time"):
+        seconds_of(text)

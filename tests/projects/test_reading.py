@@ -1,0 +1,186 @@
+"""modelc.toml, read: what it may say, and how it is told what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.projects.faults import ProjectError
+from modelc.projects.reading import read_project
+from modelc.projects.records import Project
+
+DIGITS = '[models.digits]\ncheckpoint = "d.pt"\nto = "onnx"\n'
+
+
+def read(folder: Path, text: str) -> Project:
+    file = folder / "modelc.toml"
+    file.write_bytes(text.encode())
+    return read_project(file)
+
+
+def refusal(folder: Path, text: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read(folder, text)
+    return caught.value
+
+
+def test_each_setting_knows_its_line_and_table(tmp_path: Path) -> None:
+    text = f'# mine\nout = "build"\n[defaults]\nseed = 3\n\n{DIGITS}feeds = 7\n'
+    project = read(tmp_path, text)
+    file = project.file
+    told = {one.name: one.told for one in (*project.defaults, *project.models["digits"])}
+    assert told["seed"] == f"{file}:4 [defaults]"
+    assert told["feeds"] == f"{file}:9 [models.digits]"
+    assert project.places == {"digits": f"{file}:6 [models.digits]"}
+
+
+def test_paths_begin_in_the_folder_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "nets.loader:feeds").touch()
+    said = 'inputs = "nets.loader:feeds"\ncalib = "nets.other:feeds"\ndata = "/abs"\n'
+    values = {one.name: one.value for one in read(tmp_path, DIGITS + said).models["digits"]}
+    assert values["checkpoint"] == str(tmp_path / "d.pt")
+    assert values["inputs"] == str(tmp_path / "nets.loader:feeds"), "a file of that name is there"
+    assert values["calib"] == "nets.other:feeds"
+    assert values["data"] == "/abs"
+
+
+def test_a_word_is_no_path(tmp_path: Path) -> None:
+    said = 'calib = "random"\ntiming-cache = "off"\n'
+    values = {one.name: one.value for one in read(tmp_path, DIGITS + said).models["digits"]}
+    assert (values["calib"], values["timing-cache"]) == ("random", "off")
+
+
+def test_gates_and_limits_are_by_pattern_and_by_output(tmp_path: Path) -> None:
+    tables = (
+        "[models.digits.gates]\nmax-latency-ratio = 2\n"
+        '[models.digits.gates."*-int8"]\nmax-size = "50 MB"\nmax-drop = "1%"\n'
+        "[models.digits.tolerance]\natol = 1e-3\n"
+        '[models.digits.tolerance."aux.energy"]\nmin-sqnr = 60\n'
+    )
+    said = {one.path: one.value for one in read(tmp_path, DIGITS + tables).models["digits"]}
+    assert said["gates", "max-latency-ratio"] == 2
+    assert said["gates", "*-int8", "max-size"] == 50_000_000
+    assert said["gates", "*-int8", "max-drop"] == "1%"
+    assert said["tolerance", "atol"] == 1e-3
+    assert said["tolerance", "aux.energy", "min-sqnr"] == 60
+
+
+def test_limits_may_be_texts_as_the_option_takes_them(tmp_path: Path) -> None:
+    line = 'tolerance = ["logits:min-sqnr=60", "rtol=0.1"]\n'
+    said = {one.path: one.value for one in read(tmp_path, DIGITS + line).models["digits"]}
+    assert said["tolerance", "logits", "min-sqnr"] == 60
+    assert said["tolerance", "rtol"] == 0.1
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    text = f'jobs = 0\nsede = 1\n{DIGITS}seed = "x"\n[models.other]\nfeeds = 2\n'
+    error = refusal(tmp_path, text)
+    assert isinstance(error, ProjectError)
+    told = "\n".join(fault.message for fault in error.faults)
+    assert len(error.faults) == 4
+    assert f"{tmp_path / 'modelc.toml'}:1 jobs: it cannot be 0" in told
+    assert ":2: unknown key 'sede'" in told
+    assert ":6 [models.digits] seed: 'x' is not a whole number" in told
+    assert ":8 [models.other] feeds: it cannot be 2" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ("seed = 3\n", ":1: unknown key 'seed'", "belongs in [models.NAME]"),
+        (f"{DIGITS}jobs = 3\n", ":4 [models.digits]: unknown key 'jobs'", "of the whole run"),
+        (f"{DIGITS}min_sqnr = 3\n", "unknown key 'min_sqnr'", "did you mean 'min-sqnr'?"),
+        (f"{DIGITS}Seed = 3\n", "unknown key 'Seed'", "did you mean 'seed'?"),
+        ('[defaults]\ncheckpoint = "x"\n', "unknown key 'checkpoint'", "belongs in [models.NAME]"),
+        ("[models.d.gates]\nmax-sise = 3\n", "unknown key 'max-sise'", "'max-size'"),
+        ('[models.d.gates."*"]\nsize = 3\n', ':2 [models.d.gates."*"]: unknown', "max-size"),
+        ("[models.d.tolerance]\nsqnr = 3\n", "unknown key 'sqnr'", "'min-sqnr'"),
+        (f"{DIGITS}feeds = true\n", "true is not a whole number", "takes a whole number"),
+        (f"{DIGITS}feeds = 7.0\n", "7.0 is not a whole number", "takes a whole number"),
+        (f"{DIGITS}atol = nan\n", "nan is not a finite number", "takes"),
+        (f"{DIGITS}atol = 1{'0' * 400}\n", "is not a finite number", "takes"),
+        (f"{DIGITS}half-io = 1\n", "1 is not true or false", "takes true or false"),
+        (f"{DIGITS}static = [1]\n", "1 is not text in quotes", "list of texts"),
+        (f"{DIGITS}static = []\n", "an empty list", "leave static out"),
+        (f'{DIGITS}method = " "\n', "an empty text", "leave method out"),
+        (f"{DIGITS}device = 'gpu'\n", "unknown device 'gpu'", "cpu"),
+        (f"{DIGITS}precision = ['fp32', 'int4']\n", "unknown precision 'int4'", "int8"),
+        (f"{DIGITS}[models.b]\nto = ['onxx']\n", "unknown target 'onxx'", "'onnx'"),
+        (f"{DIGITS}input = ['x:float23[1]']\n", "expected a dtype at character 3", "float"),
+        (f"{DIGITS}model = 'nets.py'\n", "is not of the form PKG.MOD:NAME", "nets.resnet"),
+        (f"{DIGITS}model-arg = ['depth']\n", "is not KEY=VALUE", "depth=50"),
+        (f"{DIGITS}accept-branch = 'gate.py'\n", "is not FILE:LINE", "gate.py:23"),
+        (f"{DIGITS}max-drop = 5\n", "would be 500 %", "5%"),
+        (f"{DIGITS}preprocess = 'imagnet'\n", "unknown --preprocess preset", "imagenet"),
+        (f"{DIGITS}quantizer = 'nfcc'\n", "unknown quantizer 'nfcc'", "nncf"),
+        (f"{DIGITS}tolerance = 'sqnr=3'\n", "unknown tolerance 'sqnr'", "min-sqnr"),
+        (f"{DIGITS}tolerance = 'min-cosine=3'\n", "it cannot be 3", "at most 1"),
+        (f"{DIGITS}gates = 3\n", "gates is no table", "[models.digits.gates]"),
+        ("memory = '8 apples'\n", "'8 apples' is not a size", "50 MB"),
+        ("timeout = 0\n", "'0' is not a time", "90 s"),
+        ("models = 3\n", "models is no table", "[models]"),
+        ("[models]\ndigits = 'd.pt'\n", "models.digits is no table", "[models.digits]"),
+        ("report = 'pdf'\n", "there is no report 'pdf'", "html"),
+    ],
+)
+def test_what_it_may_not_say_is_named_with_its_place(
+    text: str, says: str, hint: str, tmp_path: Path
+) -> None:
+    error = refusal(tmp_path, text)
+    assert str(tmp_path / "modelc.toml") in error.message
+    assert says in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", ".hidden", "a b", "", "CON", "nul.txt", "x" * 65, "a.", "é", "seed"]
+)
+def test_a_name_that_is_no_folder_everywhere_is_refused(name: str, tmp_path: Path) -> None:
+    error = refusal(tmp_path, f'[models."{name}"]\ncheckpoint = "d.pt"\n')
+    assert ":1 [models." in error.message
+    assert "the model's name" in error.message
+
+
+def test_names_that_differ_by_case_alone_are_refused(tmp_path: Path) -> None:
+    error = refusal(tmp_path, f'{DIGITS}[models.Digits]\ncheckpoint = "d.pt"\n')
+    assert "Digits and digits are one folder" in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[models.x\n", ":1: not TOML: Expected"),
+        ("out = 'a'\nout = 'b'\n", ":2: not TOML"),
+        ("x = 1\n\n[y]\nz =\n", ":4: not TOML"),
+        ("x = " + "[" * 5000, "not TOML"),
+        ("x = 1" + "0" * 5000 + "\n", "not TOML"),
+        ("a." * 40 + "b = 1\n", ":1: a key of more than 32 parts"),
+        ("# " + "x" * (1 << 18), "larger than"),
+        ("\ufeffout = 'a'\n", "not TOML"),
+    ],
+)
+def test_what_is_no_toml_is_told_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+    error = refusal(tmp_path, text)
+    assert says in error.message
+    assert error.hint
+
+
+def test_the_example_of_the_guide_is_read(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "run.md").read_text(encoding="utf-8")
+    project = read(tmp_path, guide.partition("```toml\n")[2].partition("```")[0])
+    assert list(project.models) == ["digits"]
+    assert {one.name for one in project.defaults} == {"to", "precision", "seed", "gates.max-size"}
+
+
+def test_a_file_that_is_not_there_names_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no ") as caught:
+        read_project(tmp_path / "modelc.toml")
+    assert "modelc init" in caught.value.hint
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "modelc.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        read_project(tmp_path / "modelc.toml")
