@@ -102,6 +102,19 @@ def untraceable(model: nn.Module) -> None:
     model.__class__ = Faulty
 
 
+def untraced(model: nn.Module) -> None:
+    """A patch: the copy says so and hangs where it is traced, and can be exported."""
+
+    class Faulty(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            if _traced():
+                os.write(1, b"hangs\n")
+                _hang()
+            return super().forward(x)
+
+    model.__class__ = Faulty
+
+
 segfault = _while_captured(_segfault)
 abort = _while_captured(os.abort)
 leave = _while_captured(lambda: os._exit(3))

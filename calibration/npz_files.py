@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from pathlib import Path
-from typing import IO
-
+from ..core.npz_file import read_npz
 from .content import Blob, Read, unreadable
-
-_BROKEN = (
-    ValueError, OSError, EOFError, MemoryError, KeyError, AttributeError, TypeError,
-    NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 
 
 def read(blob: Blob) -> Read:
@@ -21,15 +12,7 @@ def read(blob: Blob) -> Read:
     Raises:
         MisfitError: it is damaged, or holds objects.
     """
-    import numpy as np
-
     try:
-        with _stream(blob) as stream, np.load(stream, allow_pickle=False) as archive:
-            return Read(value={name: archive[name] for name in archive.files})
-    except _BROKEN as error:
+        return Read(value=read_npz(blob))
+    except ValueError as error:
         raise unreadable(error) from error
-
-
-def _stream(blob: Blob) -> IO[bytes]:
-    """Opened here: numpy leaves a file open that turns out to be damaged."""
-    return blob.open("rb") if isinstance(blob, Path) else blob

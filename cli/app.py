@@ -29,6 +29,7 @@ from . import (
     init,
     inspect,
     report,
+    run,
     targets,
     validate,
 )
@@ -45,6 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("export")(export.export)
+app.command("run")(run.run)
 app.command("build-ov")(build_ov.build_ov)
 app.command("build-trt")(build_trt.build_trt)
 app.command("validate")(validate.validate)

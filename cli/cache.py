@@ -103,7 +103,7 @@ def _layout(cache_dir: Path | None) -> Layout:
     """The store in the folder that was named, or in the user's own."""
     from ..core.errors import UsageError
     from ..pipeline.caching.layout import Layout
-    from ..pipeline.caching.steps import FOLDER
+    from ..pipeline.caching.store import FOLDER
 
     folder = cache_dir or o.cache_folder()
     if folder is None:

@@ -15,6 +15,7 @@ def init(
         list[Path], typer.Argument(help="Checkpoints; each becomes a model of the project.")
     ],
     model: o.Model = None,
+    model_arg: o.ModelArg = None,
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FILE", help="Where it is written.")
     ] = Path("modelc.toml"),
@@ -29,6 +30,6 @@ def init(
     from ..projects.init import begin_project
     from .render_init import show_begun
 
-    begun = begin_project(checkpoints, out, model=model, force=force)
+    begun = begin_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
     if not quiet:
         show_begun(begun)

@@ -36,7 +36,7 @@ def limits_of(
     Raises:
         UsageError: an unknown key, or a value that is no number.
     """
-    from ..pipeline.options import parse_limits
+    from ..pipeline.limits import parse_limits
 
     known: dict[str, dict[str, float]] = {}
     for output, values in (*_in_file(file), *map(parse_limits, texts or ())):
@@ -47,7 +47,7 @@ def limits_of(
 
 def _in_file(file: Path) -> list[tuple[str, dict[str, float]]]:
     """The `[tolerance]` table: numbers are for all outputs, tables for the output of their name."""
-    from ..pipeline.options import limit_named, limit_number
+    from ..pipeline.limits import limit_named, limit_number
     from ..projects.keys import TOP_LEVEL
 
     if not file.is_file():

@@ -36,7 +36,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
     table = new_table(*columns, right=right)
     for artifact in shown:
-        row = artifact_row(artifact, manifest.verdict_of(artifact.name))
+        row = _row(artifact, manifest.verdict_of(artifact.name))
         table.add_row(*(row[column] for column in columns))
     broken = {failure.step for failure in manifest.failures}
     waiting = [p for p in manifest.pending if p.step in manifest.steps and p.step not in broken]
@@ -171,7 +171,7 @@ def shown_artifacts(manifest: Manifest) -> list[Artifact]:
     return [artifact for artifact in found if artifact is not None]
 
 
-def artifact_row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
+def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
     return {
         "format": escape(artifact.target),
         "precision": str(artifact.precision),

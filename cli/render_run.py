@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 
 from ..core.manifest import Manifest
@@ -17,6 +17,9 @@ from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 from .render import PlanRow, plan_rows
 from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
 from .tables import new_table, number_text, result_console, say, show_json, size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _STATES = {
     "passed": "[green]pass[/]",
@@ -114,9 +117,7 @@ def _sum(record: RunRecord) -> str:
 _REST = (("error", "not judged"), ("pending", "pending"))
 
 
-def show_plans(
-    models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool
-) -> None:
+def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool) -> None:
     """What would be made, model by model; nothing is read but the project."""
     plans = {model.name: plan_rows(model.plan, model.order) for model in models}
     if json:

@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from ..core.errors import ModelcError
-from ..core.events import Entered, Event, Finished, Noted, Started, Tell
+from ..core.events import Entered, Event, Noted, Tell
 from ..pipeline.manifest_file import as_json
 from ..projects.layers import Given
 from ..projects.only import only
@@ -23,6 +23,9 @@ from .render_config import warn
 from .render_run import show_plans, show_run
 from .screen import Screen
 from .tables import show_json
+
+if TYPE_CHECKING:
+    from ..pipeline.caching.taking_up import Caching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +49,8 @@ def run_project(asked: Asked, given: Given) -> int:
         ModelcError: the project cannot be carried out; nothing was begun.
     """
     began = time.perf_counter()
-    planned = plan_project(
-        asked.file, given=given, names=asked.models, cache=cache_folder(no_cache=not asked.use_cache)
-    )
+    cache = cache_folder(no_cache=not asked.use_cache)
+    planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
     warn(planned.settings.warnings)
     models = only(planned.models, asked.only)
     if asked.dry_run:
@@ -58,9 +60,7 @@ def run_project(asked: Asked, given: Given) -> int:
     return _told(ended, planned, asked, since=began)
 
 
-def _carried_out(
-    models: Sequence[ModelOrder], planned: Planned, asked: Asked
-) -> tuple[Ended, ...]:
+def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -> tuple[Ended, ...]:
     from ..pipeline.reporting import fresh_reports
     from ..projects.running import Limits, run_models
     from ..reports.formats import formats_of
@@ -73,13 +73,30 @@ def _carried_out(
     with ExitStack() as held, _importable(planned.settings.project.folder):
         for model in models:
             held.enter_context(fresh_reports(model.order.out, reports))
-        screen = held.enter_context(Screen(quiet=asked.quiet))
-        caching = _caching(run, asked, screen)
-        return run_models(models, _tell_of(screen, models), caching=caching, limits=limits)
+        width = _width(models)
+        screen = held.enter_context(Screen(quiet=asked.quiet, more=width))
+        caching = held.enter_context(_caching(run, asked, screen))
+        return run_models(models, _tell_of(screen, width), caching=caching, limits=limits)
 
 
-def _caching(run: RunSettings, asked: Asked, tell: Tell) -> object:
-    raise NotImplementedError
+@contextmanager
+def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[Caching | None]:
+    """Where earlier results are looked for; None where they are not to be."""
+    from ..pipeline.caching.digests import Digests
+    from ..pipeline.caching.remote import open_remote
+    from ..pipeline.caching.steps import StepCache
+    from ..pipeline.caching.store import LIMIT
+    from ..pipeline.caching.taking_up import Caching
+
+    folder = run.cache_dir or cache_folder()
+    if not asked.use_cache or folder is None:
+        yield None
+        return
+    remote = None if run.remote_cache is None else open_remote(run.remote_cache, tell)
+    limit = LIMIT if run.cache_limit is None else run.cache_limit
+    with Digests(folder) as digests:
+        steps = StepCache(folder, limit, tell=tell, remote=remote)
+        yield Caching(root=Path.cwd(), digests=digests, steps=steps)
 
 
 @contextmanager
@@ -96,13 +113,17 @@ def _importable(folder: Path) -> Iterator[None]:
             sys.path.remove(place)
 
 
-def _tell_of(screen: Screen, models: Sequence[ModelOrder]) -> Callable[[str], Tell]:
-    """The screen for each model, its name before what is told where there are several."""
+def _width(models: Sequence[ModelOrder]) -> int:
+    """Columns of the models' names and what parts them from the rest; none for one model."""
+    return max(len(model.name) for model in models) + 2 if len(models) > 1 else 0
+
+
+def _tell_of(screen: Screen, width: int) -> Callable[[str], Tell]:
+    """The screen for each model, its name before what is told where there is room for it."""
     lock = Lock()
-    width = max(len(model.name) for model in models)
 
     def of(name: str) -> Tell:
-        before = f"{name:<{width}}  " if len(models) > 1 else ""
+        before = f"{name:<{width}}" if width else ""
 
         def tell(event: Event) -> None:
             with lock:
@@ -114,8 +135,6 @@ def _tell_of(screen: Screen, models: Sequence[ModelOrder]) -> Callable[[str], Te
 
 
 def _named(event: Event, before: str) -> Event:
-    from dataclasses import replace
-
     match event:
         case Noted():
             return replace(event, text=f"{before}{event.text}")

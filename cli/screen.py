@@ -29,8 +29,10 @@ def error_console() -> Iterator[Console]:
 class Screen:
     """A listener that draws on stderr. A context manager: the spinner ends with it."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, more: int = 0) -> None:
+        """`more` columns stand before a step's usual name."""
         self._quiet = quiet
+        self._more = more
         self._open = ExitStack()
         self._console = self._open.enter_context(error_console())
         self._tasks: dict[str, TaskID] = {}
@@ -89,5 +91,6 @@ class Screen:
             self._progress.remove_task(task)
         mark = "[green]✓[/]" if event.passed else "[red]✗[/]"
         detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
-        step = f"{event.step:<{_NARROW if self._console.width < _WIDE else _USUAL}}"
+        width = self._more + (_NARROW if self._console.width < _WIDE else _USUAL)
+        step = f"{event.step:<{width}}"
         say(self._console, f"{mark} {escape(step)} [dim]{event.seconds:6.1f} s[/]{detail}")

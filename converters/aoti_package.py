@@ -33,8 +33,9 @@ from ..core.digest import sha256_of
 from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
+from ..core.zip_archive import members_of
 from . import aoti_compiling, exported_program, program_facts
-from .call_record import call_record, origin_of, parse_record
+from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.strategies import export_of
 from .input_guard import refuse_misfits
 from .installed import versions
@@ -80,8 +81,7 @@ def claims(path: Path) -> bool:
 
 
 def _libraries(path: Path) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        return [name for name in archive.namelist() if _LIBRARIES in name]
+    return [name for name in members_of(path) if _LIBRARIES in name]
 
 
 def convert(job: Job) -> Converted:
@@ -133,7 +133,7 @@ def _pack(package: Path, path: Path, record: str) -> None:
             kept.file_size = entry.file_size
             with whole.open(entry) as source, slim.open(kept, "w") as target:
                 shutil.copyfileobj(source, target, _KEPT)
-        slim.writestr(f"{root}/extra/{RECORD}", record)
+        slim.writestr(zipfile.ZipInfo(f"{root}/extra/{RECORD}"), record)  # without the time of day
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _read(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{RECORD}")]
             return parse_record(archive.read(names[0]).decode("utf-8") if names else "")
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except Exception as error:  # zipfile raises anything at a damaged member
         raise refused("the package's record", error) from error
 
 
@@ -227,6 +227,11 @@ class _AotiRunner(TorchRunner):
         present(feed, self.inputs)
         refuse_misfits(feed, self._specs)
         return super().run(feed)
+
+
+def carried(path: Path) -> dict[str, str]:
+    """What the archive says of the job that made it."""
+    return carried_in(path)
 
 
 def inspect(path: Path) -> Inspection:

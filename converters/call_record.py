@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from ..core.contract import Job
+from ..core.contract import RECORD, Job
+from ..core.errors import RunnerError, first_line
+
+_MOST = 1 << 26  # bytes of a record; that of a large model has a few thousand names
 
 
 def call_record(job: Job, form: str) -> str:
@@ -26,6 +32,30 @@ def parse_record(text: str) -> dict[str, Any]:
     """The record that `call_record` wrote; empty where an archive has none."""
     record: dict[str, Any] = json.loads(text) if text else {}
     return record
+
+
+def carried_in(path: Path) -> dict[str, str]:
+    """Where an archive of torch's says that its model came from; nothing of it is loaded.
+
+    Raises:
+        RunnerError: it is no archive, or its record is none.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = [e for e in archive.infolist() if e.filename.endswith(f"/extra/{RECORD}")]
+            if not inside:
+                return {}
+            if len(inside) > 1 or inside[0].file_size > _MOST:
+                raise RunnerError(
+                    f"{path.name} has {len(inside)} records of {inside[0].file_size} bytes",
+                    hint="make it again: modelc writes one, and a short one",
+                )
+            record = json.loads(archive.read(inside[0]))
+    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError) as error:
+        raise RunnerError(f"{path.name}: {first_line(error)}", hint="make it again") from error
+    if not isinstance(record, dict):
+        raise RunnerError(f"the record in {path.name} is none", hint="make it again")
+    return origin_of(record)
 
 
 def origin_of(record: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,8 @@ from ..core.contract import (
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
-from .call_record import call_record, origin_of, parse_record
+from ..core.zip_archive import members_of
+from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.eager import example_tensors
 from .capture.strategies import export_of
 from .guarded import guarded
@@ -51,19 +52,20 @@ def readiness() -> Readiness:
 
 def claims(path: Path) -> bool:
     """A pt2 archive that holds a program; one that holds compiled code alone is another format."""
-    if not is_archive(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return not any("data/aotinductor/" in name for name in archive.namelist())
+    names = members_of(path) if is_archive(path) else ()
+    return bool(names) and not any("data/aotinductor/" in name for name in names)
 
 
 def is_archive(path: Path) -> bool:
     """A zip that says it is a pt2 archive, of whatever is in it."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
+    names = [n for n in members_of(path) if n.partition("/")[2] == "archive_format"]
+    if not names:
         return False
-    with zipfile.ZipFile(path) as archive:
-        names = [n for n in archive.namelist() if n.partition("/")[2] == "archive_format"]
-        return bool(names) and archive.read(names[0]).startswith(b"pt2")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(names[0]).startswith(b"pt2")
+    except Exception:  # noqa: BLE001 - zipfile raises anything at a damaged member: it is none
+        return False
 
 
 def convert(job: Job) -> Converted:
@@ -131,11 +133,11 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
     try:
         refuse_code(path)
         program = torch.export.load(str(path), extra_files=extra)
+        return program, parse_record(extra[RECORD])
     except ModelcError:
         raise
     except Exception as error:
         raise refused("torch.export.load", error) from error
-    return program, parse_record(extra[RECORD])
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
@@ -160,6 +162,11 @@ def weights(path: Path) -> Iterator[Array]:
     """The float32 tensors of its state."""
     program, _ = _load(path)
     yield from float_state(program.state_dict)
+
+
+def carried(path: Path) -> dict[str, str]:
+    """What the archive says of the job that made it."""
+    return carried_in(path)
 
 
 def inspect(path: Path) -> Inspection:

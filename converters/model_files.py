@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import ConversionError
 from .guarded import guarded
+from .onnx_guard import beside, fault_of_place
 
 if TYPE_CHECKING:
     import onnx
@@ -24,7 +25,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
         import onnx
 
         model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
-        return (path, *(_beside(path, name) for name in external_names(model)))
+        names = external_names(model)
+        _check_places(path, names)
+        return (path, *(beside(path, name) for name in names))
     weights = path.with_suffix(".bin")
     return (path, weights) if weights.is_file() else (path,)
 
@@ -54,8 +57,9 @@ def copy_external(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[str
         ConversionError: one is not there, or lies outside the model's folder.
     """
     names = external_names(model)
+    _check_places(path, names)
     for name in names:
-        source = _beside(path, name)
+        source = beside(path, name)
         if not source.is_file():
             raise ConversionError(
                 f"the weights of {path.name} are in {name!r}, which is not beside it",
@@ -66,10 +70,17 @@ def copy_external(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[str
     return names
 
 
-def _beside(path: Path, name: str) -> Path:
-    """The file of that name beside the model, or beside what the model is a link to."""
-    near = path.parent / name
-    return near if near.is_file() else path.resolve().parent / name
+def _check_places(path: Path, names: tuple[str, ...]) -> None:
+    """That no name leads out of the model's folder, by links neither.
+
+    Raises:
+        ConversionError: one does.
+    """
+    for name in names:
+        if fault := fault_of_place(path, name):
+            raise ConversionError(
+                f"the model {fault}", hint="save it with its weights themselves beside it"
+            )
 
 
 def _locations(model: onnx.ModelProto) -> Iterator[str]:

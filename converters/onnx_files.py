@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from .guarded import guarded
+from .onnx_guard import read_graph
 from .onnx_origins import sidecar_of
 from .opened import refused
 
@@ -60,8 +61,8 @@ def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
     model.metadata_props.update({f"{_OURS}{key}": value for key, value in metadata.items()})
 
 
-def float_weights(path: Path) -> Iterator[Array]:
-    """The float32 tensors of a model: initializers and Constant nodes, in sub-graphs too.
+def carried_in(path: Path) -> dict[str, str]:
+    """The `modelc.*` metadata of a model; its weights beside it are not read.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -72,6 +73,19 @@ def float_weights(path: Path) -> Iterator[Array]:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:
         raise refused("onnx", error) from error
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    return {k.removeprefix(_OURS): v for k, v in found.items() if k.startswith(_OURS)}
+
+
+def float_weights(path: Path) -> Iterator[Array]:
+    """The float32 tensors of a model: initializers and Constant nodes, in sub-graphs too.
+
+    Raises:
+        RunnerError: the file cannot be read.
+    """
+    import onnx
+
+    model = read_graph(path)
     for tensor in _tensors(model.graph):
         if tensor.data_type != onnx.TensorProto.FLOAT:
             continue

@@ -38,13 +38,20 @@ from .installed import versions
 from .onnx_axes import name_output_axes
 from .onnx_debug import write_sidecar
 from .onnx_exporting import DRAFT, program_in_onnx
-from .onnx_files import check_model, copy_sidecar, float_weights, save_model, set_metadata
+from .onnx_files import (
+    carried_in,
+    check_model,
+    copy_sidecar,
+    float_weights,
+    save_model,
+    set_metadata,
+)
+from .onnx_guard import read_graph
 from .onnx_half import to_half
 from .onnx_islands import in_float32
 from .onnx_lowering import lowered, opset_for
 from .onnx_runner import open_onnx
 from .onnx_runtimes import allowed_by
-from .opened import refused
 
 if TYPE_CHECKING:
     import onnx
@@ -214,14 +221,14 @@ def weights(path: Path) -> Iterator[Array]:
     return float_weights(path)
 
 
+def carried(path: Path) -> dict[str, str]:
+    """What the file says of the job that made it."""
+    return carried_in(path)
+
+
 def inspect(path: Path) -> Inspection:
     """Read the graph without its external weights."""
-    import onnx
-
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:
-        raise refused("onnx", error) from error
+    model = read_graph(path)
     weights: Counter[str] = Counter()
     for tensor in model.graph.initializer:
         elements = 1

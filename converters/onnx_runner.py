@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Outputs
 from ..core.errors import MissingError, RunnerError
+from .onnx_guard import read_graph
 from .onnx_rounding import computes_in_half, has_half, has_half_io, rounded, with_float_io
 from .onnx_sessions import CPU, Providers, open_session
 from .opened import OpenedModel, lines_of, present, refused
@@ -35,8 +36,9 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
     """
     if device == "cuda":
         _require_cuda()
+    model = read_graph(path)
     try:
-        session = open_session(_runnable(path, device), path.parent, _PROVIDERS[device])
+        session = open_session(_runnable(path, model, device), path.parent, _PROVIDERS[device])
     except Exception as error:
         raise _refused(error) from error
     return OnnxRunner(session)
@@ -58,11 +60,8 @@ def _require_cuda() -> None:
         )
 
 
-def _runnable(path: Path, device: str) -> Path | onnx.ModelProto:
+def _runnable(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
     """The file itself, or a copy in memory of a model that is half in parts."""
-    import onnx
-
-    model = onnx.load(str(path), load_external_data=False)
     float_io = has_half_io(model)
     if not has_half(model) or not (float_io or computes_in_half(model)):
         return path

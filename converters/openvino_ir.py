@@ -37,6 +37,7 @@ from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded, check_bounds
 from .openvino_half import compress
 from .openvino_reading import read
+from .openvino_told import carried_in
 
 if TYPE_CHECKING:
     import openvino
@@ -209,6 +210,11 @@ def inspect(path: Path) -> Inspection:
         operators=operators,
         metadata=_metadata(model),
     )
+
+
+def carried(path: Path) -> dict[str, str]:
+    """What the IR says of the job that made it."""
+    return carried_in(path)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device

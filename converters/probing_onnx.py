@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError, UsageError
 from ..core.probe import Form, ProbeNode, Reach
+from .onnx_guard import read_graph
 from .onnx_links import name_nodes, values_of
 from .onnx_origins import UNKNOWN, Origin, all_nodes, origins_of
 from .onnx_rounding import has_half, has_half_io, rounded
@@ -45,12 +46,7 @@ def open_probe(path: Path) -> OnnxProbe:
         RunnerError: the model cannot be read.
         UsageError: neither a debug sidecar nor the model itself says where its nodes come from.
     """
-    import onnx
-
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:
-        raise refused("onnx", error) from error
+    model = read_graph(path)
     name_nodes(model.graph)
     origins = origins_of(path) or _own_origins(path)
     if not any(origin.module or origin.source for origin in origins.values()):

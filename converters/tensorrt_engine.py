@@ -100,7 +100,7 @@ def convert(job: Job, host: Host = HERE) -> Converted:
         options=options,
     )
     builder, built = _build(request, job, driver.devices[0], host)
-    sidecar = _sidecar(request, built, driver, builder)
+    sidecar = replace(_sidecar(request, built, driver, builder), origin=dict(job.metadata))
     path = write_sidecar(sidecar, engine)
     return Converted(
         files=((engine.name, "model"), (path.name, "config")),
@@ -252,8 +252,13 @@ def inspect(path: Path) -> Inspection:
         facts=facts,
         weights={},  # an engine does not tell
         operators=Counter(layer.kind or "?" for layer in sidecar.layers),
-        metadata={},
+        metadata=sidecar.origin,
     )
+
+
+def carried(path: Path) -> Mapping[str, str]:
+    """What the file beside the engine says of the job that made it."""
+    return read_sidecar(path).origin
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:

@@ -139,6 +139,11 @@ def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - con
     return probing_onnx.open_probe(path)
 
 
+def carried(path: Path) -> dict[str, str]:
+    """What the file says of the job that made it."""
+    return onnx_graph.carried(path)
+
+
 def inspect(path: Path) -> Inspection:
     """What any ONNX says of itself."""
     return replace(onnx_graph.inspect(path), target=NAME)

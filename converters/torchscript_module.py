@@ -26,8 +26,9 @@ from ..core.errors import UsageError
 from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.signature import Signature
+from ..core.zip_archive import members_of
 from . import probing_torchscript
-from .call_record import call_record, origin_of, parse_record
+from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.strategies import torchscript_of
 from .guarded import guarded
 from .installed import versions
@@ -53,11 +54,7 @@ def readiness() -> Readiness:
 
 def claims(path: Path) -> bool:
     """A zip that holds compiled code and its constants."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-    inner = [name.partition("/")[2] for name in names]
+    inner = [name.partition("/")[2] for name in members_of(path)]
     return "constants.pkl" in inner and any(name.startswith("code/") for name in inner)
 
 
@@ -148,9 +145,9 @@ def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, An
         module: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]  # torch's own
             str(path), map_location=device, _extra_files=extra
         )
-    except (RuntimeError, ValueError) as error:
+        return module, parse_record(extra[RECORD])
+    except Exception as error:  # torch's edge: its reader raises anything at garbage
         raise refused("torch.jit.load", error) from error
-    return module, parse_record(extra[RECORD])
 
 
 def _schema(module: torch.jit.ScriptModule) -> Any:
@@ -163,6 +160,11 @@ def weights(path: Path) -> Iterator[Array]:
     """The float32 tensors of its state."""
     module, _ = _load(path, "cpu")
     yield from float_state(module.state_dict())
+
+
+def carried(path: Path) -> dict[str, str]:
+    """What the archive says of the job that made it."""
+    return carried_in(path)
 
 
 def inspect(path: Path) -> Inspection:

@@ -14,6 +14,8 @@ import zipfile
 from typing import TYPE_CHECKING
 
 from .errors import CheckpointError, first_line
+from .torch_sizes import fault_of_tensors
+from .zip_archive import fault_of_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,11 @@ def refuse_code(path: Path) -> None:
     Raises:
         CheckpointError: there is such a part; the message names it.
     """
+    fault = fault_of_archive(path)
+    if fault:
+        raise CheckpointError(
+            f"{path} cannot be read: {fault}", hint="export it again with torch.export.save"
+        )
     with zipfile.ZipFile(path) as archive:
         for name, what in _dangers(archive):
             raise CheckpointError(
@@ -102,6 +109,9 @@ def _refused(data: bytes) -> str:
 
     if not data:
         return ""
+    fault = fault_of_tensors(io.BytesIO(data))
+    if fault:
+        return f"unsound: {fault}"
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage

@@ -91,6 +91,7 @@ class Manifest:
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
     needs: Needs = field(default_factory=Needs)
     schema_version: int = field(default=SCHEMA_VERSION)
+    seal: str = field(default="", compare=False)  # the last of all: it covers the text before it
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
@@ -102,17 +103,25 @@ class Manifest:
         return next((v for v in self.verdicts if v.artifact == artifact), None)
 
     @property
+    def unmade(self) -> tuple[str, ...]:
+        """The steps of the last run that it never came to the end of, as it was killed."""
+        known = {artifact.name for artifact in self.artifacts}
+        known |= {name.removeprefix("rejected/") for name in known}
+        known |= {one.step for one in self.failures} | {one.step for one in self.pending}
+        return tuple(step for step in self.steps if step not in known)
+
+    @property
     def passed(self) -> bool:
-        """Whether every artifact was judged and passed, and no step failed or is pending."""
+        """Whether every artifact was judged and passed, and no step failed, waits or is unmade."""
         verdicts = [self.verdict_of(artifact.name) for artifact in self.artifacts]
         judged = bool(verdicts) and all(v is not None and v.passed for v in verdicts)
-        return judged and not self.failures and not self.pending
+        return judged and not self.failures and not self.pending and not self.unmade
 
     @property
     def exit_code(self) -> int:
         """Of the last run: 0 proven; 1 judged and wrong; else the failed step's own code.
 
-        A pending step is 4, as what it needs is missing here.
+        A pending step is 4, as what it needs is missing here; one that was not come to is 6.
         """
         mine = {*self.steps, *(f"rejected/{step}" for step in self.steps)}
         states = [verdict.state for verdict in self.verdicts if verdict.artifact in mine]
@@ -125,4 +134,4 @@ class Manifest:
             return RunnerError.exit_code
         if any(pending.step in mine for pending in self.pending):
             return MissingError.exit_code
-        return 0 if states else RunnerError.exit_code
+        return 0 if states and not self.unmade else RunnerError.exit_code

@@ -127,7 +127,8 @@ class Artifact:
     froze tensor data; None where that is not known, as in records of an older modelc.
     `key` is the SHA-256 over all that its step depends on, empty where nobody worked it out.
     `judged_as` is the precision whose judging it is held to, where that is not its own. `rewrites`
-    are what was changed in a copy of the model before it was captured, by name.
+    are what was changed in a copy of the model before it was captured, by name. `seal` binds its
+    files to its verdict; it is worked out where the manifest is written.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Artifact:
     frozen: tuple[str, ...] | None = None
     judged_as: Precision | None = None
     key: str = ""
+    seal: str = field(default="", compare=False)
 
     @property
     def held_to(self) -> Precision:

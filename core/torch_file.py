@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from .errors import CheckpointError, first_line
+from .torch_sizes import fault_of_tensors
+from .zip_archive import fault_of_archive
 
 _BLOCKED = re.compile(
     r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL (\S+)|Unsupported \w+ (\d+)"
@@ -28,6 +30,7 @@ def read_safely(source: Path | IO[bytes], name: str = "") -> object:
     import pickle
 
     called = name or str(source)
+    refuse_unsound(source, called)
     try:
         return torch_load(source, weights_only=True)
     except pickle.UnpicklingError as error:
@@ -39,8 +42,23 @@ def read_safely(source: Path | IO[bytes], name: str = "") -> object:
             f"{called} holds more than weights and was refused: {what}",
             hint="add --allow-pickle, only if you trust its maker: it runs code of theirs",
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
+    except Exception as error:  # the unpickler raises anything at garbage
         raise unreadable(called, error) from error
+
+
+def refuse_unsound(source: Path | IO[bytes], called: str) -> None:
+    """Refuse a file that states more than it has, before torch takes memory for it.
+
+    Raises:
+        CheckpointError: its archive is no sound one, or a size in it has no bytes.
+    """
+    fault = fault_of_archive(source) if zipfile.is_zipfile(source) else ""
+    fault = fault or fault_of_tensors(source)
+    if fault:
+        raise CheckpointError(
+            f"{called} cannot be read: {fault}",
+            hint="copy or download the file again, or save it again with torch.save",
+        )
 
 
 def torch_load(source: Path | IO[bytes], *, weights_only: bool) -> object:

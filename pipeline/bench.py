@@ -52,7 +52,8 @@ class Parent:
     """What a step starts from: the eager model (no path) or another artifact's file.
 
     `frozen` are the places where its capture froze tensor data, None where nobody knows; `traced`
-    says that it was a trace all the same, which may have frozen any.
+    says that it was a trace all the same, which may have frozen any. `capture` is how it, or what
+    it was made from, was taken from eager; empty where nobody knows.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Parent:
     path: Path | None = None
     frozen: tuple[str, ...] | None = ()
     traced: bool = False
+    capture: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

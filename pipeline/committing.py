@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.whole import flush_file, flush_folder
-from .manifest_file import FILE, as_json
+from .manifest_file import FILE, as_text, drop_signature
 
 COMMIT = ".modelc.commit"
 _LIST = "commit.json"
@@ -51,7 +51,7 @@ def commit(folder: Path, staged: Path, manifest: Manifest, changes: Commit) -> N
     """
     import msgspec
 
-    (staged / FILE).write_bytes(as_json(manifest))
+    (staged / FILE).write_bytes(as_text(manifest))
     (staged / _LIST).write_bytes(msgspec.json.encode(changes))
     for path in staged.iterdir():
         flush_file(path)
@@ -105,6 +105,7 @@ def _carry_out(folder: Path, changes: Commit) -> None:
             source.replace(folder / move.name)
     _flush(folder, (move.name for move in changes.moves))
     if (place / FILE).exists():
+        drop_signature(folder)
         (place / FILE).replace(folder / FILE)
         flush_folder(folder)
     for name in changes.removals:

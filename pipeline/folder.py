@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,8 +85,9 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.name == "posix":  # while it is held: whoever comes after makes a file of his own
-            (path / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that may only be read by now
+            if os.name == "posix":  # while it is held: whoever comes after makes a file anew
+                (path / LOCK).unlink(missing_ok=True)
         lock.release()
 
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..calibration.form import Form
-from ..core.contract import Feed
+from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
+from ..core.npz_file import read_npz
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
 from ..core.verdict import Verdict
@@ -157,20 +158,15 @@ def stored(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
     Raises:
         CheckpointError: the file cannot be read.
     """
-    import zipfile
-
-    import numpy as np
-
     names = [file.name for file in artifact.files if file.role == ROLE]
     if not names:
         return ()
-    feeds: dict[int, dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]] = {}
+    feeds: dict[int, dict[str, Array]] = {}
     try:
-        with np.load(folder / names[0], allow_pickle=False) as archive:
-            for key in archive.files:
-                number, _, name = key.partition("/")
-                feeds.setdefault(int(number), {})[name] = archive[key]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        for key, array in read_npz(folder / names[0]).items():
+            number, _, name = key.partition("/")
+            feeds.setdefault(int(number), {})[name] = array
+    except ValueError as error:
         raise CheckpointError(
             f"the held-out samples {folder / names[0]} cannot be read: {first_line(error)}",
             hint="build the artifact again",

@@ -10,8 +10,10 @@ from typing import Any
 from ..core.errors import UsageError, first_line
 from ..core.manifest import SCHEMA_VERSION, Manifest
 from ..core.whole import write_whole
+from .provenance.sealing import bound, sealed
 
 FILE = "manifest.json"
+SIGNATURE = f"{FILE}.sig"
 SCHEMA_ID = "urn:modelc:manifest:1"
 _OTHER = "give an output folder, its manifest.json or a report.json"
 
@@ -69,8 +71,19 @@ def paths_in(manifest: Manifest) -> Iterator[str]:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
-    """Write the manifest, whole or not at all."""
-    return write_whole(folder / FILE, as_json(manifest))
+    """Write the manifest, whole or not at all; a signature of the one before goes."""
+    drop_signature(folder)
+    return write_whole(folder / FILE, as_text(manifest))
+
+
+def drop_signature(folder: Path) -> None:
+    """Remove what was signed of an earlier manifest, before another takes its place."""
+    (folder / SIGNATURE).unlink(missing_ok=True)
+
+
+def as_text(manifest: Manifest) -> bytes:
+    """The manifest as it is written: artifacts bound to their verdicts, the whole sealed."""
+    return sealed(as_json(replace(bound(manifest), seal="")))
 
 
 def as_json(value: object) -> bytes:

@@ -9,19 +9,10 @@ from ..calibration.label_options import LabelledOptions
 from ..calibration.options import SAMPLES, CalibrationOptions
 from ..calibration.preprocess import Preprocess
 from ..core.errors import UsageError
-from ..core.names import unknown
 from ..core.verdict import Limits
 from .measuring import DEFAULT_METRIC, Measuring, parse_drop
 from .order import Judging, Lowering, Source
 
-LIMITS = {
-    "atol": "atol",
-    "rtol": "rtol",
-    "min-sqnr": "min_sqnr",
-    "floor-factor": "floor_factor",
-    "min-cosine": "min_cosine",
-    "min-agreement": "min_agreement",
-}
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
 
@@ -104,50 +95,6 @@ def judging_of(  # noqa: PLR0913 - the options of validation
         search=search,
         accept=tuple(accept or ()),
     )
-
-
-def parse_limits(text: str) -> tuple[str, dict[str, float]]:
-    """`logits:min-sqnr=60,atol=1e-3`, or the same without an output.
-
-    Raises:
-        UsageError: an unknown key, or a value that is no number.
-    """
-    head, colon, rest = text.rpartition(":")
-    values = {}
-    for part in (rest if colon else text).split(","):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UsageError(
-                f"--tolerance {text}: {part!r} is not KEY=VALUE",
-                hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
-            )
-        values[limit_named(key.strip())] = limit_number(value.strip(), f"--tolerance {text}")
-    return head, values
-
-
-def limit_named(text: str, noun: str = "tolerance") -> str:
-    """The field of `Limits` that goes by this name.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if text not in LIMITS:
-        raise unknown(noun, text, list(LIMITS))
-    return LIMITS[text]
-
-
-def limit_number(value: object, where: str) -> float:
-    """The number, as a file or an option says it.
-
-    Raises:
-        UsageError: it is none.
-    """
-    given = value if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-    try:
-        return float(given)
-    except (ValueError, OverflowError):  # an integer of 400 digits in a file
-        hint = "write it as 60 or 1e-3"
-        raise UsageError(f"{where}: {value!r} is not a number", hint=hint) from None
 
 
 def lowering_of(  # noqa: PLR0913 - the options of precision

@@ -245,6 +245,8 @@ class Order:
     `measuring` is what is measured on labelled data. `patches` are functions of the user's
     (`package.module:fn`) that change the copy of the model which is captured; `custom_ops` and
     `runtimes` as in a Job. `going_on` is what is left of the order by what was done before.
+    `overwrite` moves artifacts of another model in `out` away; `discards` removes them, for a
+    folder that is all the project's own. `timed` measures the latency of all lower precisions, not only of what is calibrated.
     """
 
     source: Source
@@ -256,6 +258,7 @@ class Order:
     opset: int | None = None
     external_data: bool = False
     overwrite: bool = False
+    discards: bool = False
     signature: Signature | None = None
     parent_precision: Precision = Precision.FP32
     lowering: Lowering = field(default_factory=Lowering)
@@ -266,6 +269,7 @@ class Order:
     custom_ops: Mapping[str, str] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
     going_on: GoingOn = field(default_factory=GoingOn)
+    timed: bool = False
 
     def __post_init__(self) -> None:
         if not self.wanted:

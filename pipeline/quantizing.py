@@ -38,9 +38,7 @@ def quantized(
     key = None if cache is None else key_of(work)
     with stage.step(title, log=f"quantize-{work.consumer}-{work.quantizer.NAME}") as clock:
         found = None if cache is None or key is None else cache.take(key, folder)
-        if found is None or found.result is None:
-            if found is not None:
-                stage.note(f"a calibration result in the cache was {found.fault}: made anew")
+        if found is None:
             result = work.quantizer.quantize(
                 QuantizeJob(
                     parent=work.parent,
@@ -54,9 +52,9 @@ def quantized(
                 )
             )
             if cache is not None and key is not None:
-                cache.keep(key, result)
+                cache.keep(key, result, title)
         else:
-            result = found.result
+            result = found
             clock.detail = "from the cache"
         sidecar = sidecar_of(work.parent)
         if sidecar.exists():

@@ -35,7 +35,8 @@ def known_record(order: Order, folder: OutputFolder, checkpoint: Checkpoint) -> 
     known = read_manifest(folder.path)
     folder.reads(read_by(order, checkpoint))
     folder.own(file.name for file in (known.files if known else ()))
-    if known is None or order.overwrite or _same_model(known.checkpoint, checkpoint):
+    may = order.overwrite or order.discards
+    if known is None or may or _same_model(known.checkpoint, checkpoint):
         return known
     raise UsageError(
         f"{order.out} holds artifacts {_of_another(known.checkpoint, checkpoint)}", hint=_HINT
@@ -120,9 +121,13 @@ def continued(
             warned=known.warned,
             localisations=known.localisations,
         )
-    if not order.overwrite:
+    if order.discards:
+        for file in known.files:
+            folder.remove(file.name)
+    elif order.overwrite:
+        folder.set_aside(known.files)
+    else:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
-    folder.set_aside(known.files)
     drop_worst(folder, *(artifact.name for artifact in known.artifacts))
     folder.commit(fresh)
     return fresh

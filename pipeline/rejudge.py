@@ -15,6 +15,7 @@ from ..validators.decide import decide
 from .folder import REJECTED, OutputFolder, opened
 from .manifest_file import without
 from .order import Judging
+from .provenance.sealing import unbound
 from .recorded import changed_file, manifest_of, unkeyed
 from .revalidate import with_verdict
 from .stage import Stage
@@ -88,7 +89,7 @@ def _placed(
         artifacts = (artifact if a.name == artifact.name else a for a in manifest.artifacts)
         return with_verdict(replace(manifest, artifacts=tuple(artifacts)), artifact, verdict, place)
     others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-    return replace(manifest, verdicts=(*others, verdict))
+    return replace(unbound(manifest, artifact.name), verdicts=(*others, verdict))
 
 
 def _restored(
@@ -99,10 +100,12 @@ def _restored(
     if any(one.name == name for one in manifest.artifacts):
         stage.note(f"{artifact.name} passes now, and stays: {name} is there already", warning=True)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-        return replace(manifest, verdicts=(*others, verdict))
+        return replace(unbound(manifest, artifact.name), verdicts=(*others, verdict))
     files = tuple(replace(file, name=_plain(file.name)) for file in artifact.files)
     place.accept(files, place.path / REJECTED)
-    back = replace(artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance)
+    back = replace(
+        artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance, seal=""
+    )
     slim = without(manifest, {artifact.name})
     verdict = replace(verdict, artifact=name)
     verdict = place_worst(verdict, place, back.files[0].name, was=artifact.name)

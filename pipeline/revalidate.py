@@ -26,6 +26,7 @@ from .manifest_file import without
 from .measuring import Measuring
 from .order import Judging
 from .proof import Candidate, prove
+from .provenance.sealing import unbound
 from .recorded import (
     Moved,
     as_exported,
@@ -266,13 +267,14 @@ def with_verdict(
     if verdict.passed:
         verdict = place_worst(verdict, place, artifact.files[0].name)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
-        return replace(manifest, verdicts=(*others, verdict))
+        return replace(unbound(manifest, artifact.name), verdicts=(*others, verdict))
     there = [file for file in artifact.files if (place.path / file.name).exists()]
     moved = replace(
         artifact,
         name=f"{REJECTED}/{artifact.name}",
         files=place.reject(there, place.path) or artifact.files,
         rejected=True,
+        seal="",
     )
     verdict = replace(verdict, artifact=moved.name)
     verdict = place_worst(verdict, place, moved.files[0].name, was=artifact.name)

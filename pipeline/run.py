@@ -13,12 +13,13 @@ from ..converters.registry import TARGETS
 from ..core.contract import EAGER, Target
 from ..core.digest import sha256_of
 from ..core.events import Entered, Tell, silence
-from ..core.manifest import Failure, Manifest
+from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
 from .branches import with_branches
+from .caching.store import FOLDER, Store
 from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .custom_ops import functions_of
@@ -32,6 +33,7 @@ from .orphans import orphan
 from .pace import unhurried_gc
 from .plan import Step, make_plan
 from .preparing import prepare
+from .provenance.stating import CHECKPOINT, MODELC, SIGNATURE, captured_by, signature_digest
 from .record import begin_record, known_record, no_longer_named, recorded
 from .recorded import record_beside, unknown_trace
 from .stage import Stage
@@ -92,13 +94,22 @@ def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage
         folder=folder,
         stage=stage,
         metadata={
-            "modelc": __version__,
+            MODELC: __version__,
             "torch": metadata.version("torch"),
-            "checkpoint": subject.checkpoint.digest,
+            CHECKPOINT: subject.checkpoint.digest,
+            SIGNATURE: signature_digest(subject.signature),
         },
-        cache=None if order.cache is None else CalibrationCache(order.cache / "calibration"),
+        cache=_calibrations(order, stage),
         stamp=subject.stamp,
     )
+
+
+def _calibrations(order: Order, stage: Stage) -> CalibrationCache | None:
+    """Where quantizers' results are kept for later runs."""
+    if order.cache is None:
+        return None
+    store = Store(order.cache / FOLDER, tell=stage.tell)
+    return CalibrationCache(store, order.source.checkpoint.name)
 
 
 def measured(bench: Bench, held: ExitStack) -> Bench:
@@ -204,7 +215,14 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
         beside = record_beside(path)
         frozen = None if beside is None else beside[1].frozen
         traced = beside is not None and unknown_trace(beside[1], beside[0])
-        return Parent(name=name, digest=sha256_of(path), path=path, frozen=frozen, traced=traced)
+        return Parent(
+            name=name,
+            digest=sha256_of(path),
+            path=path,
+            frozen=frozen,
+            traced=traced,
+            capture="" if beside is None else captured_by(beside[1], beside[0]),
+        )
     parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
     broken = {failure.step for failure in manifest.failures}
     refused = any(a.name == f"{REJECTED}/{step.parent}" for a in manifest.artifacts)
@@ -217,6 +235,7 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
         path=path,
         frozen=parent.frozen,
         traced=unknown_trace(parent, manifest),
+        capture=captured_by(parent, manifest),
     )
 
 

@@ -33,6 +33,7 @@ from .output_axes import output_axes
 from .placed import with_places
 from .plan import Step
 from .proof import Candidate, prove
+from .provenance.stating import CAPTURE, JUDGING, PARENT, PRECISION, QUANTIZER, judging_digest
 from .quantizing import Quantization, quantized
 from .weighing import weighed
 
@@ -227,8 +228,7 @@ def _convert(
             programs=bench.programs.setdefault(way.rewrites, {}),
             advance=lambda done, total: bench.stage.advance(title, done, total),
         )
-        if way.capture is not None:
-            job = replace(job, metadata={**job.metadata, "capture": str(way.capture)})
+        job = replace(job, metadata={**job.metadata, **_stated(step, parent, bench), **_how(way)})
         converted = _joined(step.target.convert(job), source)
         made = [*converted.files, *_samples(step, bench, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
@@ -237,6 +237,23 @@ def _convert(
         coverage = step.target.coverage(workplace / files[0].name, bench.subject.example, device)
         _refuse_nothing(step, coverage)
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
+
+
+def _stated(step: Step, parent: Parent, bench: Bench) -> dict[str, str]:
+    """What a step's artifact says inside of its parent and of how it is to be judged."""
+    tolerance = bench.order.judging_of(step.wanted).tolerance_for(step.wanted.precision)
+    return {
+        PARENT: parent.digest,
+        **({CAPTURE: parent.capture} if parent.capture else {}),
+        JUDGING: judging_digest(bench.subject.feeds, tolerance),
+    }
+
+
+def _how(way: Way) -> dict[str, str]:
+    """What it says of the way that it was made."""
+    if way.quantizer is not None:
+        return {QUANTIZER: way.quantizer.NAME}
+    return {} if way.capture is None else {CAPTURE: str(way.capture)}
 
 
 def _instead(parent: Parent, source: Quantized) -> Parent:
@@ -269,7 +286,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         parent=parent.path,
         opset=order.opset,
         external_data=order.external_data,
-        metadata={**bench.metadata, "precision": str(step.wanted.precision)},
+        metadata={**bench.metadata, PRECISION: str(step.wanted.precision)},
         feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
@@ -320,8 +337,12 @@ def _opening(parent: Parent, bench: Bench) -> dict[str, str]:
 
 
 def _latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latency | None:
-    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to."""
-    if not step.quantizers or parent.path is None or prepares(step.target):
+    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
+
+    Of others that are not FP32 as well, where the order asks for it.
+    """
+    timed = step.quantizers or (bench.order.timed and step.wanted.precision is not Precision.FP32)
+    if not timed or parent.path is None or prepares(step.target):
         return None
     feeds = [r.feed.arrays for r in (*bench.held_out, *bench.subject.references)]
     with bench.stage.step(f"time {step.name}", log=step.name) as clock:

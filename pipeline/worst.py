@@ -12,6 +12,7 @@ from ..core.contract import Array, Feed
 from ..core.errors import UsageError, first_line
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
+from ..core.npz_file import read_npz
 from ..core.records import Artifact
 from ..core.verdict import OutputVerdict, Verdict
 from ..core.whole import drafted
@@ -98,14 +99,9 @@ def read_feed(path: Path) -> Mapping[str, Array]:
     Raises:
         UsageError: the file cannot be read as one.
     """
-    import zipfile
-
-    import numpy as np
-
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        return read_npz(path)
+    except ValueError as error:
         raise UsageError(
             f"{path} is not a feed: {first_line(error)}",
             hint="give the .npz that out/worst/ has of the artifact",

@@ -11,6 +11,7 @@ from ..converters.registry import TARGETS, prepares
 from ..core.contract import Native, Target
 from ..core.errors import ModelcError, UsageError
 from ..core.whole import drafted
+from ..pipeline.options import model_args_of
 from ..sources.describing import Described, describe, first_layer
 from .existing import FACTORY
 from .faults import each_of
@@ -32,11 +33,12 @@ class Begun:
     left: tuple[ModelcError, ...]
 
 
-def begin_project(
+def begin_project(  # noqa: PLR0913 - the options of `modelc init`
     checkpoints: Sequence[Path],
     file: Path,
     *,
     model: str | None = None,
+    model_args: Sequence[str] = (),
     force: bool = False,
     targets: tuple[Target, ...] = TARGETS,
 ) -> Begun:
@@ -46,6 +48,7 @@ def begin_project(
         checkpoints: one table each.
         file: where; nothing there is replaced without `force`.
         model: `package.module:factory` of them all; only then code of theirs is imported.
+        model_args: its arguments, as `depth=50`.
         force: replace a file that is there.
         targets: the table of formats.
 
@@ -55,9 +58,13 @@ def begin_project(
     """
     if file.exists() and not force:
         raise UsageError(f"{file} is there", hint="name another with -o, or add --force")
-    described = tuple(describe(path, model) for path in checkpoints)
+    if model_args and model is None:
+        raise UsageError("--model-arg has no effect without --model", hint="add --model")
+    arguments = model_args_of(model_args)
+    described = tuple(describe(path, model, arguments) for path in checkpoints)
     names = _names(checkpoints)
-    text = "".join(_lines(described, names, file.parent, model, targets))
+    draft_of = _Draft(folder=file.parent, model=model, arguments=tuple(model_args))
+    text = "".join((_HEAD, *_defaults(targets), *draft_of.models(described, names), _TAIL))
     try:
         with drafted(file) as draft:
             draft.write_text(text, encoding="utf-8")
@@ -97,29 +104,19 @@ def _name(path: Path) -> str:
     return safe_name(path.parent.name if own in RESERVED and path.parent.name else own)
 
 
-def _lines(
-    described: Sequence[Described],
-    names: Sequence[str],
-    folder: Path,
-    model: str | None,
-    targets: tuple[Target, ...],
-) -> Iterator[str]:
-    yield _HEAD
-    yield from _defaults(targets)
-    for one, name in zip(described, names, strict=True):
-        yield from _model(one, name, folder, model)
-    yield _TAIL
-
-
 _HEAD = """\
 # What modelc makes and what must hold of it: modelc run does it, modelc config shows it.
 # Every key of a model is an option of modelc export by its name; paths begin in this file's folder.
 
 out = "out"              # results of a model go to out/NAME
-# jobs = 2               # steps side by side
+# jobs = 2               # models side by side
 # timeout = "30 min"     # of one step
-# keep-going = true      # go on with what does not depend on a step that failed
+# keep-going = true      # begin further models when one has failed
 
+"""
+_SAMPLES = """\
+# calib = "samples/"     # real samples; then add "int8" to precision
+# data = "labelled/"     # labelled samples; then max-drop = "1%" is what INT8 may lose
 """
 _TAIL = """
 # [defaults.gates]       # what every artifact must keep to, or modelc run fails
@@ -140,20 +137,33 @@ def _defaults(targets: tuple[Target, ...]) -> Iterator[str]:
     yield 'precision = ["fp32"]     # of each format that has it: fp32, fp16, bf16, int8\n'
 
 
-def _model(one: Described, name: str, folder: Path, model: str | None) -> Iterator[str]:
-    """The table of one model, with what its checkpoint says in comments."""
-    path = Path(os.path.relpath(one.path, folder)).as_posix()
-    yield f"\n[models.{name if '.' not in name else _quoted(name)}]\n"
-    yield from (f"# {line}\n" for line in _told(one))
-    yield f"checkpoint = {_quoted(path)}\n"
-    if one.refused:
-        yield "allow-pickle = false     # EDIT: true, only if you trust its maker: it runs code\n"
-    if not one.brings_code and not one.whole:
-        mark = "" if model else "  # EDIT: the function or class that builds the module"
-        yield f"model = {_quoted(model or FACTORY)}{mark}\n"
-    yield from _input(one)
-    yield '# calib = "samples/"     # real samples; then add "int8" to precision\n'
-    yield '# data = "labelled/"     # labelled; then max-drop = "1%" is what INT8 may lose\n'
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    """What the tables of the models share."""
+
+    folder: Path
+    model: str | None
+    arguments: tuple[str, ...]
+
+    def models(self, described: Sequence[Described], names: Sequence[str]) -> Iterator[str]:
+        """The tables, with what each checkpoint says in comments."""
+        for one, name in zip(described, names, strict=True):
+            path = Path(os.path.relpath(one.path, self.folder)).as_posix()
+            yield f"\n[models.{name}]\n"
+            yield from (f"# {line}\n" for line in _told(one))
+            yield f"checkpoint = {_quoted(path)}\n"
+            if one.refused:
+                yield "allow-pickle = false     # EDIT: true, if you trust its maker: it is code\n"
+            if not one.brings_code and not one.whole:
+                yield from self._factory()
+            yield from _input(one)
+            yield _SAMPLES
+
+    def _factory(self) -> Iterator[str]:
+        mark = "" if self.model else "  # EDIT: the function or class that builds the module"
+        yield f"model = {_quoted(self.model or FACTORY)}{mark}\n"
+        if self.arguments:
+            yield f"model-arg = [{', '.join(map(_quoted, self.arguments))}]\n"
 
 
 def _told(one: Described) -> Iterator[str]:
@@ -183,8 +193,10 @@ def _input(one: Described) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     """A text as TOML has it."""
+    if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that are no UTF-8
+        raise UsageError(f"{text!r} is no text that TOML can hold", hint="rename it")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    shown = (c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped)
+    shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
     return f'"{"".join(shown)}"'
 
 

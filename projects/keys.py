@@ -176,7 +176,7 @@ RUN = {
     for key in (
         Key(name="out", kind=P, usual="out", told="Folder of results; a model's are in out/NAME."),
         Key(name="jobs", kind=W, least=1, most=1024, usual=1,
-            told="How many steps run side by side."),
+            told="How many models run side by side."),
         Key(name="memory", kind=Kind.SIZE, told="The most memory of all steps together: 8 GB."),
         Key(name="timeout", kind=Kind.TIME, told="The most time of one step: 10 min, 90 s."),
         Key(name="keep-going", kind=B, usual=False,

@@ -184,7 +184,8 @@ def _spoken(path: KeyPath, text: str, layer: Layer, told: str) -> Iterator[Said]
         UsageError: an unknown key, or a value that it cannot have.
     """
     if path == (TOLERANCE,):
-        for output, name, value in limits_in([text]):
+        texts = value_in_text(Key(name=TOLERANCE, many=True), text, _HERE)
+        for output, name, value in limits_in(texts if isinstance(texts, tuple) else ()):
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
             yield Said(path=under, value=value, layer=layer, told=told)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS
@@ -186,11 +186,13 @@ class _Ordering:
         openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
         plan = make_plan(order, self.targets)
         self._check_settings(order, plan)
+        gates = gates_of(self.said)
+        timed = any(gate.max_latency_ratio is not None for gate in gates)
         return ModelOrder(
             name=self.model.name,
-            order=order,
+            order=replace(order, discards=True, timed=timed),
             plan=plan,
-            gates=gates_of(self.said),
+            gates=gates,
             left_out=matrix.left_out,
             unused=tuple(self.unused),
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..core.errors import UsageError, first_line
-from ..pipeline.options import parse_limits
+from ..pipeline.limits import parse_limits
 from .faults import Faults
 from .keys import DEFAULTS, GATE, GATES, LIMIT, MODEL, RUN, TABLES, TOLERANCE, TOP_LEVEL, Key
 from .names import check_names

@@ -76,7 +76,7 @@ class RunSettings:
     """How `modelc run` goes about it.
 
     `memory` and `cache_limit` are in bytes, `timeout` in seconds of one step; None is no limit.
-    `jobs` is how many steps run side by side. `cache_dir` None is the system's own place.
+    `jobs` is how many models run side by side. `cache_dir` None is the system's own place.
     """
 
     out: Path = Path("out")

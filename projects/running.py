@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from ..core.events import Noted, Tell
 from ..pipeline.caching.keys import step_keys
 from ..pipeline.caching.taking_up import Caching, TakenUp, take_up
 from ..pipeline.isolation.bounds import Bounds
+from ..pipeline.order import GoingOn
 from .gates import breaches_of
 from .outcome import Ended
 from .records import ModelOrder
@@ -47,7 +48,6 @@ class Ready:
 
     model: ModelOrder
     taken: TakenUp
-    keys: dict[str, str]
     since: float = field(default_factory=time.perf_counter)
 
     @property
@@ -72,14 +72,14 @@ class Ready:
 
 
 def run_models(
-    models: Sequence[ModelOrder], tell_of: TellOf, *, caching: Caching, limits: Limits
+    models: Sequence[ModelOrder], tell_of: TellOf, *, caching: Caching | None, limits: Limits
 ) -> tuple[Ended, ...]:
     """Carry out models, each in a process of its own, and say how each ended, in their order.
 
     Args:
         models: what is to be made.
         tell_of: the listener to a model's progress, by its name; called from several threads.
-        caching: where earlier results are looked for and new ones kept.
+        caching: where earlier results are looked for and new ones kept; None makes all anew.
         limits: how many at once, and what they may take.
 
     Raises:
@@ -98,15 +98,16 @@ def run_models(
     return tuple(found.get(model.name) or _not_come_to(model) for model in models)
 
 
-def _goes_on(ended: object, limits: Limits) -> bool:
+def _goes_on(ended: Iterable[Ended], limits: Limits) -> bool:
     """Whether another model is begun after these."""
-    ends: Iterator[Ended] = iter(ended)  # type: ignore[call-overload]
-    return limits.keep_going or not any(one.exit_code for one in ends)
+    return limits.keep_going or not any(one.exit_code for one in ended)
 
 
-def _taken_up(model: ModelOrder, tell: Tell, caching: Caching) -> Ready | Ended:
+def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready | Ended:
     """The model with what of it is done; its end, where that cannot be looked at."""
     since = time.perf_counter()
+    if caching is None:
+        return Ready(model=model, taken=TakenUp(manifest=None, going_on=GoingOn()), since=since)
     try:
         keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
         taken = take_up(model.order, model.plan, keys, caching)
@@ -114,7 +115,7 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: Caching) -> Ready | Ended:
         return _stopped(model, error, since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
-    return Ready(model=model, taken=taken, keys=keys, since=since)
+    return Ready(model=model, taken=taken, since=since)
 
 
 def _as_it_stands(ready: Ready) -> Ended:
@@ -140,7 +141,7 @@ def _not_come_to(model: ModelOrder) -> Ended:
 class _Crew:
     """Runs what is left, several at once, each within its part of what the run may take."""
 
-    def __init__(self, tell_of: TellOf, caching: Caching, limits: Limits) -> None:
+    def __init__(self, tell_of: TellOf, caching: Caching | None, limits: Limits) -> None:
         self._tell_of = tell_of
         self._caching = caching
         self._limits = limits
@@ -203,7 +204,7 @@ class _Crew:
             manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)
         except ModelcError as error:
             return _stopped(model, error, ready.since)
-        if self._caching.steps is not None:
+        if self._caching is not None and self._caching.steps is not None:
             self._caching.steps.keep(manifest, order.out, model.name)
         return ready.ended(manifest)
 

@@ -63,7 +63,9 @@ class Described:
         return sum(prod(one.shape) for one in self.tensors)
 
 
-def describe(path: Path, model: str | None = None) -> Described:
+def describe(
+    path: Path, model: str | None = None, arguments: Mapping[str, str] | None = None
+) -> Described:
     """Look into a checkpoint; a factory is imported and called only where one is named.
 
     Raises:
@@ -75,7 +77,10 @@ def describe(path: Path, model: str | None = None) -> Described:
     kind, files = contents(path, with_factory=model is not None)
     tensors, recorded, refused = _tensors(files)
     alone = kind in (STATE_DICT, SAFETENSORS)
-    loaded = _built(model, recorded, kind) if model is not None and alone else None
+    loaded = None
+    if model is not None and alone:
+        made = built(model, arguments or {}, recorded)
+        loaded = loaded_from(made.module, kind=kind, notes=made.notes)
     inputs, certain = _inputs(loaded, tensors) if alone else ((), True)
     return Described(
         path=path,
@@ -133,11 +138,6 @@ def _in_state_dict(held: object) -> Iterator[TensorNote]:
         if isinstance(value, torch.Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
             yield TensorNote(name=str(name), dtype=dtype, shape=tuple(value.shape))
-
-
-def _built(model: str, recorded: HyperParameters, kind: str) -> Loaded:
-    made = built(model, {}, recorded)
-    return loaded_from(made.module, kind=kind, notes=made.notes)
 
 
 def _inputs(loaded: Loaded | None, tensors: Sequence[TensorNote]) -> tuple[tuple[str, ...], bool]:

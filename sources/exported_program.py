@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
 from typing import TYPE_CHECKING
 
 from ..core.archive_guard import refuse_code
@@ -41,7 +40,9 @@ def load(checkpoint: Checkpoint) -> Loaded:
             with path.open("rb") as file:  # a path would have to end in .pt2
                 program = torch.export.load(file)
         module = program.module(check_guards=False)  # guards cannot be captured again
-    except (RuntimeError, ValueError, AssertionError, KeyError, zipfile.BadZipFile) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # torch's edge: its reader raises anything at garbage
         raise CheckpointError(
             f"{path} cannot be opened as an exported program: {first_line(error)}",
             hint="export it again with torch.export.save, on this version of torch",

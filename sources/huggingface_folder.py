@@ -108,7 +108,7 @@ def _preprocessor(folder: Path) -> dict[str, object]:
     """What the folder's preprocessor says; it is optional, and says sizes alone here."""
     try:
         found = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -116,7 +116,7 @@ def _preprocessor(folder: Path) -> dict[str, object]:
 def _config(folder: Path) -> dict[str, object]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{folder / 'config.json'} is not JSON: {first_line(error)}",
             hint="download the folder again",

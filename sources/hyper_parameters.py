@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ def is_lightning(path: Path) -> bool:
                 return False
             with archive.open(name) as data:
                 return _MARK in data.read(_HEAD)
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError, EOFError, zlib.error):
         return False
 
 

@@ -116,7 +116,9 @@ def _weights_in(folder: Path) -> tuple[str, list[Path]]:
 def _shards(index: Path, kind: str) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if not all(isinstance(name, str) and name for name in names):
+            raise TypeError(names)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{index} is no index of shards: it has no weight_map",
             hint="download the index again",
@@ -124,7 +126,7 @@ def _shards(index: Path, kind: str) -> list[Path]:
     shards = [index.parent / name for name in names]
     for name, shard in zip(names, shards, strict=True):
         inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-        if not inside or not shard.is_file():
+        if not inside or "\0" in name or not shard.is_file():
             raise CheckpointError(
                 f"{index} names the shard {name!r}, which is not beside it",
                 hint="download every shard into the index's folder",

@@ -94,13 +94,18 @@ def _asks_kind(expression: ast.AST) -> bool:
 def keeps_plain(parent: ast.AST, child: ast.AST) -> bool:
     """Whether a number stays a number in its parent expression."""
     if isinstance(parent, ast.Call):
-        maths = isinstance(parent.func, ast.Attribute) and dotted(parent.func.value) == {"math"}
-        return maths or called(parent) in _PLAIN_CALLS
+        return stays_plain(parent)
     if isinstance(parent, ast.Subscript):
         return child is parent.value
     if isinstance(parent, COMPREHENSIONS):
         return child in _elements(parent)
     return isinstance(parent, _PLAIN_NODES)
+
+
+def stays_plain(call: ast.Call) -> bool:
+    """Whether a call makes a number of a number, and nothing more."""
+    maths = isinstance(call.func, ast.Attribute) and dotted(call.func.value) == {"math"}
+    return maths or called(call) in _PLAIN_CALLS
 
 
 def called(node: ast.AST) -> str:

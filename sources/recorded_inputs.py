@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 from ..core.contract import RECORD
@@ -11,19 +12,20 @@ from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.signature import InputSpec, resolve
 
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
 _MOST = 1 << 20  # bytes; a record is a few hundred
 
 
 def recorded_inputs(path: Path) -> dict[str, InputSpec]:
     """The input specs by name, in order; nothing where the archive has no readable record."""
-    with zipfile.ZipFile(path) as archive:
-        entries = [i for i in archive.infolist() if i.filename.endswith(f"/extra/{RECORD}")]
-        if not entries or entries[0].file_size > _MOST:
-            return {}
-        text = archive.read(entries[0])
     try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [i for i in archive.infolist() if i.filename.endswith(f"/extra/{RECORD}")]
+            if not entries or entries[0].file_size > _MOST:
+                return {}
+            text = archive.read(entries[0])
         specs = json.loads(text).get("signature", [])
         signature = resolve([parse_input(str(spec)) for spec in specs], {})
-    except (ValueError, AttributeError, TypeError, UsageError):
+    except (ValueError, AttributeError, TypeError, RecursionError, UsageError, *_DAMAGED):
         return {}  # somebody else's record: the archive's own types say what they can
     return {spec.name: spec for spec in signature.inputs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, UsageError, first_line
@@ -42,12 +43,18 @@ def load(checkpoint: Checkpoint) -> Loaded:
 
 
 def _keys(path: Path) -> list[str]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
+    with _reading(path), safe_open(path, framework="pt") as file:
+        return list(file.keys())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Tell what the reader refuses: it raises anything at a file that changes, or a new dtype."""
     try:
-        with safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except SafetensorError as error:
+        yield
+    except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read: {first_line(error)}", hint="download the file again"
         ) from error
@@ -61,7 +68,7 @@ def portions(path: Path, *, size: int = PORTION) -> Iterator[dict[str, torch.Ten
     while keys:
         portion: dict[str, torch.Tensor] = {}
         held = 0
-        with safe_open(path, framework="pt") as file:
+        with _reading(path), safe_open(path, framework="pt") as file:
             while keys and held < size:
                 key = keys.pop(0)
                 portion[key] = file.get_tensor(key)

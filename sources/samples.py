@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError, first_line
+from ..core.npz_file import read_npz
+from ..core.safetensors_header import header_of
 from ..core.signature import DTYPES, Dim, InputSpec
 from ..core.torch_file import read_safely
 from ..core.tree import leaves
@@ -71,31 +73,27 @@ def specs_of(samples: Mapping[str, Array]) -> dict[str, InputSpec]:
 
 
 def _from_npz(path: Path) -> dict[str, Array]:
-    import zipfile
-
     import numpy as np
 
-    found: dict[str, Array] = {}
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            for name in archive.files:
-                array = archive[name]
-                found[name] = array.astype(np.float32) if array.dtype == np.float16 else array
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        found = read_npz(path)
+    except ValueError as error:
         raise UsageError(
             f"{path} cannot be read as .npz: {first_line(error)}",
             hint="write it with numpy.savez(path, name=array), no objects in it",
         ) from error
-    return found
+    half = np.float16
+    return {n: a.astype(np.float32) if a.dtype == half else a for n, a in found.items()}
 
 
 def _from_safetensors(path: Path) -> dict[str, Array]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
+        header_of(path)
         with safe_open(path, framework="pt") as file:
             return {name: _array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no dict
-    except SafetensorError as error:
+    except Exception as error:  # the readers' edge: torch may not have a dtype, or numpy not
         raise UsageError(
             f"{path} cannot be read as safetensors: {first_line(error)}",
             hint="write it with safetensors.torch.save_file",

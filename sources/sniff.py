@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import pickletools
 import zipfile
+import zlib
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, first_line
+from ..core.safetensors_header import LIMIT, ShortError, header_of
+from ..core.torch_sizes import PICKLES
+from ..core.zip_archive import fault_of_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +23,6 @@ HUGGINGFACE = "huggingface"
 PICKLE = "pickle"  # known only once a state_dict file is opened
 
 _AGAIN = "copy or download the file again and compare its size with the original's"
-_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # protocols 2 to 5
-_HEADER_LIMIT = 100 * 2**20  # bytes; safetensors' own limit
 
 
 def sniff(path: Path) -> str:
@@ -41,7 +42,7 @@ def sniff(path: Path) -> str:
             raise _no_checkpoint(path, head)
         _check_safetensors(path)
         return SAFETENSORS
-    if head.startswith(_PICKLES):
+    if head.startswith(PICKLES):
         return STATE_DICT
     raise _no_checkpoint(path, head)
 
@@ -55,7 +56,7 @@ def pickled_class(path: Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
             data = archive.read(name)
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, StopIteration, RuntimeError, OSError, ValueError, zlib.error):
         return None
     try:
         opcodes = [opcode for opcode, _ in zip(pickletools.genops(data), range(4), strict=False)]
@@ -70,11 +71,13 @@ def pickled_class(path: Path) -> str | None:
 
 
 def _kind_of_zip(path: Path) -> str:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except zipfile.BadZipFile as error:
-        raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_AGAIN) from error
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_AGAIN)
+    fault = fault_of_archive(path)
+    if fault:
+        raise CheckpointError(f"{path} is no sound zip archive: {fault}", hint=_AGAIN)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
     inner = {name.partition("/")[2] for name in names}
     if "archive_format" in inner or "serialized_exported_program.json" in names:
         return PT2
@@ -89,29 +92,21 @@ def _kind_of_zip(path: Path) -> str:
 
 
 def _looks_like_safetensors(head: bytes) -> bool:
-    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= _HEADER_LIMIT
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LIMIT
 
 
 def _check_safetensors(path: Path) -> None:
     """Compare the sizes that the header promises with the file's."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length) if length <= min(size, _HEADER_LIMIT) else b""
     try:
-        entries = json.loads(header)
-        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name[:2] != "__"]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        header_of(path)
+    except ShortError as error:
         raise CheckpointError(
-            f"{path} is cut short or no safetensors file: no header of {length} bytes",
-            hint=_AGAIN,
+            f"{path} is cut short or damaged: {first_line(error)}", hint=_AGAIN
         ) from error
-    expected = 8 + length + max(ends, default=0)
-    if size != expected:
+    except ValueError as error:
         raise CheckpointError(
-            f"{path} is cut short or damaged: {size} bytes where its header promises {expected}",
-            hint=_AGAIN,
-        )
+            f"{path} is cut short or no safetensors file: {first_line(error)}", hint=_AGAIN
+        ) from error
 
 
 def _no_checkpoint(path: Path, head: bytes) -> CheckpointError:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from .naming import called, computes, dotted, fills, mentions, targets_of
+from .naming import called, computes, dotted, fills, mentions, stays_plain, targets_of
 from .telling import is_message, only_tells
 
-_CHECKS = (ast.Assert, ast.Raise)
+_FRESH = (
+    ast.List, ast.Dict, ast.Set, ast.Tuple, ast.Constant, ast.ListComp, ast.SetComp, ast.DictComp,
+)  # fmt: skip
+_MAKERS = frozenset(("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter"))
+_LOOPS = (ast.For, ast.AsyncFor)
 _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 
 
@@ -16,8 +20,10 @@ def is_used(function: ast.AST, names: frozenset[str], *, array: bool) -> bool:
     """Whether a function does more with the names than check them, tell of them or branch.
 
     Branches are watched as such. What is computed from the names is among them, so assigning it
-    is no use yet; setting an attribute is, for anyone may read it.
+    is no use yet; setting an attribute or a name of the file is, for anyone may read it.
     """
+    if not _are_local(names, function):
+        return True
     return any(_asked(part, names, array, function) for part in _bodies(function))
 
 
@@ -28,23 +34,39 @@ def _bodies(function: ast.AST) -> Sequence[ast.AST]:
 
 
 def _asked(node: ast.AST, names: frozenset[str], array: bool, function: ast.AST) -> bool:
-    if isinstance(node, _CHECKS) or is_message(node) or called(node) == "isinstance":
+    if isinstance(node, ast.Raise) or is_message(node) or called(node) == "isinstance":
+        return False
+    if _tells_on(node, names, array):
+        return True
+    if isinstance(node, ast.Assert):
         return False
     if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) & names:
         return isinstance(node.ctx, ast.Load)
-    if _only_kept(node, names, array) or _is_kind(node):
+    if _only_kept(node, names, array, function) or _is_kind(node):
         return False
     return any(_asked(part, names, array, function) for part in _left(node, function))
 
 
-def _only_kept(node: ast.AST, names: frozenset[str], array: bool) -> bool:
+def _tells_on(node: ast.AST, names: frozenset[str], array: bool) -> bool:
+    """Whether a condition gives the names to a function, which may keep them: `if seen(most)`."""
+    asked = getattr(node, "test", None) or (node.iter if isinstance(node, _LOOPS) else None)
+    calls = (part for part in ast.walk(asked) if isinstance(part, ast.Call)) if asked else ()
+    return any(
+        mentions(value, names, array, plain=False)
+        for call in calls
+        if called(call) != "isinstance" and not stays_plain(call)
+        for value in (*call.args, *(one.value for one in call.keywords))
+    )
+
+
+def _only_kept(node: ast.AST, names: frozenset[str], array: bool, function: ast.AST) -> bool:
     """Whether a statement puts what is made of the names into local names of theirs, or returns it.
 
     Who called the function answers for what it returns.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         kept = [fills(node.value, part) for part in node.value.args]
-        return bool(kept) and all(one and one <= names and _are_local(one) for one in kept)
+        return bool(kept) and all(one <= names and _are_own(one, function) for one in kept)
     if isinstance(node, ast.Return):
         value = node.value
         return (
@@ -53,13 +75,42 @@ def _only_kept(node: ast.AST, names: frozenset[str], array: bool) -> bool:
     if not isinstance(node, _ASSIGNMENTS) or node.value is None:
         return False
     targets = targets_of(node)
-    return (
-        _are_local(targets) and targets <= names and mentions(node.value, names, array, plain=True)
-    )
+    into = any(isinstance(part, ast.Subscript) for part in ast.walk(node) if _is_set(part))
+    local = _are_own(targets, function) if into else _are_local(targets, function)
+    return local and targets <= names and mentions(node.value, names, array, plain=True)
 
 
-def _are_local(names: frozenset[str]) -> bool:
-    return bool(names) and not any("." in name for name in names)
+def _is_set(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def _are_local(names: frozenset[str], function: ast.AST) -> bool:
+    """Whether nobody outside of the function knows these names."""
+    outer = {
+        name
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Global, ast.Nonlocal))
+        for name in node.names
+    }
+    return bool(names) and not any("." in name or name in outer for name in names)
+
+
+def _are_own(names: frozenset[str], function: ast.AST) -> bool:
+    """Whether the function itself has made what these names hold: nobody else can read it."""
+    made = [
+        (dotted(target), node.value)
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+        for target in getattr(node, "targets", None) or [getattr(node, "target", None)]
+        if not isinstance(target, ast.Subscript)
+    ]
+    given = [[value for targets, value in made if name in targets] for name in names]
+    fresh = all(values and all(map(_is_fresh, values)) for values in given)
+    return fresh and _are_local(names, function)
+
+
+def _is_fresh(value: ast.AST | None) -> bool:
+    return isinstance(value, _FRESH) or called(value or ast.Pass()) in _MAKERS
 
 
 def _is_kind(node: ast.AST) -> bool:
@@ -75,7 +126,7 @@ def _left(node: ast.AST, function: ast.AST) -> Iterator[ast.AST]:
         for block in (node.body, node.orelse):
             if not only_tells(block, node, function):
                 yield from block
-    elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
+    elif isinstance(node, (ast.While, *_LOOPS)):
         yield from (*node.body, *node.orelse)
     elif isinstance(node, ast.IfExp):
         yield from (node.body, node.orelse)

@@ -6,16 +6,21 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...core.contract import Job
+from ...core.contract import Feed, Job
 from ...core.fitting import Sizes
+from ...core.signature import Signature
 from .eager import model_of
 
 if TYPE_CHECKING:
     import torch
 
+    from ...core.contract import Array
+
 _LOG = logging.getLogger(__name__)
 OUTSIDE = "outside"  # in a job's programs: sizes at which conditions of torch.export break
-OFF = 1e-3  # of the largest value: another arm of a branch is off by more
+OFF = 1e-3  # of a value, and of a small one: another arm of a branch is off by more
+_SMALL = 10  # one distinct value of so many is smaller than what is small here
+_ROUNDINGS = 4  # of the dtype: bfloat16 tells less apart than `off`
 
 
 def wrong_at(
@@ -23,8 +28,9 @@ def wrong_at(
 ) -> Sizes | None:
     """The first of these sizes at which what was captured gives something else than eager.
 
-    Both are run on the example, repeated or cut to these sizes. What eager rejects asks nothing of
-    the other; `off` is how far apart they may be, of the largest value.
+    Both are run on the example, brought to these sizes. What eager rejects asks nothing of
+    the other; `off` is how far apart two values may be, of themselves and of a small value beside
+    them. Not of the largest: where -3.4e38 masks some, that would pass anything.
     """
     return next((sizes for sizes in places if not _answers_alike(made, job, sizes, off)), None)
 
@@ -49,8 +55,19 @@ def _answers_alike(made: Callable[..., object], job: Job, sizes: Sizes, off: flo
     )
 
 
+def sizes_in(signature: Signature, feed: Feed) -> dict[str, int]:
+    """The sizes of the free dims in a feed of the signature."""
+    sizes: dict[str, int] = {}
+    for spec in signature.inputs:
+        for dim, size in zip(spec.dims, feed[spec.name].shape, strict=True):
+            if dim.dynamic:
+                free = dim.relation.base_of(size) if dim.relation is not None else size
+                sizes[dim.free.name or ""] = size if free is None else free
+    return sizes
+
+
 def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
-    """The example, repeated or cut to these sizes of the free dims."""
+    """The example, cut to these sizes of the free dims, or with parts of it once more behind it."""
     import numpy as np
     import torch
 
@@ -59,12 +76,23 @@ def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
         array = job.example[spec.name]
         for axis, dim in enumerate(spec.dims):
             wanted = dim.size(sizes)
-            array = np.take(array, np.arange(wanted) % array.shape[axis], axis=axis)
+            array = np.take(array, _picked(array.shape[axis], wanted), axis=axis)
         if spec.values is not None and spec.values.follows:
             bounds = spec.values.at(job.signature.named_sizes(sizes))
             array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
         made.append(torch.tensor(array))
     return made
+
+
+def _picked(known: int, wanted: int) -> Array:
+    """Which of the known parts of a dim, the first in order and what is more by chance.
+
+    In turn they would give the means of the example again. Inputs of one size get the same.
+    """
+    import numpy as np
+
+    more = np.random.default_rng(known).integers(known, size=max(wanted - known, 0))
+    return np.concatenate([np.arange(min(known, wanted)), more])
 
 
 def _same(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
@@ -74,6 +102,14 @@ def _same(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
         return False
     if not expected.is_floating_point():
         return torch.equal(expected, given)
-    finite = expected[torch.isfinite(expected)].abs()
-    scale = float(finite.max()) if finite.numel() else 0.0
-    return torch.allclose(given, expected, rtol=0, atol=off * scale, equal_nan=True)
+    share = max(off, _ROUNDINGS * torch.finfo(expected.dtype).eps)
+    least = share * _small(expected)
+    return torch.allclose(given, expected, rtol=share, atol=least, equal_nan=True)
+
+
+def _small(values: torch.Tensor) -> float:
+    """A small one of the finite distinct values; a mask counts once, however often it is there."""
+    import torch
+
+    sizes = torch.unique(values[torch.isfinite(values) & (values != 0)].abs())
+    return float(sizes[len(sizes) // _SMALL]) if len(sizes) else 0.0

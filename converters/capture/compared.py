@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Job
 from ...core.fitting import Sizes, points, sizes_of
-from .answering import OUTSIDE, resized, wrong_at
+from .answering import OUTSIDE, resized, sizes_in, wrong_at
 from .constraints import Constraint, all_hold, at_an_end, constraints_in, holds, told
-from .dims import sizes_in
 from .eager import model_of
 from .symbolic import Followed, follow
 
@@ -29,35 +28,59 @@ _PAIRED = 256  # sizes of a dim to which those of another are looked for
 _TOLD = 4  # lines that a note names
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The sizes that were tried, in order, and what there is to say of those that could not be."""
+    """The sizes that were tried, in order, which of them is wrong, and what could not be tried.
 
-    sizes: list[Sizes] = field(default_factory=list)
+    `lost` says that a size became a plain number on the way.
+    """
+
+    sizes: tuple[Sizes, ...] = ()
+    wrong: Sizes | None = None
     notes: tuple[str, ...] = ()
+    lost: bool = False
 
 
 def wrong_elsewhere(made: Callable[..., object], job: Job) -> tuple[Sizes | None, tuple[str, ...]]:
     """The first size at which a trace gives something else than eager, and notes.
 
     Looked at are sizes at which conditions of forward on sizes turn out otherwise than in the
-    example. Torch.export, where it gave a program, has told of them; otherwise forward is run with
-    symbols for sizes, again at sizes at which it goes another way.
+    example. Where torch.export gave a program for all sizes there are none; those of which it said
+    that it was not made for them come first.
     """
     from torch.jit import ScriptModule
 
     known = job.programs.get(OUTSIDE)
     if isinstance(known, Sequence):
-        return wrong_at(made, job, known, off=_OFF), ()
+        wrong = wrong_at(made, job, known, off=_OFF)
+        if wrong is not None or not known:
+            return wrong, ()
     seen = job.programs.get(_SEEN)
     if isinstance(seen, Compared):
         return wrong_at(made, job, seen.sizes, off=_OFF), seen.notes
     if not job.signature.free_dims or isinstance(model_of(job).module, ScriptModule):
         return None, ()
-    search = _Search(made=made, job=job)
+    found = look_around(made, job)
+    job.programs[_SEEN] = found
+    return found.wrong, found.notes
+
+
+def look_around(made: Callable[..., object], job: Job, *beside: Sizes) -> Compared:
+    """Try what was captured where forward goes another way by sizes, until it is wrong.
+
+    Forward is run with symbols for sizes, again at sizes at which it goes another way: an arm may
+    ask for more.
+
+    Args:
+        made: what was captured.
+        job: its example is where the first way begins.
+        beside: sizes at which other ways are known to begin.
+    """
+    at = sizes_in(job.signature, job.example)
+    search = _Search(made=made, job=job, waiting=[at, *beside])
     wrong = search.run()
-    job.programs[_SEEN] = Compared(sizes=search.tried, notes=search.notes())
-    return wrong, search.notes()
+    notes, lost = search.notes(), bool(search.lost)
+    return Compared(sizes=tuple(search.tried), wrong=wrong, notes=notes, lost=lost)
 
 
 @dataclass(kw_only=True)
@@ -66,31 +89,27 @@ class _Search:
 
     made: Callable[..., object]
     job: Job
+    waiting: list[Sizes]
     tried: list[Sizes] = field(default_factory=list)
     met: dict[str, Constraint] = field(default_factory=dict)  # by its text
     lost: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
-    left: int = 0
 
     def run(self) -> Sizes | None:
-        """Follow the example, then what goes another way; the first size that is wrong."""
+        """Follow what waits, then what goes another way; the first size that is wrong."""
         began = time.monotonic()
-        waiting: list[Sizes] = [sizes_in(self.job.signature, self.job.example)]
-        followed = 0
-        while waiting:
-            if followed == _PATHS or time.monotonic() - began > _PATIENCE:
-                self.left = len(waiting)
-                return None
-            at = waiting.pop(0)
-            followed += 1
+        for _ in range(_PATHS):
+            if not self.waiting or time.monotonic() - began > _PATIENCE:
+                break
+            at = self.waiting.pop(0)
             for constraint, sizes in self._other_ways(at):
                 unseen = [one for one in sizes if not self._is_fed(constraint, one)]
                 wrong = wrong_at(self.made, self.job, unseen, off=_OFF)
                 self.tried += sizes
                 if wrong is not None:
                     return wrong
-                waiting.append(sizes[0])
+                self.waiting.append(sizes[0])
         return None
 
     def _is_fed(self, constraint: Constraint, sizes: Sizes) -> bool:
@@ -138,8 +157,9 @@ class _Search:
         notes += [f"a condition on sizes could not be looked at: {text}" for text in self.unread]
         if self.lost:
             notes.append(f"sizes become plain numbers at {_listed(self.lost)}: {judged} from there")
-        if self.left:
-            notes.append(f"{self.left} more ways through forward by sizes: {judged} in them")
+        if self.waiting:
+            more = len(self.waiting)
+            notes.append(f"{more} more ways through forward by sizes: {judged} in them")
         return tuple(notes)
 
 

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...core.contract import Feed, Job
+from ...core.contract import Job
 from ...core.errors import ConversionError
 from ...core.fitting import Sizes
 from ...core.signature import Dim, Signature
-from .answering import OUTSIDE, wrong_at
+from .answering import OUTSIDE, sizes_in, wrong_at
 from .causes import RefusedError
+from .compared import Compared, look_around
 from .constraints import Checked, check, mend_guards, refusal
 from .granted import right_where_broken
 from .program import Exported
@@ -137,6 +138,10 @@ def _accepted(
         made = program.module(check_guards=False) if broken else None
         if made is not None and wrong_at(made, job, checked.outside) is not None:
             raise refusal(checked)
+        around = look_around(made, job) if made is not None else Compared()
+        if around.wrong is not None:
+            raise refusal(checked)
+        notes += around.notes
         notes += [f"torch.export took for granted: {one.text}" for one in broken]
     elif checked.fit is not None and checked.fit.wider:
         notes.append(f"torch.export: {checked.fit.said}: {checked.fit.write}")
@@ -145,7 +150,7 @@ def _accepted(
         if proven is None:
             raise refusal(checked)
         program, places = proven.program, proven.places
-        notes.append(proven.note)
+        notes += proven.notes
     mend_guards(program, signature, example)
     return Exported(program=program, notes=tuple(notes), places=places)
 
@@ -163,14 +168,3 @@ def _or_none(
     except ConversionError as error:
         _LOG.warning("again, with 1 as any other size: %s", error.message)
         return None
-
-
-def sizes_in(signature: Signature, feed: Feed) -> dict[str, int]:
-    """The sizes of the free dims in a feed of the signature."""
-    sizes: dict[str, int] = {}
-    for spec in signature.inputs:
-        for dim, size in zip(spec.dims, feed[spec.name].shape, strict=True):
-            if dim.dynamic:
-                free = dim.relation.base_of(size) if dim.relation is not None else size
-                sizes[dim.free.name or ""] = size if free is None else free
-    return sizes

@@ -17,6 +17,7 @@ from ...core.contract import Job
 from ...core.fitting import Sizes, points, sizes_of
 from ...core.signature import Signature
 from .answering import wrong_at
+from .compared import look_around
 from .constraints import Checked, Constraint, check, holds, told
 from .program import Export
 from .specialised import oblivious
@@ -37,7 +38,7 @@ class Proven:
 
     program: Export
     places: tuple[Sizes, ...]
-    note: str
+    notes: tuple[str, ...]
 
 
 def _widen(
@@ -93,7 +94,11 @@ def _proven(
     job: Job,
     example: Sizes,
 ) -> Proven | None:
-    """What eager rejects is not right: there the condition is the model's own."""
+    """What eager rejects is not right: there the condition is the model's own.
+
+    Nor is what may be wrong at other sizes behind these conditions: an arm asks for more at times,
+    and a plain number made of a size is asked for nothing.
+    """
     places = _places(broken, job.signature, example)
     if not places:
         return None
@@ -109,7 +114,10 @@ def _proven(
     wrong = wrong_at(counted, job, places, off=_OFF)
     if wrong is not None or len(answered) < len(places):
         return None
-    return Proven(program=program, places=places, note=_note(broken, places))
+    around = look_around(made, job, places[-1])
+    if around.wrong is not None or around.lost:
+        return None
+    return Proven(program=program, places=places, notes=(_note(broken, places), *around.notes))
 
 
 def _leaves_writes(program: torch.export.ExportedProgram) -> bool:

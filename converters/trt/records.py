@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...core.contract import TensorInfo
+from ...core.whole import write_whole
 from .options import EngineOptions
 from .profiles import Profile
 
@@ -57,9 +58,7 @@ def write_record(record: object, path: Path) -> None:
     """Write a record as JSON; the file is there whole or not at all."""
     import msgspec
 
-    draft = path.with_name(f".{path.name}.partial")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-    draft.replace(path)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 def read_record(path: Path, kind: type[Read]) -> Read:

@@ -23,7 +23,7 @@ class EngineSidecar:
 
     `capability` is the GPU's compute capability, `memory` its bytes, `cuda` the newest CUDA that
     its driver runs. `onnx` is what it was built from, and where a stripped engine finds its
-    weights. `options` are those that were set, as text.
+    weights. `options` are those that were set, as text. `origin` is the metadata of the job.
     """
 
     engine: FileRecord
@@ -41,6 +41,7 @@ class EngineSidecar:
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
+    origin: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...core.whole import write_whole
 from .driver import CudaDevice
 from .options import EngineOptions
 
@@ -90,9 +91,7 @@ def _merge(
     blob: tensorrt.IHostMemory | None = cache.serialize()
     if blob is None:
         return (*notes, f"the timing cache {path.name} was not written: TensorRT gave none")
-    draft = path.with_name(f".{path.name}.partial")
-    draft.write_bytes(bytes(blob))
-    draft.replace(path)
+    write_whole(path, bytes(blob))
     return notes
 
 

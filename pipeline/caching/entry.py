@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 
-from ...core.errors import ModelcError, first_line
+from ...core.errors import first_line
 from ...core.manifest import Manifest
 from ...core.records import FileRecord
 from ..manifest_file import paths_in
@@ -15,8 +15,8 @@ from ..manifest_file import paths_in
 _DIGEST = 64  # hexadecimal digits of a SHA-256
 
 
-class FaultyError(ModelcError):
-    """An entry is damaged or not one of ours; it never leaves the cache as an error."""
+class FaultyError(Exception):
+    """An entry is damaged or not one of ours. It never leaves the cache: there it is a miss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +73,19 @@ def decoded(raw: bytes, key: str, name: str) -> Entry:
     import msgspec
 
     if name_of(raw) != name:
-        raise _faulty("changed")
+        raise FaultyError("changed")
     try:
         entry = msgspec.json.decode(raw, type=Entry)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _faulty(f"unreadable ({first_line(error, limit=80)})") from error
+        raise FaultyError(f"unreadable ({first_line(error, limit=80)})") from error
     if entry.key != key:
-        raise _faulty("another step's")
+        raise FaultyError("another step's")
     if not all(map(_is_inside, _paths(entry))):
-        raise _faulty("unsafe (it names a file outside its folder)")
+        raise FaultyError("unsafe (it names a file outside its folder)")
     if entry.manifest is not None and not _is_of_its_step(entry, entry.manifest):
-        raise _faulty("inconsistent")
+        raise FaultyError("inconsistent")
     if not all(is_digest(file.sha256) and file.size >= 0 for file in entry.files):
-        raise _faulty("unreadable (a digest is none)")
+        raise FaultyError("unreadable (a digest is none)")
     return entry
 
 
@@ -99,10 +99,6 @@ def _is_of_its_step(entry: Entry, manifest: Manifest) -> bool:
     parts = [file for file in artifact.files if file.role != "debug"]
     whole = bool(parts) and all((file.name, file.sha256, file.size) in here for file in parts)
     return len(names) == 1 and artifact.key == entry.key and whole
-
-
-def _faulty(fault: str) -> FaultyError:
-    return FaultyError(fault, hint="it is removed and made anew")
 
 
 def is_digest(text: str) -> bool:

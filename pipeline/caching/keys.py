@@ -28,10 +28,10 @@ from .own_code import digest_of_code
 # Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
 OF_EVERY_STEP = (
     "source", "capture", "opset", "external_data", "signature", "parent_precision", "settings",
-    "measuring", "patches", "custom_ops", "runtimes",
+    "measuring", "patches", "custom_ops", "runtimes", "timed",
 )  # fmt: skip
 OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
-OF_NO_STEP = ("out", "overwrite", "cache", "going_on", "parent")  # with a parent there are no keys
+OF_NO_STEP = ("out", "overwrite", "discards", "cache", "going_on", "parent")  # a parent has no keys
 _ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
 _NOT_THE_PRODUCT = ("python", "platform")  # of the environment: `machine` says what counts of them
 
@@ -111,7 +111,7 @@ def _of_step(order: Order, step: Step, root: Path, digests: Digests) -> Iterator
     """What is the step's own: its place in the plan, how it is judged, how precision is lowered."""
     target = step.target
     ready = target.readiness()
-    yield canonical([step.name, target.NAME, target.SUFFIX, step.stem, step.asked, step.loads_in])
+    yield canonical([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
     yield canonical([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
     yield canonical([(one.NAME, one.readiness().version) for one in step.quantizers])
     yield canonical(order.judging_of(step.wanted))

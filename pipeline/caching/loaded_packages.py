@@ -17,7 +17,13 @@ def loaded_packages() -> dict[str, str]:
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     owners = _owners()
     names = {dist for top in tops for dist in owners.get(top, ())} - keyed - {"modelc"}
-    return {name: installed_as(name) for name in sorted(names)}
+    return {name: _as_loaded(name) for name in sorted(names)}
+
+
+@functools.cache
+def _as_loaded(name: str) -> str:
+    """As it was when it was first seen in this process, which goes on with what it loaded."""
+    return installed_as(name)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
 _FOLDERS = ("site-packages", "dist-packages")
 _STANDARD = tuple(
     {
@@ -23,3 +24,8 @@ def is_standard(path: str) -> bool:
 def is_installed(path: str) -> bool:
     """Whether it is a file of an installed package."""
     return any(f"{os.sep}{name}{os.sep}" in path for name in _FOLDERS)
+
+
+def is_theirs(path: str) -> bool:
+    """Whether it is Python's, an installed package's or the system's own, by its name alone."""
+    return path.startswith(_SYSTEM) or is_standard(path) or is_installed(path)

@@ -45,7 +45,7 @@ class Remote:
             try:
                 yield name, decoded(bytes(raw), key, name)
             except FaultyError as error:
-                self._say(f"an entry of the remote cache was {error.message}: not used")
+                self._say(f"an entry of the remote cache was {error}: not used")
                 self._tried("mended", partial(self._files.rm_file, path))
 
     def _listed(self, folder: str) -> list[str]:

@@ -14,9 +14,8 @@ from ...core.verdict import State, Verdict
 from ..folder import REJECTED
 from .entry import Entry
 from .remote import Remote
-from .store import LIMIT, Store, Stored
+from .store import FOLDER, LIMIT, Store, Stored
 
-FOLDER = "results"
 WORST = "worst"  # the role of an entry's file that is no part of the artifact: its worst feed
 
 
@@ -122,8 +121,9 @@ def _slim(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> Manifest:
         manifest,
         order={},
         checkpoint=replace(manifest.checkpoint, path=Path(manifest.checkpoint.path).name),
-        artifacts=(artifact,),
+        artifacts=(replace(artifact, seal=""),),  # sealed anew in the folder that it comes to
         verdicts=(verdict,),
+        seal="",
         failures=(),
         pending=(),
         localisations=tuple(

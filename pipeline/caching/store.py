@@ -23,6 +23,7 @@ from .entry import Entry, FaultyError, encoded, name_of
 from .housekeeping import shrink
 from .layout import Layout, entries_in, read
 
+FOLDER = "results"  # of the cache folder: the store of steps and quantizers
 LIMIT = 10 * 10**9  # bytes of all files; what was used least recently goes first
 
 
@@ -59,7 +60,7 @@ class Store:
         except OSError:  # another run has removed it, or it may not be read
             return None
         except FaultyError as error:
-            self._drop(path, error.message)
+            self._drop(path, str(error))
             return None
 
     def take(self, stored: Stored, folder: Path) -> bool:

@@ -20,16 +20,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import source_from_cache
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
 from ...core.records import Needs
+from .asking import USER, asker
 from .loaded_packages import loaded_packages
 from .needs import ABSENT, UNSURE, digest_now, names_now
 from .own_code import is_own
-from .places import is_installed, is_standard
+from .places import is_theirs
 
-_ASIDE = ("/proc/", "/sys/", "/dev/")
 _OPENS = frozenset({"open", "sqlite3.connect", "ctypes.dlopen"})
 _LISTS = frozenset({"os.listdir", "os.scandir"})
 _UNKNOWABLE = {"subprocess.Popen": "program", "socket.connect": "network"}
@@ -73,6 +72,7 @@ class Watching:
         self._temporary = _real([Path(tempfile.gettempdir())])
         self._began = time.time_ns()
         self._busy = threading.local()
+        self._looked_at: set[str] = set()  # files of modules
         self._process = os.getpid()
         self._told: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - for as long as it watches
 
@@ -110,10 +110,12 @@ class Watching:
             if not isinstance(named, tuple):  # a pipe of this host, by its path
                 return
             named = named[0]
-        if _asker() == _USER:
+        if asker() == USER:
             self._note(f"{what} {named!s}", UNSURE)
 
     def _opened(self, path: str, flags: int) -> None:
+        if is_theirs(path):  # most are: the modules of packages
+            return
         makes = flags & (os.O_WRONLY | os.O_CREAT) and not Path(path).exists()
         if flags & os.O_TRUNC or makes:
             if path not in self._read.files:
@@ -125,13 +127,13 @@ class Watching:
         now = _stamp(path)
         if path in self._read.files and self._read.stamps.get(path) == now:
             return
-        if Path(path).is_dir() or (_asker() != _USER and not self._counts(path)):
+        if Path(path).is_dir() or (asker() != USER and not self._counts(path)):
             return
         self._read.stamps[path] = now
         self._note(path, digest_now(Path(path)))
 
     def _listed(self, path: str) -> None:
-        if not self._is_aside(path) and _asker() == _USER:
+        if not self._is_aside(path) and asker() == USER:
             self._note(f"{path.rstrip(os.sep)}/", names_now(Path(path)))
 
     def _note(self, name: str, digest: str) -> None:
@@ -143,10 +145,8 @@ class Watching:
 
     def _is_aside(self, path: str) -> bool:
         """Whether it is none of the user's: installed, a device, modelc's, or made by this run."""
-        if path.startswith(_ASIDE) or is_standard(path) or is_installed(path):
-            return True
         real = os.path.realpath(path)
-        if is_standard(real) or is_installed(real) or is_own(Path(real)):
+        if is_theirs(path) or is_theirs(real) or is_own(Path(real)):
             return True
         return self._is_in(real, self._ours) or self._is_passing(path, real)
 
@@ -193,10 +193,11 @@ class Watching:
     def _add_modules(self) -> None:
         """The user's modules, also those that were loaded before anyone listened."""
         for module in list(sys.modules.values()):
-            name = _path_of(getattr(module, "__file__", None) or 0)
-            if name is None:
+            name = getattr(module, "__file__", None)
+            if not isinstance(name, str) or name in self._looked_at or is_theirs(name):
                 continue
-            path = _source_of(name)
+            self._looked_at.add(name)
+            path = _source_of(os.path.abspath(name))  # noqa: PTH100 - as it is opened
             known = path in self._read.files or not Path(path).is_file()
             if not known and not self._is_aside(path):
                 self._note(path, digest_now(Path(path)))
@@ -213,8 +214,6 @@ class Watching:
         self._told.close()
 
 
-_USER = "user"
-_OURS = "modelc"
 _READ = Read()
 _active: list[Watching] = []
 _hooked: list[bool] = []
@@ -245,21 +244,6 @@ def _heard(event: str, args: tuple[object, ...]) -> None:
     if event in _OPENS or event in _LISTS or event in _UNKNOWABLE:
         for watched in tuple(_active):
             watched.hear(event, args)
-
-
-def _asker() -> str:
-    """Whose code asks for it: the innermost that is neither Python's nor an installed package's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not (
-            name == __file__ or name.startswith("<") or is_standard(name) or is_installed(name)
-        ):
-            return _OURS if is_own(Path(os.path.realpath(name))) else _USER
-        if name.startswith("<frozen importlib"):
-            return _OURS  # an import looks into folders, whoever asks for it
-        frame = frame.f_back
-    return _USER
 
 
 def _path_of(name: object) -> str | None:

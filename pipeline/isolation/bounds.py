@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.errors import UsageError
@@ -18,7 +19,7 @@ class Bounds:
     `timeout` is in seconds, for each step. `memory` is in bytes, of the process and all that it
     started. `chatter` is in bytes that the run writes to its logs. `threads` are those of one
     runtime. None is no bound. `grace` is how many seconds an interrupted run has to put away what
-    it was at.
+    it was at. `stop` is asked every moment: once it says so, the run ends as by an interrupt.
     """
 
     timeout: float | None = None
@@ -26,6 +27,7 @@ class Bounds:
     chatter: int | None = CHATTER
     threads: int | None = None
     grace: float = 5.0
+    stop: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout < math.inf:

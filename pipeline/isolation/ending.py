@@ -30,7 +30,8 @@ def end(process: subprocess.Popen[bytes], *, grace: float = 0.0) -> None:
                 process.wait(grace)
     finally:
         _signal_group(process.pid, signal.SIGKILL)
-        _kill(kin)
+        if kin:
+            _kill(kin)
         process.wait()
 
 

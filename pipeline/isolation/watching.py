@@ -41,7 +41,13 @@ class Watch:
         self._since = time.monotonic()
 
     def overrun(self) -> Overrun | None:
-        """The bound that is hit now, if one is."""
+        """The bound that is hit now, if one is.
+
+        Raises:
+            KeyboardInterrupt: the run is to stop, though this thread was not interrupted itself.
+        """
+        if self._bounds.stop is not None and self._bounds.stop():
+            raise KeyboardInterrupt
         return self._late() or self._loud() or self._large()
 
     def _late(self) -> Overrun | None:

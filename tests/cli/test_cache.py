@@ -11,8 +11,7 @@ import pytest
 from modelc.cli.app import door
 from modelc.core.digest import record_of
 from modelc.pipeline.caching.entry import Calibrated, Entry
-from modelc.pipeline.caching.steps import FOLDER
-from modelc.pipeline.caching.store import Store
+from modelc.pipeline.caching.store import FOLDER, Store
 
 KEYS = ("1" * 64, "2" * 64)
 

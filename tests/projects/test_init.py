@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.converters import onnx_graph
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.projects.init import Begun, begin_project
 from modelc.projects.orders import plan_project
@@ -65,6 +67,16 @@ def test_a_factory_that_is_named_tells_the_input(tmp_path: Path) -> None:
     assert model["model"] == "modelc.sample_models.digits:build"
     assert model["input"][0].endswith(":float32[batch=1..8,1,EDIT_HEIGHT,EDIT_WIDTH]")
     assert len(edits(tmp_path)) == 1
+
+
+def test_arguments_of_the_factory_are_given_and_written(tmp_path: Path) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
+    arguments = ["in_features=3", "out_features=2"]
+    _, table = begun(tmp_path, tmp_path / "w.pt", model="torch.nn:Linear", model_args=arguments)
+    assert table["models"]["w"]["model-arg"] == arguments
+    assert table["models"]["w"]["input"] == ["input:float32[batch=1..8,3]"]
+    with pytest.raises(UsageError, match="has no effect without --model"):
+        begun(tmp_path, tmp_path / "w.pt", model_args=arguments, force=True)
 
 
 def test_no_code_is_imported_unless_it_is_named(tmp_path: Path) -> None:
@@ -147,6 +159,26 @@ def test_a_path_is_quoted_as_toml_wants_it(tmp_path: Path) -> None:
     _, table = begun(tmp_path, path)
     (model,) = table["models"].values()
     assert tmp_path / model["checkpoint"] == path
+
+
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"net-\xe9.pt")
+    torch.save(nn.Linear(2, 2).state_dict(), path)
+    with pytest.raises(UsageError, match="is no text that TOML can hold"):
+        begun(tmp_path, path)
+    assert not (tmp_path / "modelc.toml").exists()
+
+
+def test_what_cannot_be_read_back_is_not_left_behind(tmp_path: Path) -> None:
+    class Unknown:
+        NAME = "made-up"
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(onnx_graph, name)
+
+    with pytest.raises(UsageError, match="unknown target 'made-up'"):
+        begun(tmp_path, DIGITS, targets=(Unknown(),))
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from modelc.cli.app import app
 from modelc.core.precision import Precision
 from modelc.core.verdict import Limits
-from modelc.pipeline.options import LIMITS
+from modelc.pipeline.limits import LIMITS
 from modelc.projects.keys import (
     DEFAULTS,
     ENGINE,

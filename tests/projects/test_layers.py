@@ -76,6 +76,12 @@ def test_limits_go_over_each_other_one_by_one(project: Project) -> None:
     assert of(settings, "digits", "tolerance.logits.rtol").value == 0.2
 
 
+def test_limits_of_a_flag_may_be_a_list(project: Project) -> None:
+    settings = settings_of(project, Given(sets=('tolerance=["atol=1", "logits:atol=2"]',)))
+    assert of(settings, "other", "tolerance.atol").value == 1
+    assert of(settings, "other", "tolerance.logits.atol").value == 2
+
+
 def test_settings_of_the_run_go_over_the_file(project: Project) -> None:
     given = Given(flags={"jobs": "4"}, environment={"MODELC_JOBS": "3", "MODELC_MEMORY": "1 GB"})
     settings = settings_of(project, given)

@@ -363,9 +363,93 @@ def checked_and_left_on_self(net: Any, x: Tensor) -> Tensor:
     return x  # noqa: RET504 - an attribute is of any type
 
 
+PEAKS: list[float] = []
+HIGHEST = 0.0
+
+
+def checked_and_left_in_a_file(_: Any, x: Tensor) -> Tensor:
+    global HIGHEST  # noqa: PLW0603 - what is tested
+    HIGHEST = float(x.max())
+    if HIGHEST > 1e9:
+        raise ValueError("too high")
+    return by_the_highest(x)
+
+
+def by_the_highest(x: Tensor) -> Tensor:
+    return x * (2 if HIGHEST > 1e6 else 1)
+
+
+def checked_and_left_in_a_list(_: Any, x: Tensor) -> Tensor:
+    most = float(x.max())
+    PEAKS.append(most)
+    if most > 1e9:
+        raise ValueError("too high")
+    return x
+
+
+def checked_and_left_with_the_caller(_: Any, x: Tensor) -> Tensor:
+    seen: dict[str, float] = {}
+    leave_with(seen, x)
+    return x
+
+
+def leave_with(seen: dict[str, float], x: Tensor) -> None:
+    most = float(x.max())
+    seen["most"] = most
+    if most > 1e9:
+        raise ValueError("too high")
+
+
+def checked_and_left_in_an_attribute_by_another_name(net: Any, x: Tensor) -> Tensor:
+    net.kept = {}
+    seen = net.kept
+    most = float(x.max())
+    seen["most"] = most
+    if most > 1e9:
+        raise ValueError("too high")
+    return x
+
+
+def checked_and_left_for_another(net: Any, x: Tensor) -> Tensor:
+    net.most = float(x.max())
+    if net.most > 1e9:
+        raise ValueError("too high")
+    return x
+
+
+def checked_by_what_may_keep_it(net: Any, x: Tensor) -> Tensor:
+    most = float(x.max())
+    if too_high(net, most):
+        raise ValueError("too high")
+    return x
+
+
+def asserted_by_what_may_keep_it(net: Any, x: Tensor) -> Tensor:
+    most = float(x.max())
+    assert not too_high(net, most)
+    return x
+
+
+def too_high(net: Any, most: float) -> bool:
+    net.most = most
+    return most > 1e9
+
+
 @pytest.mark.parametrize(
     ("forward", "line"),
     [
+        *(
+            (one, line_in(one, "most = "))
+            for one in (
+                checked_and_left_in_a_list,
+                checked_and_left_in_an_attribute_by_another_name,
+                checked_and_left_for_another,
+                checked_by_what_may_keep_it,
+                asserted_by_what_may_keep_it,
+            )
+        ),
+        (checked_and_left_in_a_file, line_in(checked_and_left_in_a_file, "HIGHEST = ")),
+        (checked_and_left_with_the_caller, line_in(leave_with, "most = ")),
         (checked_and_kept, line_in(checked_and_kept, "most = ")),
         (checked_by_an_assert_and_kept, line_in(checked_by_an_assert_and_kept, "most = ")),
         (checked_where_it_is_named_and_kept, line_in(checked_where_it_is_named_and_kept, ":=")),
@@ -391,6 +475,10 @@ def checked_alone(_: Any, x: Tensor) -> Tensor:
         raise ValueError(text)
     if (least := x.min().item()) < -1e9:
         raise ValueError(f"{least} is too low")
+    both = []
+    both.append(most)
+    if max(both) > 1e9:
+        raise ValueError("too high")
     return x
 
 

@@ -20,13 +20,15 @@ def refuse(event: Event) -> None:
         raise SystemExit(event.text)
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, seed: str) -> None:
     """Work on a few keys, whose bytes follow from the key."""
     chance = random.Random(seed)
     store = Store(folder, tell=refuse)
     calibrated = Calibrated(model="model.fake", versions={}, options={}, notes=())
     with tempfile.TemporaryDirectory() as aside:
         path = Path(aside) / "model.fake"
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         while True:
             number = chance.randrange(6)
             key = f"{number:064x}"
@@ -41,4 +43,4 @@ def main(folder: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -54,6 +54,15 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, file: Path) 
         assert digests.of(file) == sha256_of(file)
 
 
+def test_the_digest_of_a_file_that_was_just_written_is_not_remembered(
+    tmp_path: Path, file: Path
+) -> None:
+    with Digests(tmp_path / "cache") as digests:
+        digests.of(file)
+    with pytest.raises(AssertionError):
+        lie(tmp_path / "cache")
+
+
 @pytest.mark.parametrize("how", ["written", "replaced"])
 def test_a_changed_file_is_read_again(tmp_path: Path, file: Path, how: str) -> None:
     with Digests(tmp_path / "cache", now=later) as digests:

@@ -142,6 +142,18 @@ def test_what_else_is_made_changes_no_key(plain: Order, tmp_path: Path) -> None:
     assert keys_of(alone, tmp_path)["onnx"] == keys_of(plain, tmp_path)["onnx"]
 
 
+def test_what_changes_the_parent_alone_changes_its_children(plain: Order, tmp_path: Path) -> None:
+    """A parent that nobody asked for is not held to --min-sqnr; one that was asked for is."""
+    order = replace(plain, judging=Judging(min_sqnr=40), wanted=plain.wanted[1:2])
+    both = replace(order, wanted=plain.wanted[:2])
+    assert changed(order, both, tmp_path) == {"onnx", "onnx-int8"}
+
+
+def test_a_parent_that_is_asked_for_as_well_keeps_its_key(plain: Order, tmp_path: Path) -> None:
+    alone = replace(plain, wanted=plain.wanted[1:2])
+    assert not changed(alone, replace(plain, wanted=plain.wanted[:2]), tmp_path)
+
+
 def test_where_the_files_lie_does_not_count(plain: Order, tmp_path: Path) -> None:
     here = keys_of(plain, tmp_path)
     absolute = replace(plain, source=replace(plain.source, checkpoint=tmp_path / "w.safetensors"))

@@ -142,7 +142,7 @@ def test_a_remote_that_fails_is_told_once_for_each_thing_and_is_no_error(
 ) -> None:
     from modelc.pipeline.caching.remote import Remote
 
-    cache = StepCache(tmp_path / "a", tell=told, remote=Remote(Broken(), "far", told))  # type: ignore[arg-type]  # as far as it is used
+    cache = StepCache(tmp_path / "a", tell=told, remote=Remote(Broken(), "far", told))
     assert found(cache) == []
     assert cache.keep(made, tmp_path / "out", "w.pt") == 1
     assert found(cache, "cd" * 32) == []

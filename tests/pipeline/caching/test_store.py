@@ -286,16 +286,23 @@ def test_two_writers_that_are_killed_at_random_leave_no_lock_and_nothing_wrong(
     worker = Path(__file__).with_name("store_worker.py")
     chance = random.Random(0)
     kills = 0
-    for _ in range(30):
+    for _ in range(20):
         runs = [
-            subprocess.Popen([sys.executable, str(worker), str(store.layout.folder), str(seed)])
-            for seed in (chance.randrange(10**6), chance.randrange(10**6))
+            subprocess.Popen(
+                [sys.executable, str(worker), str(store.layout.folder), str(chance.random())],
+                stdout=subprocess.PIPE,
+            )
+            for _ in range(2)
         ]
-        time.sleep(chance.uniform(0.3, 1.2))
         for run in runs:
-            run.send_signal(signal.SIGKILL)
-            kills += run.wait() == -signal.SIGKILL
-    assert kills > 40
+            assert run.stdout is not None
+            assert run.stdout.readline() == b"ready\n"
+        time.sleep(chance.uniform(0.05, 0.8))
+        for run in runs:
+            run.kill()
+            run.communicate()
+            kills += run.returncode == -signal.SIGKILL
+    assert kills == 40, "a worker found something wrong"
     began = time.monotonic()
     assert store.put(*entry())
     assert time.monotonic() - began < 5, "a lock stayed"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelc.core.errors import CheckpointError
-from modelc.core.events import Finished
+from modelc.core.events import Event, Finished, Started
 from modelc.core.manifest import Failure
 from modelc.pipeline.isolation.bounds import MEGA, Bounds
 from modelc.pipeline.isolation.supervising import run_isolated
@@ -20,7 +20,7 @@ from modelc.pipeline.order import Order
 from modelc.pipeline.recorded import changed_file
 
 if TYPE_CHECKING:
-    from .conftest import Ran  # type: ignore[import-not-found]  # pytest finds it
+    from .conftest import Ran
 
 Isolated = Callable[..., "Ran"]
 Ordered = Callable[..., Order]
@@ -159,3 +159,19 @@ def test_a_run_with_nothing_left_needs_a_plan_that_can_be_made(ordered: Ordered)
 
     with pytest.raises(UsageError, match="nowhere"):
         run_isolated(ordered("nowhere"))
+
+
+@pytest.mark.slow
+def test_a_run_in_a_thread_stops_when_it_is_told_to(ordered: Ordered) -> None:
+    order = ordered("torchscript", patch="stuck")
+    hanging: list[bool] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Started) and event.step.startswith("convert"):
+            hanging.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_isolated(order, tell, bounds=Bounds(stop=lambda: bool(hanging), grace=0.5))
+    assert hanging
+    assert not list(order.out.glob(".*"))
+    assert read_manifest(order.out) is None

@@ -1,0 +1,144 @@
+"""Compares the sizes and places of an ONNX's tensors with the bytes that are there.
+
+Readers take memory for what a tensor's dims say, and open the file that it names, wherever that
+is. So both are looked at before any of them reads the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from ..core.errors import RunnerError
+from .opened import refused
+
+if TYPE_CHECKING:
+    import onnx
+
+_BITS = {
+    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 8: 0, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64,
+    14: 64, 15: 128, 16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
+}  # fmt: skip  # of an element, by TensorProto.DataType; a text may be empty
+_SHOWN = 60  # characters of a name
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """The model without its external weights, every tensor seen to have its bytes.
+
+    Raises:
+        RunnerError: it cannot be read, or states sizes or places that cannot be.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:
+        raise refused("onnx", error) from error
+    refuse_unsound(model, path)
+    return model
+
+
+def refuse_unsound(model: onnx.ModelProto, path: Path) -> None:
+    """Refuse a model whose tensors state more than there is, or lie outside its folder.
+
+    Args:
+        model: as it was read from `path`, without its external weights.
+        path: the file; external weights are beside it, or beside what it is a link to.
+
+    Raises:
+        RunnerError: there is such a tensor; the message names it.
+    """
+    for tensor in tensors_of(model):
+        fault = _fault(tensor, path)
+        if fault:
+            raise RunnerError(
+                f"{path.name} is unsound: tensor {tensor.name[:_SHOWN]!r} {fault}",
+                hint="copy it again with its weights beside it, or have it made again",
+            )
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor: of the graph, of the bodies of its nodes, of functions."""
+    yield from _of_graphs([model.graph])
+    for function in model.functions:
+        yield from _of_nodes(function.node)
+
+
+def _of_graphs(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: object) -> Iterator[onnx.TensorProto]:
+    for node in nodes:  # type: ignore[attr-defined] # protobuf's own containers have no type
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            yield from _of_graphs(
+                [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+            )
+
+
+def _fault(tensor: onnx.TensorProto, path: Path) -> str:
+    """What is wrong with one tensor; empty where nothing is."""
+    dims = tuple(tensor.dims)
+    if min(dims, default=0) < 0:
+        return f"has the sizes {dims}"
+    needed = (math.prod(dims) * _BITS.get(tensor.data_type, 0) + 7) // 8
+    if tensor.data_location == 1:  # EXTERNAL
+        return _fault_outside(tensor, path, needed)
+    if not tensor.HasField("raw_data"):  # a number a field, which takes a byte at the least
+        needed = math.prod(dims) if tensor.ByteSize() else 0
+    if needed > tensor.ByteSize():
+        return f"needs {needed} bytes, and there are {tensor.ByteSize()}"
+    return ""
+
+
+def _fault_outside(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
+    """As `_fault`, of a tensor that lies in a file of its own."""
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    name = told.get("location", "")
+    try:
+        offset, length = int(told.get("offset") or 0), int(told.get("length") or needed)
+    except ValueError:
+        return f"has offset {told.get('offset')!r:.40} and length {told.get('length')!r:.40}"
+    if fault := fault_of_place(path, name):
+        return fault
+    if not needed:
+        return ""
+    place = beside(path, name)
+    held = place.stat().st_size if place.is_file() else 0
+    if offset < 0 or length < 0 or offset + length > held:
+        return f"lies at {offset} to {offset + length} of {name[:_SHOWN]!r}, which has {held} bytes"
+    return f"needs {needed} bytes, and has {length}" if length < needed else ""
+
+
+def fault_of_place(path: Path, name: str) -> str:
+    """Why weights of the model at `path` must not be read from `name`; empty where they may.
+
+    A link may lead beside the model, or beside what the model itself is a link to: so are the
+    snapshots of the Hugging Face hub.
+    """
+    windows = PureWindowsPath(name)
+    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
+    parts = {*PurePosixPath(name).parts, *windows.parts}
+    outside = f"keeps weights outside its folder: {name[:_SHOWN]!r}"
+    if rooted or ".." in parts or not parts or "\0" in name:
+        return outside
+    folders = (path.parent.resolve(), path.resolve().parent)
+    real = beside(path, name).resolve()
+    return "" if any(real.is_relative_to(folder) for folder in folders) else outside
+
+
+def beside(path: Path, name: str) -> Path:
+    """The file of that name beside the model, or beside what the model is a link to."""
+    near = path.parent / name
+    return near if near.is_file() else path.resolve().parent / name

@@ -1,0 +1,113 @@
+"""Looks at a zip archive's directory before anything in it is read: names, links, sizes.
+
+A zip says by itself how large its members become and where they lie, and may lie about both. So
+its directory is compared with the file first. Nothing is unpacked here, and nothing is by modelc.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LARGEST_RATIO = 100  # bytes of members for each byte of the archive; code shrinks to a tenth
+_SMALL = 256 * 2**20  # bytes of all members that may be packed however tightly: masks of zeros
+_HEADER = 30  # bytes before a member's name: the least that lies between two members
+_ENCRYPTED = 0x1
+_SHOWN = 60  # characters of a name
+
+
+def members_of(path: Path) -> tuple[str, ...]:
+    """The names in a zip archive; none where the file is no archive that can be read."""
+    if not path.is_file() or fault_of_archive(path):
+        return ()
+    with zipfile.ZipFile(path) as archive:
+        return tuple(archive.namelist())
+
+
+def fault_of_archive(source: Path | IO[bytes]) -> str:
+    """Why the archive must not be read; empty where its directory is sound.
+
+    A member may not be named out of its folder, or twice, nor be a link or encrypted; members may
+    not overlap or reach past the end; all of them together may not become absurdly large.
+
+    Args:
+        source: a file, or an open stream that can seek; it is left where it was.
+    """
+    try:
+        if isinstance(source, Path):
+            with source.open("rb") as stream:
+                return _fault(stream)
+        place = source.tell()
+        try:
+            return _fault(source)
+        finally:
+            source.seek(place)
+    except Exception as error:  # noqa: BLE001 - zipfile raises anything at a damaged directory
+        return f"its directory cannot be read ({type(error).__name__}: {str(error)[:_SHOWN]})"
+
+
+def _fault(stream: IO[bytes]) -> str:
+    size = stream.seek(0, 2)
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        end = archive.start_dir
+    return (
+        next(filter(None, map(_fault_of_member, members)), "")
+        or _fault_of_names(members)
+        or _fault_of_places(members, end)
+        or _fault_of_sizes(members, size)
+    )
+
+
+def _fault_of_member(member: zipfile.ZipInfo) -> str:
+    name = member.filename
+    parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
+    windows = PureWindowsPath(name)
+    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
+    shown = repr(name[:_SHOWN])
+    if rooted or ".." in parts or not parts or "\0" in member.orig_filename:
+        return f"{shown} is named out of its folder"
+    if stat.S_ISLNK(member.external_attr >> 16):
+        return f"{shown} is a link"
+    if member.flag_bits & _ENCRYPTED:
+        return f"{shown} is encrypted"
+    return ""
+
+
+def _fault_of_names(members: Sequence[zipfile.ZipInfo]) -> str:
+    """Readers differ in which of two members of one name they take."""
+    seen: set[str] = set()
+    for member in members:
+        if member.filename in seen:
+            return f"{member.filename[:_SHOWN]!r} is in it twice"
+        seen.add(member.filename)
+    return ""
+
+
+def _fault_of_places(members: Sequence[zipfile.ZipInfo], end: int) -> str:
+    """Members that share their bytes are how a small file becomes a very large one."""
+    placed = sorted(members, key=lambda member: member.header_offset)
+    ends = [*(member.header_offset for member in placed[1:]), end]
+    for member, after in zip(placed, ends, strict=False):
+        shown = repr(member.filename[:_SHOWN])
+        if (
+            member.header_offset < 0
+            or member.header_offset + _HEADER + member.compress_size > after
+        ):
+            return f"{shown} reaches into what follows it"
+        stored = member.compress_type == zipfile.ZIP_STORED
+        if stored and member.file_size != member.compress_size:
+            return f"{shown} is of two sizes"
+    return ""
+
+
+def _fault_of_sizes(members: Sequence[zipfile.ZipInfo], size: int) -> str:
+    total = sum(member.file_size for member in members)
+    if total > max(_SMALL, LARGEST_RATIO * size):
+        return f"its {size} bytes would become {total}"
+    return ""

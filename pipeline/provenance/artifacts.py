@@ -1,0 +1,196 @@
+"""What is checked of one artifact: its files, what they say inside, its lineage, its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...converters.registry import target_named
+from ...core.contract import EAGER, Carrying, Target
+from ...core.digest import sha256_of
+from ...core.errors import RunnerError, UsageError
+from ...core.manifest import Manifest
+from ...core.precision import Precision
+from ...core.records import Artifact, FileRecord
+from .records import Check, Finding
+from .sealing import bond
+from .stating import (
+    CAPTURE,
+    CHECKPOINT,
+    JUDGING,
+    MODELC,
+    PARENT,
+    PRECISION,
+    QUANTIZER,
+    SIGNATURE,
+    STATED,
+    captured_by,
+    signature_digest,
+    terms_digest,
+)
+
+HOLDS, FAILED, LACKING, UNCHECKED = Finding
+_SHOWN = 12  # of a digest's characters
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A folder with its manifest, as records and as the JSON that it is."""
+
+    folder: Path
+    manifest: Manifest
+    raw: dict[str, Any]
+    targets: tuple[Target, ...]
+
+
+def checks_of(artifact: Artifact, subject: Subject) -> Iterator[Check]:
+    """Files first: of a file that is another, nothing else is read."""
+    changed = tuple(filter(None, (_changed(file, subject.folder) for file in artifact.files)))
+    found = FAILED if changed else HOLDS
+    names = f"{len(artifact.files)} as recorded"
+    yield Check(of=artifact.name, what="files", found=found, detail="; ".join(changed) or names)
+    if changed:
+        detail = "its files are not the recorded ones"
+        yield Check(of=artifact.name, what="inside", found=UNCHECKED, detail=detail)
+    else:
+        yield _inside(artifact, subject)
+    yield _chain(artifact, subject.manifest)
+    yield _verdict(artifact, subject.manifest)
+    yield _seal(artifact, subject)
+
+
+def _changed(file: FileRecord, folder: Path) -> str:
+    """What is wrong with a file on disk; empty where it is as recorded."""
+    path = folder / file.name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return f"{file.name} leads out of the folder"
+    if not path.is_file():
+        return "" if file.role == "debug" else f"{file.name} is missing"
+    if path.stat().st_size != file.size or sha256_of(path) != file.sha256:
+        return f"{file.name} is not the recorded file"
+    return ""
+
+
+def _inside(artifact: Artifact, subject: Subject) -> Check:
+    """What the file says of itself, beside what the manifest says of it."""
+    name = artifact.name
+    try:
+        target = target_named(artifact.target, subject.targets)
+    except UsageError as error:
+        return Check(of=name, what="inside", found=UNCHECKED, detail=error.message)
+    if not isinstance(target, Carrying):
+        detail = f"{target.NAME} carries nothing"
+        return Check(of=name, what="inside", found=UNCHECKED, detail=detail)
+    try:
+        stated = target.carried(subject.folder / artifact.files[0].name)
+    except RunnerError as error:
+        return Check(of=name, what="inside", found=FAILED, detail=error.message)
+    expected = _expected(artifact, subject.manifest)
+    wrong = [
+        f"it says {key} {stated[key][:_SHOWN]}, the manifest {value[:_SHOWN]}"
+        for key, value in expected.items()
+        if key in stated and stated[key] != value
+    ]
+    if wrong:
+        return Check(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
+    lacking = [key for key in STATED if key not in stated and expected.get(key, "?")]
+    if lacking:
+        detail = f"it does not say {', '.join(lacking)}"
+        return Check(of=name, what="inside", found=LACKING, detail=detail)
+    return Check(of=name, what="inside", found=HOLDS, detail=_told(stated, artifact, subject))
+
+
+def _expected(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
+    """What a file must say where it says it at all; an empty one need not be said."""
+    quantized = artifact.precision is Precision.INT8 and artifact.capture
+    return {
+        CHECKPOINT: manifest.checkpoint.digest,
+        SIGNATURE: signature_digest(manifest.signature),
+        PARENT: artifact.parent,
+        PRECISION: str(artifact.precision),
+        **({QUANTIZER: artifact.capture or ""} if quantized else {}),
+        **_capture(artifact, manifest),
+    }
+
+
+def _capture(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
+    """The capture that the chain tells; where that leads out of the folder, nobody can compare."""
+    told = captured_by(artifact, manifest)
+    whole = _end_of_chain(artifact, manifest) == manifest.checkpoint.digest
+    return {CAPTURE: told} if told or whole else {CAPTURE: ""} if not whole else {}
+
+
+def _told(stated: Mapping[str, str], artifact: Artifact, subject: Subject) -> str:
+    """By which modelc, and whether it was judged as the file says that it would be."""
+    by = f"by modelc {stated[MODELC]}"
+    raw = _raw(subject.raw, "artifacts", "name", artifact.name)
+    terms = terms_digest(subject.raw.get("feeds", {}), raw.get("tolerance") or {})
+    if artifact.judged_as is not None or terms == stated[JUDGING]:
+        return by
+    return f"{by}; judged since on other feeds or within other limits than when it was made"
+
+
+def _chain(artifact: Artifact, manifest: Manifest) -> Check:
+    """Its parents, by digest, to the checkpoint."""
+    end = _end_of_chain(artifact, manifest)
+    if end == manifest.checkpoint.digest:
+        return Check(of=artifact.name, what="chain", found=HOLDS)
+    if not end:
+        detail = "its parents go in a circle"
+        return Check(of=artifact.name, what="chain", found=FAILED, detail=detail)
+    detail = f"what it was made from ({end[:_SHOWN]}…) is not in this folder"
+    return Check(of=artifact.name, what="chain", found=UNCHECKED, detail=detail)
+
+
+def _end_of_chain(artifact: Artifact, manifest: Manifest) -> str:
+    """The first digest upwards that is no artifact's here; empty where there is a circle."""
+    seen: set[str] = set()
+    digest = artifact.parent
+    while digest not in seen:
+        seen.add(digest)
+        parent = next((a for a in manifest.artifacts if a.digest == digest), None)
+        if parent is None or digest == manifest.checkpoint.digest:
+            return digest
+        digest = parent.parent
+    return ""
+
+
+def _verdict(artifact: Artifact, manifest: Manifest) -> Check:
+    """What stands under a target's name has passed; what was refused does not claim to."""
+    verdict = manifest.verdict_of(artifact.name)
+    name = artifact.name
+    if artifact.rejected:
+        well = verdict is None or not verdict.passed
+        detail = "refused: not claimed" if well else "refused, and its verdict says that it passed"
+        return Check(of=name, what="verdict", found=UNCHECKED if well else FAILED, detail=detail)
+    if verdict is None:
+        return Check(of=name, what="verdict", found=FAILED, detail="it was never judged")
+    if not verdict.passed:
+        return Check(of=name, what="verdict", found=FAILED, detail=verdict.reason or verdict.state)
+    return Check(of=name, what="verdict", found=HOLDS, detail=f"passed on {verdict.device}")
+
+
+def _seal(artifact: Artifact, subject: Subject) -> Check:
+    """Files and verdict are those that were bound to each other."""
+    verdict = _raw(subject.raw, "verdicts", "artifact", artifact.name)
+    if not artifact.seal:
+        detail = "nothing binds its verdict to its files"
+        return Check(of=artifact.name, what="seal", found=LACKING, detail=detail)
+    seal = bond(
+        (file.sha256 for file in artifact.files if file.role != "debug"),
+        verdict=verdict,
+        checkpoint=subject.manifest.checkpoint.digest,
+        signature=signature_digest(subject.manifest.signature),
+    )
+    if seal == artifact.seal:
+        return Check(of=artifact.name, what="seal", found=HOLDS)
+    detail = "its verdict, files or model are not those that were bound to each other"
+    return Check(of=artifact.name, what="seal", found=FAILED, detail=detail)
+
+
+def _raw(raw: Mapping[str, Any], part: str, key: str, value: str) -> dict[str, Any]:
+    """The first record of a list in the manifest whose `key` is `value`."""
+    found: dict[str, Any] = next((one for one in raw.get(part, ()) if one[key] == value), {})
+    return found

@@ -1,0 +1,83 @@
+"""Seals: digests inside a manifest, over each artifact with its verdict and over the whole text.
+
+They tell damage and hasty edits, of a reader who knows nothing else. Whoever edits on purpose can
+seal anew: against that there is the signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...core.manifest import Manifest
+from ...core.records import Artifact
+from ...core.verdict import Verdict
+from .digesting import digest_of, plain
+from .stating import signature_digest
+
+_EMPTY = b'"seal": ""'
+_SEAL = re.compile(rb'"seal": "([0-9a-f]{64})"(\n}\n)\Z')
+_PLACE = ("artifact", "worst")  # of a verdict: where things lie, which moves change
+
+
+def bound(manifest: Manifest) -> Manifest:
+    """The manifest with every judged artifact bound to its verdict, where it was not before."""
+    artifacts = (_bound(artifact, manifest) for artifact in manifest.artifacts)
+    return replace(manifest, artifacts=tuple(artifacts))
+
+
+def _bound(artifact: Artifact, manifest: Manifest) -> Artifact:
+    verdict = manifest.verdict_of(artifact.name)
+    if artifact.seal or verdict is None:
+        return artifact
+    seal = bond(
+        (file.sha256 for file in artifact.files if file.role != "debug"),
+        verdict=plain(verdict),
+        checkpoint=manifest.checkpoint.digest,
+        signature=signature_digest(manifest.signature),
+    )
+    return replace(artifact, seal=seal)
+
+
+def unbound(manifest: Manifest, name: str) -> Manifest:
+    """The manifest with that artifact to be bound anew: it was judged again."""
+    artifacts = (replace(a, seal="") if a.name == name else a for a in manifest.artifacts)
+    return replace(manifest, artifacts=tuple(artifacts))
+
+
+def bond(files: Any, *, verdict: Mapping[str, Any], checkpoint: str, signature: str) -> str:
+    """SHA-256 over the digests of an artifact's files, of its verdict and of what it was held to."""
+    return digest_of(
+        {
+            "files": sorted(files),
+            "verdict": verdict_digest(verdict),
+            "checkpoint": checkpoint,
+            "signature": signature,
+        }
+    )
+
+
+def verdict_digest(verdict: Mapping[str, Any] | Verdict) -> str:
+    """SHA-256 over a verdict, as a record or as JSON, but for the places where its files lie."""
+    told = plain(verdict) if isinstance(verdict, Verdict) else verdict
+    return digest_of({key: value for key, value in told.items() if key not in _PLACE})
+
+
+def sealed(text: bytes) -> bytes:
+    """A JSON document that ends with an empty `seal`, with the SHA-256 of itself in that place."""
+    if not text.endswith(_EMPTY + b"\n}\n"):
+        raise RuntimeError("what is to be sealed has no place for it")
+    seal = hashlib.sha256(text).hexdigest().encode()
+    return text[: -len(_EMPTY) - 3] + b'"seal": "' + seal + b'"\n}\n'
+
+
+def seal_holds(text: bytes) -> bool | None:
+    """Whether a document is as it was when it was sealed; None where it never was."""
+    found = _SEAL.search(text)
+    if found is None:
+        return None
+    blank = text[: found.start()] + _EMPTY + found.group(2)
+    return hashlib.sha256(blank).hexdigest().encode() == found.group(1)

@@ -1,0 +1,119 @@
+"""Ed25519 signatures of a manifest's exact bytes, beside it in `manifest.json.sig` (64 bytes)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...core.errors import MissingError, UsageError
+from ...core.whole import write_whole
+from ..manifest_file import FILE, SIGNATURE
+from .records import Check, Finding
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    PrivateKey: TypeAlias = ed25519.Ed25519PrivateKey
+    PublicKey: TypeAlias = ed25519.Ed25519PublicKey
+
+HINT = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+_HINT_PUBLIC = "make it of the private one: openssl pkey -in key.pem -pubout -out pub.pem"
+
+
+def read_private(path: Path) -> PrivateKey:
+    """The private key in a PEM file.
+
+    Raises:
+        UsageError: it cannot be read, is none, is encrypted or of another kind.
+        MissingError: the package for signatures is not here.
+    """
+    serialization, ed = _library()
+    try:
+        key = serialization.load_pem_private_key(_bytes(path, HINT), password=None)
+    except (ValueError, TypeError, _unsupported()) as error:
+        raise UsageError(
+            f"{path} is no private key that can be read: {error}", hint=HINT
+        ) from error
+    if not isinstance(key, ed.Ed25519PrivateKey):
+        raise UsageError(f"{path} is a key of another kind than ed25519", hint=HINT)
+    return key
+
+
+def read_public(path: Path) -> PublicKey:
+    """The public key in a PEM file.
+
+    Raises:
+        UsageError: it cannot be read, is none or of another kind.
+        MissingError: the package for signatures is not here.
+    """
+    serialization, ed = _library()
+    try:
+        key = serialization.load_pem_public_key(_bytes(path, _HINT_PUBLIC))
+    except (ValueError, TypeError, _unsupported()) as error:
+        raise UsageError(f"{path} is no public key: {error}", hint=_HINT_PUBLIC) from error
+    if not isinstance(key, ed.Ed25519PublicKey):
+        raise UsageError(f"{path} is a key of another kind than ed25519", hint=HINT)
+    return key
+
+
+def sign(folder: Path, key: PrivateKey) -> Path:
+    """Sign the folder's manifest as it is now; the file is there whole or not at all."""
+    return write_whole(folder / SIGNATURE, key.sign((folder / FILE).read_bytes()))
+
+
+def signed_by(folder: Path, key: PublicKey) -> bool:
+    """Whether the manifest as it is now was signed with that key."""
+    path = folder / SIGNATURE
+    return path.is_file() and holds((folder / FILE).read_bytes(), path.read_bytes(), key)
+
+
+def holds(text: bytes, signature: bytes, key: PublicKey) -> bool:
+    """Whether a signature is of that text, by that key."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(signature, text)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def check_signature(folder: Path, text: bytes, key: PublicKey | None) -> Check:
+    """The manifest's signature, where a key is given; without one nothing is said of it."""
+    path = folder / SIGNATURE
+    if key is None:
+        detail = (
+            "there, and not checked: no --key" if path.is_file() else "none, and none asked for"
+        )
+        return Check(of="manifest", what="signature", found=Finding.UNCHECKED, detail=detail)
+    if not path.is_file():
+        detail = f"{SIGNATURE} is not there"
+    elif holds(text, path.read_bytes(), key):
+        return Check(of="manifest", what="signature", found=Finding.HOLDS)
+    else:
+        detail = "not of this manifest by this key"
+    return Check(of="manifest", what="signature", found=Finding.FAILED, detail=detail)
+
+
+def _bytes(path: Path, hint: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"the key {path} cannot be read: {error.strerror}", hint=hint) from error
+
+
+def _library():  # noqa: ANN202
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise MissingError(
+            "signatures need the package cryptography", hint="pip install 'modelc[sign]'"
+        ) from error
+    return serialization, ed25519
+
+
+def _unsupported() -> type[Exception]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    return UnsupportedAlgorithm

@@ -1,0 +1,146 @@
+"""Checks an output folder again without running a model: files, what they say, seals, signature."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ...converters.registry import TARGETS
+from ...core.contract import Target
+from ...core.digest import joint_digest, sha256_of
+from ...core.errors import UsageError
+from ...core.loading import is_loader
+from ...core.manifest import Manifest
+from ..committing import COMMIT
+from ..manifest_file import FILE, manifest_in
+from ..plan import STEM
+from .artifacts import Subject, checks_of
+from .records import Check, Finding, Verified
+from .sealing import seal_holds
+from .signing import PublicKey, check_signature
+
+HOLDS, FAILED, LACKING, UNCHECKED = Finding
+
+
+def verify_folder(
+    folder: Path,
+    *,
+    key: PublicKey | None = None,
+    name: str = "",
+    targets: tuple[Target, ...] = TARGETS,
+) -> Verified:
+    """Check all that a folder's manifest claims against the files as they are now.
+
+    Args:
+        folder: what `modelc export -o` wrote; nothing in it is changed.
+        key: of whoever must have signed the manifest; None does not ask for a signature.
+        name: of the model, where the folder is one of several.
+        targets: the table of formats.
+
+    Raises:
+        UsageError: there is no manifest.
+        MissingError: the package for signatures is not here.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} has no {FILE}", hint="give what modelc export or modelc run wrote"
+        )
+    text = path.read_bytes()
+    try:
+        manifest = manifest_in(path)
+    except UsageError as error:
+        wrong = Check(of="manifest", what="form", found=FAILED, detail=error.message)
+        return Verified(folder=str(folder), checks=(wrong,), name=name)
+    subject = Subject(folder, manifest, json.loads(text), targets)
+    checks = (
+        *_of_manifest(folder, text, subject.raw, key),
+        *_of_source(folder, manifest),
+        *(check for artifact in manifest.artifacts for check in checks_of(artifact, subject)),
+        *_not_claimed(manifest),
+        *_strangers(folder, manifest, targets),
+    )
+    return Verified(folder=str(folder), checks=checks, name=name)
+
+
+def _of_manifest(
+    folder: Path, text: bytes, raw: dict[str, Any], key: PublicKey | None
+) -> Iterator[Check]:
+    strange = sorted(set(raw) - {one.name for one in fields(Manifest)})
+    if strange:
+        detail = f"it has {', '.join(map(repr, strange))}, which this modelc does not write"
+        yield Check(of="manifest", what="form", found=FAILED, detail=detail)
+    if (folder / COMMIT).exists():
+        detail = "a run was ended in the middle of a change: run modelc here again"
+        yield Check(of="manifest", what="form", found=FAILED, detail=detail)
+    holds = seal_holds(text)
+    if holds is None and raw.get("seal"):
+        holds = False
+    yield Check(
+        of="manifest",
+        what="seal",
+        found=LACKING if holds is None else HOLDS if holds else FAILED,
+        detail="" if holds else "it has none" if holds is None else "changed since it was written",
+    )
+    yield check_signature(folder, text, key)
+
+
+def _of_source(folder: Path, manifest: Manifest) -> Iterator[Check]:
+    """The checkpoint and the user's samples, where they are."""
+    yield _checkpoint(folder, manifest)
+    samples, digest = manifest.feeds.samples, manifest.feeds.samples_digest
+    if samples is None:
+        return
+    path = folder / samples
+    if is_loader(samples) or digest is None or not path.is_file():
+        why = "a loader" if is_loader(samples) else f"{samples} is not here"
+        yield Check(of="samples", what="files", found=UNCHECKED, detail=why)
+    elif sha256_of(path) == digest:
+        yield Check(of="samples", what="files", found=HOLDS)
+    else:
+        detail = f"{samples} is not what was fed"
+        yield Check(of="samples", what="files", found=FAILED, detail=detail)
+
+
+def _checkpoint(folder: Path, manifest: Manifest) -> Check:
+    then = manifest.checkpoint
+    path = folder / then.path
+    root = path if path.is_dir() else path.parent
+    if joint_digest(then.files) != then.digest:
+        detail = "the digest of the whole is not that of its files"
+    elif not path.exists():
+        detail = f"{then.path} is not here"
+        return Check(of="checkpoint", what="files", found=UNCHECKED, detail=detail)
+    else:
+        changed = [
+            file.name
+            for file in then.files
+            if not (root / file.name).is_file() or sha256_of(root / file.name) != file.sha256
+        ]
+        if not changed:
+            return Check(of="checkpoint", what="files", found=HOLDS, detail=then.digest)
+        detail = f"{', '.join(changed)}: not the recorded bytes"
+    return Check(of="checkpoint", what="files", found=FAILED, detail=detail)
+
+
+def _not_claimed(manifest: Manifest) -> Iterator[Check]:
+    """Steps that left nothing to claim."""
+    ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
+    ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
+    ended += [(step, "not come to") for step in manifest.unmade]
+    for step, why in ended:
+        yield Check(of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}")
+
+
+def _strangers(folder: Path, manifest: Manifest, targets: tuple[Target, ...]) -> Iterator[Check]:
+    """Models that no record names: under a name that modelc gives, they pass for proven."""
+    known = {file.name for file in manifest.files}
+    for path in sorted(folder.iterdir()):
+        if path.name in known or path.name.startswith(".") or not path.is_file():
+            continue
+        if path.name.startswith(f"{STEM}.") and any(path.name.endswith(t.SUFFIX) for t in targets):
+            detail = "no record names it, so nothing says that it was ever judged"
+            yield Check(of=path.name, what="verdict", found=FAILED, detail=detail)

@@ -1,0 +1,220 @@
+"""Nothing half-written: what a kill, a full or a read-only disk leaves is whole or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.manifest import Manifest
+from modelc.core.whole import drafted, write_whole
+from modelc.pipeline.committing import COMMIT, Commit, Move
+from modelc.pipeline.folder import opened
+from modelc.pipeline.manifest_file import FILE, as_json, manifest_in
+from modelc.pipeline.recorded import changed_file, manifest_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SPACE = ("unshare", "--user", "--map-root-user", "--mount")  # where a folder may be mounted
+
+
+def mounts() -> bool:
+    """Whether this host lets a test mount a file system of its own."""
+    if shutil.which("unshare") is None:
+        return False
+    command = [*SPACE, "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not mounts(), reason="this host lets nobody mount a tmpfs")
+
+
+@pytest.fixture
+def manifest(digits_copy: Path) -> Manifest:
+    """The record of the exported digits, of which `digits_copy` is a copy."""
+    return manifest_of(digits_copy)
+
+
+def broken_off(folder: Path, manifest: Manifest, changes: Commit, **files: bytes) -> Path:
+    """A folder as a run leaves it that was killed just after its commit began to hold."""
+    place = folder / COMMIT
+    place.mkdir()
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    (place / FILE).write_bytes(as_json(manifest))
+    (place / "commit.json").write_bytes(as_json(changes))
+    return place
+
+
+def test_a_draft_becomes_the_file_only_where_it_ends_well(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a.txt", b"before")
+
+    def break_off() -> None:
+        with drafted(tmp_path / "a.txt") as draft:
+            draft.write_bytes(b"half")
+            raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011 - our own
+        break_off()
+    assert (tmp_path / "a.txt").read_bytes() == b"before"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_commit_that_was_broken_off_is_finished_by_whoever_comes_next(
+    digits_copy: Path, manifest: Manifest
+) -> None:
+    gone = manifest.artifacts[0].files[0].name
+    now = replace(manifest, artifacts=manifest.artifacts[1:], verdicts=manifest.verdicts[1:])
+    moves = (Move(source=f"{COMMIT}/0-new", name="deep/new"),)
+    broken_off(digits_copy, now, Commit(moves=moves, removals=(gone,)), **{"0-new": b"new"})
+    assert manifest_of(digits_copy) == now
+    assert (digits_copy / "deep" / "new").read_bytes() == b"new"
+    assert not (digits_copy / gone).exists()
+    assert not [path for path in digits_copy.iterdir() if path.name.startswith(".")]
+
+
+def test_a_commit_that_was_nearly_done_is_finished_too(
+    digits_copy: Path, manifest: Manifest
+) -> None:
+    moves = (Move(source=f"{COMMIT}/0-new", name="new"), Move(source=f"{COMMIT}/1-x", name="x"))
+    place = broken_off(digits_copy, manifest, Commit(moves=moves), **{"1-x": b"x"})
+    (place / FILE).unlink()  # as the first file, it has its name already
+    assert manifest_of(digits_copy) == manifest
+    assert (digits_copy / "x").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("name", ["../out.txt", "/etc/x", ""])
+@pytest.mark.parametrize("where", ["source", "name", "removal"])
+def test_a_commit_that_leads_out_of_its_folder_is_refused(
+    digits_copy: Path, manifest: Manifest, name: str, where: str
+) -> None:
+    move = Move(source=f"{COMMIT}/0", name="a")
+    changes = (
+        Commit(moves=(replace(move, **{where: name}),))
+        if where != "removal"
+        else Commit(removals=(name,))
+    )
+    broken_off(digits_copy, manifest, changes, **{"0": b"0"})
+    with pytest.raises(UsageError, match="is not what modelc leaves"):
+        manifest_of(digits_copy)
+    assert not (digits_copy.parent / "out.txt").exists()
+
+
+def test_a_commit_is_not_finished_under_the_run_that_makes_it(
+    digits_copy: Path, manifest: Manifest
+) -> None:
+    with opened(digits_copy):
+        broken_off(digits_copy, manifest, Commit())
+        with pytest.raises(UsageError, match="another modelc is writing"):
+            manifest_of(digits_copy)
+
+
+def test_a_record_that_a_kill_left_in_the_middle_of_a_run_is_no_success(manifest: Manifest) -> None:
+    assert (manifest.passed, manifest.exit_code) == (True, 0)
+    killed = replace(manifest, steps=(*manifest.steps, "onnx-int8"))
+    assert killed.unmade == ("onnx-int8",)
+    assert (killed.passed, killed.exit_code) == (False, 6)
+
+
+def test_what_is_put_is_not_there_before_the_commit(digits_copy: Path, manifest: Manifest) -> None:
+    before = (digits_copy / "model.onnx").read_bytes()
+    with opened(digits_copy) as folder:
+        folder.own(file.name for file in manifest.files)
+        workplace = folder.workplace("onnx")
+        (workplace / "model.onnx").write_bytes(b"other")
+        folder.put(workplace / "model.onnx", "model.onnx")
+        assert (digits_copy / "model.onnx").read_bytes() == before
+    assert (digits_copy / "model.onnx").read_bytes() == before
+
+
+def test_work_of_a_run_with_our_own_number_is_swept_too(tmp_path: Path) -> None:
+    left = tmp_path / f".work-{os.getpid()}-abc"  # in containers every run has the same number
+    left.mkdir()
+    with opened(tmp_path):
+        assert not left.exists()
+
+
+EXPORT = (
+    sys.executable, "-m", "modelc", "export", ROOT / "sample_models" / "digits.safetensors",
+    "--model", "modelc.sample_models.digits:build", "--input", "x:float32[batch=1..4,1,8,8]",
+    "--to", "torchscript", "-o", "disk/out",
+)  # fmt: skip
+
+
+def in_a_space(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell script where `disk` is a file system of two megabytes; `$EXPORT` exports there.
+
+    What is in it at the end is copied to `after`.
+    """
+    (folder / "disk").mkdir()
+    text = f"mount -t tmpfs -o size=2m none disk && {script}; code=$?; cp -a disk after; exit $code"
+    export = " ".join(f"'{word}'" for word in map(str, EXPORT))
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = os.pathsep.join([str(Path(path).absolute()) for path in paths if path] + [str(folder)])
+    return subprocess.run(
+        [*SPACE, "sh", "-c", text.replace("$EXPORT", export)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": found, "MODELC_ISOLATE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def held(folder: Path) -> Manifest:
+    """The record in the folder: all that it names passes its digests, and nothing else is there."""
+    manifest = manifest_in(folder / FILE)
+    assert [one for one in manifest.artifacts if changed_file(one, folder)] == []
+    assert {path.name for path in folder.glob("model*")} == {file.name for file in manifest.files}
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    return manifest
+
+
+@needs_mounts
+@pytest.mark.slow
+def test_a_disk_that_is_full_leaves_what_was_proven_before(tmp_path: Path) -> None:
+    fill = "{ dd if=/dev/zero of=disk/full bs=1k 2> /dev/null || true; }"
+    script = f"$EXPORT && {fill} && $EXPORT --capture script"
+    ran = in_a_space(script, tmp_path)
+    assert ran.returncode in (2, 5), ran.stderr  # torch's writer aborts the process, or says so
+    assert "No space left" in ran.stderr or "SIGABRT" in ran.stdout
+    manifest = held(tmp_path / "after" / "out")
+    assert [one.name for one in manifest.artifacts] == ["torchscript"]
+
+
+READ_ONLY = """
+import subprocess
+def now(model):
+    subprocess.run(["mount", "--bind", "disk/out", "disk/out"], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", "disk/out"], check=True)
+"""
+
+
+@needs_mounts
+@pytest.mark.slow
+def test_a_disk_that_turns_read_only_leaves_what_was_proven_before(tmp_path: Path) -> None:
+    (tmp_path / "read_only.py").write_text(READ_ONLY)
+    ran = in_a_space("$EXPORT && $EXPORT --capture script --patch read_only:now", tmp_path)
+    assert ran.returncode in (2, 5), ran.stderr
+    assert "Read-only file system" in ran.stderr
+    manifest = manifest_in(tmp_path / "after" / "out" / FILE)
+    assert manifest.passed
+    assert not changed_file(manifest.artifacts[0], tmp_path / "after" / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="runs are forked")
+def test_runs_killed_before_each_of_their_changes_leave_nothing_wrong() -> None:
+    script = ROOT / "benchmarks" / "killing.py"
+    command = [sys.executable, str(script), "--random", "5"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = json.loads(ran.stdout)
+    assert told["faults"] == []
+    assert told["kills"]["before each change, over proven artifacts"] > 40
+    assert told["found"]["a commit to finish"] > 4

@@ -1,0 +1,96 @@
+"""`--only`: what is named is made, with what it is made from; what is not there is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.projects.only import only
+from modelc.projects.orders import plan_project
+from modelc.projects.records import ModelOrder
+
+SAMPLE_MODELS = Path(__file__).parents[2] / "sample_models"
+TEXT = f"""\
+[defaults]
+to = ["torchscript", "onnx", "openvino"]
+
+[models.digits]
+checkpoint = "{SAMPLE_MODELS / "digits.safetensors"}"
+model = "modelc.sample_models.digits:build"
+input = "x:float32[batch=1..8,1,8,8]"
+precision = ["fp32", "fp16", "int8"]
+half-io = true
+calib = "{SAMPLE_MODELS / "digits_calib"}"
+
+[models.plain]
+checkpoint = "{SAMPLE_MODELS / "digits.safetensors"}"
+model = "modelc.sample_models.digits:build"
+input = "x:float32[batch=1..8,1,8,8]"
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[ModelOrder, ...]:
+    (tmp_path / "modelc.toml").write_text(TEXT)
+    return plan_project(tmp_path / "modelc.toml").models
+
+
+def asked(models: tuple[ModelOrder, ...]) -> dict[str, list[str]]:
+    return {model.name: [one.name for one in model.order.wanted] for model in models}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["onnx", "int8"], {"digits": ["onnx-int8"]}),
+        (["int8"], {"digits": ["onnx-int8", "openvino-int8"]}),
+        (["torchscript"], {"digits": ["torchscript"], "plain": ["torchscript"]}),
+        (["openvino-fp16"], {"digits": ["openvino-fp16"]}),
+        (["openvino-fp16", "torchscript"],
+         {"digits": ["torchscript", "openvino-fp16"], "plain": ["torchscript"]}),
+    ],
+)  # fmt: skip
+def test_words_of_one_kind_mean_either_and_of_two_kinds_both(
+    models: tuple[ModelOrder, ...], words: list[str], found: dict[str, list[str]]
+) -> None:
+    narrowed = only(models, words)
+    assert {k: sorted(v) for k, v in asked(narrowed).items()} == {
+        k: sorted(v) for k, v in found.items()
+    }
+
+
+def test_what_is_named_is_planned_with_what_it_is_made_from(
+    models: tuple[ModelOrder, ...],
+) -> None:
+    (digits,) = only(models, ["openvino-int8"])
+    assert [(step.name, step.asked) for step in digits.plan] == [
+        ("onnx", False),
+        ("openvino-int8", True),
+    ]
+
+
+def test_options_of_int8_are_no_fault_where_only_fp32_is_left(
+    models: tuple[ModelOrder, ...],
+) -> None:
+    digits = next(one for one in only(models, ["fp32"]) if one.name == "digits")
+    assert digits.order.lowering.calibration is None
+    assert not digits.order.lowering.half_io
+
+
+def test_no_word_takes_all(models: tuple[ModelOrder, ...]) -> None:
+    assert only(models, []) == models
+
+
+def test_a_word_that_names_nothing_is_told_with_the_nearest(
+    models: tuple[ModelOrder, ...],
+) -> None:
+    with pytest.raises(UsageError, match="--only onx: no model here makes it") as caught:
+        only(models, ["onx"])
+    assert caught.value.hint == "did you mean onnx?"
+
+
+def test_words_that_leave_nothing_are_told(models: tuple[ModelOrder, ...]) -> None:
+    with pytest.raises(UsageError, match="leaves nothing to make"):
+        only(models, ["torchscript", "int8"])

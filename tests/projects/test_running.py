@@ -1,0 +1,151 @@
+"""A project carried out: what is done is taken up, what changed is made, and no more."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from modelc.core.events import Event, Finished, silence
+from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.steps import StepCache
+from modelc.pipeline.caching.taking_up import Caching
+from modelc.pipeline.order import Source
+from modelc.projects.orders import plan_project
+from modelc.projects.outcome import Ended, exit_code_of
+from modelc.projects.running import Limits, run_models
+
+pytestmark = pytest.mark.slow
+
+MODEL = """\
+[models.{name}]
+checkpoint = "{name}.safetensors"
+model = "modelc.sample_models.gate:gate"
+input = "x:float32[batch=1..4,16]"
+to = "torchscript"
+{more}
+"""
+GOES_ON, STOPS = Limits(keep_going=True), Limits()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A project in a folder of its own, with a cache."""
+
+    folder: Path
+
+    def write(self, *names: str, more: str = "") -> None:
+        text = "".join(MODEL.format(name=name, more=more) for name in names)
+        (self.folder / "modelc.toml").write_text(text)
+
+    def run(
+        self,
+        limits: Limits = STOPS,
+        tell: Callable[[Event], None] = silence,
+        *,
+        cached: bool = True,
+    ) -> dict[str, Ended]:
+        planned = plan_project(self.folder / "modelc.toml")
+        with Digests(self.folder / "cache") as digests:
+            steps = StepCache(self.folder / "cache")
+            caching = Caching(root=Path.cwd(), digests=digests, steps=steps) if cached else None
+            ended = run_models(planned.models, lambda _: tell, caching=caching, limits=limits)
+        return {one.name: one for one in ended}
+
+
+@pytest.fixture
+def place(tmp_path: Path, gate_source: Source, nested_source: Source) -> Place:
+    """Two models of one architecture; `wrong` has the weights of another."""
+    for name in ("one", "two"):
+        shutil.copy(gate_source.checkpoint, tmp_path / f"{name}.safetensors")
+    shutil.copy(nested_source.checkpoint, tmp_path / "wrong.safetensors")
+    return Place(tmp_path)
+
+
+def made(ended: Ended) -> list[str]:
+    manifest = ended.manifest
+    steps = () if manifest is None else manifest.steps
+    return [step for step in steps if step not in {*ended.kept, *ended.restored}]
+
+
+def test_a_second_run_makes_nothing_and_a_changed_weight_makes_its_own_model_alone(
+    place: Place,
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    place.write("one", "two")
+    first = place.run()
+    assert [made(one) for one in first.values()] == [["torchscript"], ["torchscript"]]
+    assert exit_code_of(tuple(first.values())) == 0
+    again = place.run()
+    assert [one.kept for one in again.values()] == [("torchscript",), ("torchscript",)]
+    weights = load_file(place.folder / "two.safetensors")
+    name = sorted(weights)[0]
+    weights[name] = weights[name] + 0.5
+    save_file(weights, place.folder / "two.safetensors")
+    third = place.run()
+    assert third["one"].kept == ("torchscript",)
+    assert made(third["two"]) == ["torchscript"]
+    digests = [one.manifest.artifacts[0].digest for one in third.values() if one.manifest]
+    assert digests[0] != digests[1]
+
+
+def test_a_folder_that_is_gone_is_filled_from_the_cache_and_without_it_made_anew(
+    place: Place,
+) -> None:
+    place.write("one")
+    before = place.run()["one"].manifest
+    shutil.rmtree(place.folder / "out")
+    told: list[Event] = []
+    restored = place.run(tell=told.append)["one"]
+    assert restored.restored == ("torchscript",)
+    assert not [event for event in told if isinstance(event, Finished)]
+    assert before is not None
+    assert restored.manifest is not None
+    assert restored.manifest.artifacts == before.artifacts
+    assert made(place.run(cached=False)["one"]) == ["torchscript"]
+
+
+def test_a_model_that_is_stopped_keeps_the_next_from_beginning_unless_asked_to_go_on(
+    place: Place,
+) -> None:
+    place.write("wrong", "one")
+    ended = place.run(STOPS)
+    assert ended["wrong"].error is not None
+    assert not ended["one"].started
+    assert exit_code_of(tuple(ended.values())) == 3
+    ended = place.run(GOES_ON)
+    assert made(ended["one"]) == ["torchscript"]
+    assert exit_code_of(tuple(ended.values())) == 3
+
+
+def test_a_broken_gate_is_a_failure_though_all_is_proven(place: Place) -> None:
+    place.write("one", more='gates = { max-size = "1 kB" }')
+    ended = place.run()["one"]
+    assert ended.manifest is not None
+    assert ended.manifest.passed
+    assert [breach.gate for breach in ended.breaches] == ["max-size"]
+    assert ended.exit_code == 1
+
+
+def test_models_side_by_side_end_as_one_after_the_other(place: Place) -> None:
+    place.write("one", "two")
+    ended = place.run(Limits(jobs=2, memory=8 << 30))
+    assert [one.exit_code for one in ended.values()] == [0, 0]
+
+
+def test_an_interrupt_while_two_run_leaves_no_work_and_the_next_run_goes_on(place: Place) -> None:
+    place.write("one", "two")
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Finished) and event.step == "load model":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.run(Limits(jobs=2), interrupt)
+    left = {path.name for path in place.folder.rglob("*") if path.name.startswith(".")}
+    assert not left
+    assert [one.exit_code for one in place.run().values()] == [0, 0]
