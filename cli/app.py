@@ -30,8 +30,10 @@ from . import (
     inspect,
     report,
     run,
+    sbom,
     targets,
     validate,
+    verify,
 )
 
 INTERRUPTED = 130
@@ -58,7 +60,9 @@ app.command("config")(config.config)
 app.command("doctor")(doctor.doctor)
 app.command("init")(init.init)
 app.command("inspect")(inspect.inspect)
+app.command("sbom")(sbom.sbom)
 app.command("targets")(targets.targets)
+app.command("verify")(verify.verify)
 
 
 def _version(value: bool) -> None:
@@ -164,7 +168,7 @@ def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
             console.print(escape("".join(traceback.format_exception(error))), soft_wrap=True)
         line = " ".join(message.split())
         console.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
-        console.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
+        console.print(f"[dim]hint:[/]  {escape(' '.join(hint.split()))}", soft_wrap=True)
 
 
 def _bug_log() -> Path:

@@ -12,6 +12,7 @@ from . import options_accuracy as a
 from . import options_bounds as b
 from . import options_precision as p
 from . import options_report as r
+from .options_sign import SignKey, private_key
 from .options_tolerance import Tolerances, limits_of
 
 
@@ -31,6 +32,7 @@ def build_ov(
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
+    trust: o.Trust = False,
     feeds: o.Feeds = None,
     seed: o.Seed = None,
     atol: o.Atol = None,
@@ -58,6 +60,7 @@ def build_ov(
     timeout: b.Timeout = None,
     memory: b.Memory = None,
     report: r.Report = None,
+    sign_key: SignKey = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -77,6 +80,7 @@ def build_ov(
             samples=samples,
             strict=not no_strict,
             allow_pickle=allow_pickle,
+            trust=trust,
             method=method,
             static=static,
         ),
@@ -112,4 +116,5 @@ def build_ov(
     reports = r.formats_of(report)
     order = build_order(path, order)
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
+              sign_key=private_key(sign_key))  # fmt: skip

@@ -15,6 +15,7 @@ from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
+from .options_sign import SignKey, private_key
 from .options_tolerance import Tolerances, limits_of
 
 # What may be said when a folder is finished: the rest is on record.
@@ -22,10 +23,10 @@ _WITH_FOLDER = {
     "path", "prepare_only", "checkpoint", "workspace", "optimization_level", "profile",
     "timing_cache", "version_compatible", "hardware_compatible", "refittable", "strip_weights",
     "weight_streaming", "no_tf32", "plugins", "trust_engine", "builder", "timeout", "samples",
-    "allow_pickle", "feeds", "seed", "atol", "rtol", "min_sqnr", "tolerance", "search", "no_cache",
-    "accept_branch",
+    "allow_pickle", "trust", "feeds", "seed", "atol", "rtol", "min_sqnr", "tolerance", "search",
+    "no_cache", "accept_branch",
     "data", "metric", "max_drop", "label", "metric_output", "preprocess",
-    "report", "json", "quiet", "debug",
+    "report", "sign_key", "json", "quiet", "debug",
 }  # fmt: skip
 
 
@@ -77,6 +78,7 @@ def build_trt(
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
+    trust: o.Trust = False,
     feeds: o.Feeds = None,
     seed: o.Seed = None,
     atol: o.Atol = None,
@@ -104,6 +106,7 @@ def build_trt(
     isolate: b.Isolate = None,
     memory: b.Memory = None,
     report: r.Report = None,
+    sign_key: SignKey = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -140,15 +143,18 @@ def build_trt(
             f"finish it: modelc build-trt {path}; or give a checkpoint",
         )  # fmt: skip
         finish_off(
-            path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle), judging, settings,
+            path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trust),
+            judging, settings,
             cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
             prepare_only=prepare_only, measuring=measuring, reports=reports,
+            sign_key=private_key(sign_key),
         )  # fmt: skip
     if checkpoint is not None:
         raise UsageError("--checkpoint is for a folder to finish", hint=f"give {checkpoint} alone")
     source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+        trust=trust,
     )  # fmt: skip
     lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
@@ -162,4 +168,5 @@ def build_trt(
         settings=settings, cache=o.cache_folder(no_cache=no_cache), measuring=measuring,
     )  # fmt: skip
     carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
-              prepare_only=prepare_only, bounds=b.bounds_of(isolate, memory=memory))  # fmt: skip
+              prepare_only=prepare_only, bounds=b.bounds_of(isolate, memory=memory),
+              sign_key=private_key(sign_key))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -16,6 +16,7 @@ from ..pipeline.manifest_file import as_json
 from ..pipeline.measuring import Measuring
 from ..pipeline.order import Judging, Order
 from ..pipeline.plan import make_plan
+from ..pipeline.provenance.resigning import signing
 from ..pipeline.recorded import Moved
 from ..pipeline.reporting import fresh_reports
 from ..reports.formats import Format
@@ -24,6 +25,9 @@ from .render_manifest import show_manifest
 from .render_report import report_on
 from .screen import Screen
 from .tables import show_json
+
+if TYPE_CHECKING:
+    from ..pipeline.provenance.signing import PrivateKey
 
 
 def carry_out(
@@ -35,6 +39,7 @@ def carry_out(
     prepare_only: bool = False,
     reports: Sequence[Format] = (),
     bounds: Bounds | None = None,
+    sign_key: PrivateKey | None = None,
 ) -> None:
     """Run the order, show its manifest and write its reports; or show only its plan.
 
@@ -51,7 +56,11 @@ def carry_out(
         else:
             show_plan(rows)
         return
-    with fresh_reports(order.out, reports), Screen(quiet=quiet) as screen:
+    with (
+        fresh_reports(order.out, reports),
+        Screen(quiet=quiet) as screen,
+        signing(order.out, sign_key, screen),
+    ):
         manifest = _run(order, screen, bounds)
     _show(manifest, str(order.out), json=json)
     report_on(manifest, order.out, reports, json=json)
@@ -87,6 +96,7 @@ def finish_off(
     prepare_only: bool,
     measuring: Measuring | None = None,
     reports: Sequence[Format] = (),
+    sign_key: PrivateKey | None = None,
 ) -> NoReturn:
     """Carry out what is pending in a folder, show its manifest and write its reports.
 
@@ -95,7 +105,11 @@ def finish_off(
     """
     from ..pipeline.finishing import finish
 
-    with fresh_reports(folder, reports), Screen(quiet=quiet) as screen:
+    with (
+        fresh_reports(folder, reports),
+        Screen(quiet=quiet) as screen,
+        signing(folder, sign_key, screen),
+    ):
         manifest = finish(
             folder,
             screen,

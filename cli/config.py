@@ -20,6 +20,10 @@ def config(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of modelc.toml and stop.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Plan every model and stop: exit 2 where anything is wrong."),
+    ] = False,
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
@@ -32,11 +36,14 @@ def config(
     from ..projects.layers import settings_of
     from ..projects.reading import read_project
     from ..projects.schema import FILE
-    from .render_config import as_document, show_settings, warn
+    from .render_config import as_document, show_checked, show_settings, warn
     from .tables import show_json
 
     if schema:
         show_json(FILE.read_bytes())
+        return
+    if check:
+        show_checked(file, given_of(sets), model, json=json)
         return
     settings = settings_of(read_project(file), given_of(sets))
     names = [one.name for one in settings.models]

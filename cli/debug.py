@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ def debug(
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
+    trust: o.Trust = False,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -77,6 +79,7 @@ def debug(
     from ..pipeline.api import localise
     from ..pipeline.manifest_file import as_json
     from ..pipeline.options import judging_of, source_of
+    from ..pipeline.provenance.resigning import signing
     from .render_debug import show_localisation
     from .screen import Screen
     from .tables import show_json
@@ -93,17 +96,21 @@ def debug(
             allow_pickle=allow_pickle,
             method=method,
             static=static,
+            trust=trust,
         )
     else:
         _refuse({
             "--model": model, "--model-arg": model_arg, "--method": method,
             "--input": inputs, "--static": static,
         })  # fmt: skip
-    with Screen(quiet=quiet) as screen:
+    with ExitStack() as held:
+        screen = held.enter_context(Screen(quiet=quiet))
+        for place in (artifact.parent, artifact.parent.parent):
+            held.enter_context(signing(place, None, screen))
         result = localise(
             artifact,
             against=source,
-            moved=o.moved_of(None, samples, allow_pickle=allow_pickle),
+            moved=o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust),
             precision=precision,
             feed=feed,
             memory=_bytes(memory),

@@ -13,6 +13,7 @@ from . import options_bounds as b
 from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
+from .options_sign import SignKey, private_key
 from .options_tolerance import Tolerances, limits_of
 
 
@@ -53,6 +54,7 @@ def export(
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
+    trust: o.Trust = False,
     feeds: o.Feeds = None,
     seed: o.Seed = None,
     atol: o.Atol = None,
@@ -82,6 +84,7 @@ def export(
     timeout: b.Timeout = None,
     memory: b.Memory = None,
     report: r.Report = None,
+    sign_key: SignKey = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -96,6 +99,7 @@ def export(
     source = asked.source_of(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+        trust=trust,
     )  # fmt: skip
     judging = asked.judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
@@ -126,4 +130,5 @@ def export(
     )
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
     reports = r.formats_of(report)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds)
+    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
+              sign_key=private_key(sign_key))  # fmt: skip

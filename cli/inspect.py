@@ -12,6 +12,7 @@ from . import options as o
 
 def inspect(
     path: Annotated[Path, typer.Argument(help="A converted model.")],
+    trust: o.Trust = False,
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
@@ -21,7 +22,7 @@ def inspect(
     from .render import show_inspection
     from .tables import show_json
 
-    looked = look(path)
+    looked = look(path, trust=trust)
     if json:
         show_json(as_json(looked))
         return

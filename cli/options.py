@@ -113,6 +113,15 @@ AllowPickle = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Open TorchScript, .pt2, compiled packages and engines: they are code. Only of makers "
+        "you trust.",
+        rich_help_panel=_MODEL,
+    ),
+]
 Feeds = Annotated[
     int | None,
     typer.Option(
@@ -211,11 +220,13 @@ def refuse_others(context: typer.Context, allowed: Collection[str], where: str, 
         raise UsageError(f"{parameter.opts[0]} has no effect {where}", hint=hint)
 
 
-def moved_of(checkpoint: Path | None, samples: Path | None, *, allow_pickle: bool) -> Moved:
+def moved_of(
+    checkpoint: Path | None, samples: Path | None, *, allow_pickle: bool, trust: bool = False
+) -> Moved:
     """Where the files of an earlier run are now, from options."""
     from ..pipeline.recorded import Moved
 
-    return Moved(checkpoint=checkpoint, samples=samples, allow_pickle=allow_pickle)
+    return Moved(checkpoint=checkpoint, samples=samples, allow_pickle=allow_pickle, trust=trust)
 
 
 def cache_folder(*, no_cache: bool = False) -> Path | None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options_sign import VARIABLE as SIGN_KEY
+
 if TYPE_CHECKING:
     from ..projects.layers import Given
 
@@ -34,6 +36,10 @@ def given_of(sets: Sequence[str] | None, flags: Mapping[str, str | None] | None 
     """What is said beside the file: options of the run by key, `--set`, and MODELC_ variables."""
     from ..projects.layers import PREFIX, Given
 
-    ours = {name: text for name, text in os.environ.items() if name.startswith(PREFIX)}
+    ours = {
+        name: text
+        for name, text in os.environ.items()
+        if name.startswith(PREFIX) and name != SIGN_KEY
+    }
     plain = {name: text for name, text in (flags or {}).items() if text is not None}
     return Given(sets=tuple(sets or ()), flags=plain, environment=ours)

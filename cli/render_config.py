@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import json as encoder
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich.markup import escape
 
+from ..projects.layers import Given
+from ..projects.orders import plan_project
 from ..projects.records import KeyPath, Layer, Said, Settings, Value
+from ..reports.words import counted
 from .screen import error_console
-from .tables import new_table, result_console, say
+from .tables import new_table, result_console, say, show_json
 
 
 def warn(lines: Sequence[str]) -> None:
@@ -19,6 +23,23 @@ def warn(lines: Sequence[str]) -> None:
     with error_console() as console:
         for line in lines:
             say(console, f"[yellow]warning:[/] {escape(line)}")
+
+
+def show_checked(file: Path, given: Given, model: str | None, *, json: bool) -> None:
+    """Plan a project as a run would, and say in one line that nothing is wrong with it.
+
+    Raises:
+        ModelcError: all faults of the file, of what goes over it and of the models as one.
+    """
+    planned = plan_project(file, given=given, names=() if model is None else (model,))
+    warn(planned.settings.warnings)
+    if json:
+        show_json(as_document(planned.settings, model))
+        return
+    models = planned.models
+    artifacts = sum(step.asked for one in models for step in one.plan)
+    told = f"{counted(len(models), 'model')}, {counted(artifacts, 'artifact')}"
+    say(result_console(), f"{escape(str(file))}: {told}, nothing wrong")
 
 
 def show_settings(settings: Settings, model: str | None) -> None:
@@ -45,7 +66,7 @@ def as_document(settings: Settings, model: str | None) -> bytes:
         },
         "warnings": list(settings.warnings),
     }
-    return (json.dumps(document, indent=1) + "\n").encode()
+    return (encoder.dumps(document, indent=1) + "\n").encode()
 
 
 def _listed(said: Mapping[KeyPath, Said]) -> list[dict[str, object]]:

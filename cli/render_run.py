@@ -16,6 +16,7 @@ from ..projects.records import ModelOrder, RunSettings
 from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 from .render import PlanRow, plan_rows
 from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
+from .render_regression import show_regression
 from .tables import new_table, number_text, result_console, say, show_json, size_text
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ _STATES = {
 _SOURCES = {"made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
 
 
-def show_run(ended: Sequence[Ended], record: RunRecord, out: Path) -> None:
-    """A row an artifact; then, model by model, what is wrong; then the sum."""
-    console = result_console()
+def show_run(
+    ended: Sequence[Ended], record: RunRecord, out: Path, *, console: Console | None = None
+) -> None:
+    """A row an artifact; then, model by model, what is wrong; what changed; then the sum."""
+    console = console or result_console()
     _show_table(console, record.models)
     for one, end in zip(ended, record.models, strict=True):
         _tell_model(console, one, end)
+    if record.regression is not None:
+        show_regression(console, record.regression)
     say(console, f"{_sum(record)} · {record.seconds:.1f} s · {escape(str(out / FILE))}")
 
 

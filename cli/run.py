@@ -9,8 +9,10 @@ import typer
 
 from . import options as o
 from .options_project import ProjectFile, Set
+from .options_sign import SignKey
 
 _RUN = "Run"
+_CI = "In CI"
 
 
 def run(
@@ -95,11 +97,30 @@ def run(
             "--report", metavar="FORMATS", help="Documents of each model: html,md,junit,sarif,json."
         ),
     ] = None,
+    ci: Annotated[
+        bool,
+        typer.Option(
+            "--ci",
+            help="In a job: plain lines, groups, annotations, summary.md, junit.xml, comment.md.",
+            rich_help_panel=_CI,
+        ),
+    ] = False,
+    fail_on_regression: Annotated[
+        Path | None,
+        typer.Option(
+            "--fail-on-regression",
+            metavar="BASE",
+            help="Exit 1 if anything is worse than in this `out` folder of another run.",
+            rich_help_panel=_CI,
+        ),
+    ] = None,
+    sign_key: SignKey = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Carry out a modelc.toml: every model, every artifact proven against eager or refused."""
+    from .ci_run import ci_of
     from .options_project import given_of
     from .run_project import Asked, run_project
 
@@ -120,7 +141,10 @@ def run(
         use_cache=not no_cache,
         dry_run=dry_run,
         prepare_only=prepare_only,
+        sign_key=sign_key,
         json=json,
         quiet=quiet,
+        ci=ci_of(quiet=quiet, json=json) if ci else None,
+        base=fail_on_regression,
     )
     raise typer.Exit(run_project(asked, given_of(sets, flags)))

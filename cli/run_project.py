@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
-from ..core.events import Entered, Event, Noted, Tell
+from ..core.events import Tell
 from ..pipeline.manifest_file import as_json
 from ..projects.layers import Given
 from ..projects.only import only
 from ..projects.orders import Planned, plan_project
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
+from .ci_run import Ci
 from .options import cache_folder
+from .options_sign import private_key
 from .render_config import warn
 from .render_run import show_plans, show_run
+from .run_screen import tell_of, width_of
 from .screen import Screen
 from .tables import show_json
 
 if TYPE_CHECKING:
     from ..pipeline.caching.taking_up import Caching
+    from ..projects.run_record import RunRecord
+    from ..projects.running import TellOf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +42,11 @@ class Asked:
     use_cache: bool = True
     dry_run: bool = False
     prepare_only: bool = False
+    sign_key: Path | None = None
     json: bool = False
     quiet: bool = False
+    ci: Ci | None = None
+    base: Path | None = None
 
 
 def run_project(asked: Asked, given: Given) -> int:
@@ -48,19 +55,31 @@ def run_project(asked: Asked, given: Given) -> int:
     Raises:
         ModelcError: the project cannot be carried out; nothing was begun.
     """
+    from ..projects.regression import Parts, base_at, regression_of
+    from ..projects.run_record import against, record_of_run
+
     began = time.perf_counter()
     cache = cache_folder(no_cache=not asked.use_cache)
-    planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
+    with nullcontext() if asked.ci is None else asked.ci.refusals(asked.file):
+        planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
+        models = only(planned.models, asked.only)
+        base = None if asked.base is None else base_at(asked.base)
     warn(planned.settings.warnings)
-    models = only(planned.models, asked.only)
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
         return 0
     ended = _carried_out(models, planned, asked)
-    return _told(ended, planned, asked, since=began)
+    record = record_of_run(
+        ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
+    )
+    if base is not None:
+        parts = Parts.of(planned, models)
+        record = against(record, regression_of(base, ended, parts, prepare_only=asked.prepare_only))
+    return _told(ended, record, planned, asked)
 
 
 def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -> tuple[Ended, ...]:
+    from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
     from ..projects.running import Limits, run_models
     from ..reports.formats import formats_of
@@ -70,13 +89,15 @@ def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
+    key = private_key(asked.sign_key)
     with ExitStack() as held, _importable(planned.settings.project.folder):
         for model in models:
             held.enter_context(fresh_reports(model.order.out, reports))
-        width = _width(models)
-        screen = held.enter_context(Screen(quiet=asked.quiet, more=width))
+        screen, of = held.enter_context(_listening(models, run, asked))
+        for model in models:
+            held.enter_context(signing(model.order.out, key, screen))
         caching = held.enter_context(_caching(run, asked, screen))
-        return run_models(models, _tell_of(screen, width), caching=caching, limits=limits)
+        return run_models(models, of, caching=caching, limits=limits)
 
 
 @contextmanager
@@ -113,53 +134,35 @@ def _importable(folder: Path) -> Iterator[None]:
             sys.path.remove(place)
 
 
-def _width(models: Sequence[ModelOrder]) -> int:
-    """Columns of the models' names and what parts them from the rest; none for one model."""
-    return max(len(model.name) for model in models) + 2 if len(models) > 1 else 0
+@contextmanager
+def _listening(
+    models: Sequence[ModelOrder], run: RunSettings, asked: Asked
+) -> Iterator[tuple[Tell, TellOf]]:
+    """Who listens to the run, and to each of its models."""
+    if asked.ci is not None:
+        with asked.ci.progress(run.out, jobs=min(run.jobs, len(models))) as lines:
+            yield lines.note, lines.of
+        return
+    width = width_of(models)
+    with Screen(quiet=asked.quiet, more=width) as screen:
+        yield screen, tell_of(screen, width)
 
 
-def _tell_of(screen: Screen, width: int) -> Callable[[str], Tell]:
-    """The screen for each model, its name before what is told where there is room for it."""
-    lock = Lock()
-
-    def of(name: str) -> Tell:
-        before = f"{name:<{width}}" if width else ""
-
-        def tell(event: Event) -> None:
-            with lock:
-                screen(_named(event, before))
-
-        return tell
-
-    return of
-
-
-def _named(event: Event, before: str) -> Event:
-    match event:
-        case Noted():
-            return replace(event, text=f"{before}{event.text}")
-        case Entered():
-            return event
-        case _:
-            return replace(event, step=f"{before}{event.step}")
-
-
-def _told(ended: Sequence[Ended], planned: Planned, asked: Asked, *, since: float) -> int:
+def _told(ended: Sequence[Ended], record: RunRecord, planned: Planned, asked: Asked) -> int:
     """Write the record and the documents, show them; the exit code."""
     from ..pipeline.reporting import write_reports
-    from ..projects.run_record import record_of_run, write_record
+    from ..projects.run_record import write_record
     from ..reports.formats import formats_of
 
     run = planned.settings.run
     for one in ended:
         if one.manifest is not None and run.report:
             write_reports(one.manifest, Path(one.folder), formats_of(run.report))
-    record = record_of_run(
-        ended, seconds=round(time.perf_counter() - since, 3), prepare_only=asked.prepare_only
-    )
     write_record(record, run.out)
+    if asked.ci is not None:
+        asked.ci.told(ended, record, planned.settings.project, run.out)
+    elif not asked.json:
+        show_run(ended, record, run.out)
     if asked.json:
         show_json(as_json(record))
-    else:
-        show_run(ended, record, run.out)
     return record.exit_code

@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
-from .tables import say
+from ..reports.words import clean
+from .tables import CleanConsole, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _USUAL, _NARROW = 40, 36  # columns of a step's name: `convert openvino-int8 (onnxruntime)` has 35
 _WIDE = 90  # columns of the terminal
@@ -23,7 +26,7 @@ _WIDE = 90  # columns of the terminal
 def error_console() -> Iterator[Console]:
     """A console on a copy of stderr, which stays on the terminal while chatter goes to logs."""
     with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1) as stream:
-        yield Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+        yield CleanConsole(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
 
 class Screen:
@@ -68,7 +71,7 @@ class Screen:
         match event:
             case Started():
                 self._tasks[event.step] = self._progress.add_task(
-                    escape(event.step), total=None, done=""
+                    escape(clean(event.step)), total=None, done=""
                 )
             case Advanced():
                 if event.step in self._tasks:

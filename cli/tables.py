@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, HighlighterType, JustifyMethod, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
 from ..core.verdict import State
+from ..reports.words import clean
+
+if TYPE_CHECKING:
+    from rich.style import Style
 
 STATES = {
     State.PASSED: "[green]pass[/]",
@@ -23,9 +30,46 @@ _LEAST = 20  # columns of prose, on however narrow a terminal
 _WIDE = 200  # what is piped is not cut to 80 columns
 
 
+class CleanConsole(Console):
+    """A console that shows control characters as their escapes: a name may hold any of them."""
+
+    def render_str(
+        self,
+        text: str,
+        *,
+        style: str | Style = "",
+        justify: JustifyMethod | None = None,
+        overflow: OverflowMethod | None = None,
+        emoji: bool | None = None,
+        markup: bool | None = None,
+        highlight: bool | None = None,
+        highlighter: HighlighterType | None = None,
+    ) -> Text:
+        """Every text of a line or a cell comes through here."""
+        return super().render_str(
+            clean(text), style=style, justify=justify, overflow=overflow, emoji=emoji,
+            markup=markup, highlight=highlight, highlighter=highlighter,
+        )  # fmt: skip
+
+
 def result_console() -> Console:
     """The console of results; as wide as the terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    return CleanConsole(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+@contextmanager
+def plain_console() -> Iterator[tuple[Console, Callable[[], list[str]]]]:
+    """A console without colours, whatever the environment asks for, and what was drawn on it."""
+    with io.StringIO() as stream:
+        console = Console(
+            file=stream,
+            highlight=False,
+            width=_WIDE,
+            color_system=None,
+            force_terminal=False,
+            no_color=True,
+        )
+        yield console, lambda: stream.getvalue().splitlines()
 
 
 def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
@@ -46,7 +90,7 @@ def say(console: Console, text: str) -> None:
         return
     depth = len(text) - len(text.lstrip(" "))
     below = depth + _HANGING
-    prose = Text.from_markup(text.strip(" "))
+    prose = Text.from_markup(clean(text.strip(" ")))
     for number, line in enumerate(prose.wrap(console, max(console.width - below, _LEAST))):
         line.rstrip()
         console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)

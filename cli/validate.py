@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,13 +16,15 @@ from . import options as o
 from . import options_accuracy as a
 from . import options_report as r
 from . import options_trt as t
+from .options_sign import SignKey, given, private_key
 from .options_tolerance import Tolerances, limits_of
 
 if TYPE_CHECKING:
     from ..reports.formats import Format
 
 _REJUDGING = {
-    "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "json", "quiet", "debug",
+    "path", "rejudge", "atol", "rtol", "min_sqnr", "tolerance", "report", "sign_key", "json",
+    "quiet", "debug",
 }  # fmt: skip
 
 
@@ -52,6 +55,7 @@ def validate(
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
+    trust: o.Trust = False,
     feeds: o.Feeds = None,
     seed: o.Seed = None,
     atol: o.Atol = None,
@@ -85,6 +89,7 @@ def validate(
     plugins: t.Plugins = None,
     trust_engine: t.TrustEngine = False,
     report: r.Report = None,
+    sign_key: SignKey = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
@@ -93,9 +98,11 @@ def validate(
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.api import validate as judge_again
     from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
+    from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
     from .screen import Screen
 
+    trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
              "--static": static}  # fmt: skip
     if against is None:
@@ -106,6 +113,7 @@ def validate(
         source = source_of(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+            trust=trusted,
         )  # fmt: skip
     measuring = measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
@@ -117,19 +125,29 @@ def validate(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
         limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
     )  # fmt: skip
+    if not path.is_dir() and given(context, "sign_key"):
+        raise UsageError(
+            "--sign-key has no effect on a single file", hint="give the folder that it lies in"
+        )
     reports = r.formats_beside(path, report)
-    with fresh_reports(path, reports), Screen(quiet=quiet) as screen:
+    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, ExitStack() as held:
+        if path.is_dir():
+            key = private_key(sign_key)
+            held.enter_context(signing(path, key, screen, judges_all=not rejudge))
         result = (
             rejudge_it(path, judging=judging, tell=screen)
             if rejudge
             else judge_again(
                 path,
                 against=source,
-                moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle),
+                moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
                 precision=precision,
                 judging=judging,
                 settings=settings_of(
-                    tf32=True, profiles=None, plugins=plugins, trust_engine=trust_engine
+                    tf32=True,
+                    profiles=None,
+                    plugins=plugins,
+                    trust_engine=trusted,
                 ),
                 measuring=measuring,
                 replay=replay,

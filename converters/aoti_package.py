@@ -58,7 +58,7 @@ _INSIDE = "inside"  # the part of the record that says what the package holds
 _LIBRARIES = "data/aotinductor/"
 _SOURCES = (".cpp", ".h", ".o", ".S")  # what the library was compiled from; they name folders
 _KEPT = 1 << 20  # bytes copied at once
-_TRUST = "add --trust-engine, only if you trust its maker"
+_TRUST = "add --trust, only if you trust its maker"
 _COMPILED: set[str] = set()  # digests of what this process compiled: its own code, not a stranger's
 
 
@@ -211,7 +211,7 @@ def distrusted(path: Path, settings: Mapping[str, str]) -> str:
     """
     if settings.get("trust_engine") == "true" or sha256_of(path) in _COMPILED:
         return ""
-    return f"{path.name} is machine code, which runs when it is opened (see --trust-engine)"
+    return f"{path.name} is machine code, which runs when it is opened"
 
 
 class _AotiRunner(TorchRunner):

@@ -43,6 +43,8 @@ SUFFIX: str = ".pt2"
 MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.EXPORT, Capture.EXPORT_STRICT)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PROGRAM: str = "an exported program"
+INSPECT_OPENS: bool = True
 
 
 def readiness() -> Readiness:

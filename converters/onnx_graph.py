@@ -269,7 +269,8 @@ def _operators(graph: onnx.GraphProto) -> Counter[str]:
 def _dtype(code: int) -> str:
     import onnx
 
-    return str(onnx.TensorProto.DataType.Name(code)).lower()
+    known = code in onnx.TensorProto.DataType.values()
+    return str(onnx.TensorProto.DataType.Name(code)).lower() if known else f"type {code}"
 
 
 def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:

@@ -36,8 +36,31 @@ def read_graph(path: Path) -> onnx.ModelProto:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:
         raise refused("onnx", error) from error
+    if not _is_text(model):
+        raise RunnerError(
+            f"{path.name} is unsound: a name in it is no text", hint="have it made again"
+        )
     refuse_unsound(model, path)
     return model
+
+
+def _is_text(model: onnx.ModelProto) -> bool:
+    """Whether all names are UTF-8: protobuf gives those that are not as bytes, without a word."""
+    graphs = [model.graph]
+    for graph in graphs:  # grows with the bodies of nodes
+        values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+        if not all(isinstance(one.name, str) for one in (graph, *values)):
+            return False
+        for node in graph.node:
+            names = (node.name, node.op_type, node.domain, *node.input, *node.output)
+            if not all(isinstance(name, str) for name in names):
+                return False
+            graphs += [one.g for one in node.attribute if one.HasField("g")]
+    told = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    told += [model.producer_name, model.producer_version, *(o.domain for o in model.opset_import)]
+    dims = [d.dim_param for v in (*model.graph.input, *model.graph.output)
+            for d in v.type.tensor_type.shape.dim]  # fmt: skip
+    return all(isinstance(text, str) for text in (*told, *dims))
 
 
 def refuse_unsound(model: onnx.ModelProto, path: Path) -> None:
@@ -106,6 +129,8 @@ def _fault_outside(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
     """As `_fault`, of a tensor that lies in a file of its own."""
     told = {entry.key: entry.value for entry in tensor.external_data}
     name = told.get("location", "")
+    if not isinstance(name, str):
+        return "lies in a file whose name is no text"
     try:
         offset, length = int(told.get("offset") or 0), int(told.get("length") or needed)
     except ValueError:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .onnx_translations import Write
 
 _SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
+_PADDING = 7  # the place of `padding_idx` behind the weight
 _END = (1 << 63) - 1
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
 
@@ -72,6 +73,18 @@ def embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     return found, bags, told, op.CastLike(found, sizes) if mode == _MAX else told
 
 
+def public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> object:
+    """The operator that functions call: there a `padding_idx` below 0 counts from the end.
+
+    Of the one behind it, it says that there is none.
+    """
+    others, told = given[:_PADDING], given[_PADDING:]
+    padding = named.pop("padding_idx", told[0] if told else None)
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    return embedding_bag(op, weight, *others, **{**named, "padding_idx": padding})
+
+
 def _bags(op: Any, indices: Any, offsets: Any) -> Any:
     """The number of each index's bag: how many bags begin up to it, less one."""
     count = op.Shape(indices)
@@ -110,7 +123,7 @@ def _scattered(op: Any, shape: Any, places: Any, values: Any, *, fill: Any, by: 
 
 
 OF_PROGRAMS: Mapping[str, Write] = {
-    "aten::embedding_bag": embedding_bag,
+    "aten::embedding_bag": public_embedding_bag,
     "aten::_embedding_bag": embedding_bag,
     "aten::_embedding_bag_forward_only": embedding_bag,
     "aten::pad": pad,

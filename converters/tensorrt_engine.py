@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 NAME: str = "tensorrt"
 SUMMARY: str = "TensorRT engine for one GPU type, with a sidecar that says what it is"
 SUFFIX: str = ".engine"
+PROGRAM: str = "a TensorRT engine"
+INSPECT_OPENS: bool = False  # the sidecar tells
 MADE_FROM: Mapping[Precision, str] = {
     Precision.FP32: "tensorrt-onnx",
     Precision.FP16: "tensorrt-onnx:fp16",

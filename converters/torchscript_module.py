@@ -44,6 +44,8 @@ SUFFIX: str = ".torchscript.pt"
 MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.TRACE, Capture.SCRIPT, Capture.MIXED)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PROGRAM: str = "a TorchScript program"
+INSPECT_OPENS: bool = True
 _DEBUG = ".debug_pkl"
 
 

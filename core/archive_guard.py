@@ -36,19 +36,27 @@ def refuse_code(path: Path) -> None:
     """Refuse an archive with parts that run code when opened.
 
     Raises:
-        CheckpointError: there is such a part; the message names it.
+        CheckpointError: there is such a part, which the message names, or it is damaged.
     """
     fault = fault_of_archive(path)
     if fault:
         raise CheckpointError(
             f"{path} cannot be read: {fault}", hint="export it again with torch.export.save"
         )
-    with zipfile.ZipFile(path) as archive:
-        for name, what in _dangers(archive):
-            raise CheckpointError(
-                f"{path} would run code when opened: {name} is {what}",
-                hint="add --allow-pickle, only if you trust its maker",
-            )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = next(_dangers(archive), None)
+    except Exception as error:  # zipfile and JSON raise anything at damaged members
+        raise CheckpointError(
+            f"{path} cannot be looked through: {type(error).__name__}: {first_line(error)}",
+            hint="copy or download the file again",
+        ) from error
+    if found is not None:
+        name, what = found
+        raise CheckpointError(
+            f"{path} would run code when opened: {name} is {what}",
+            hint="add --allow-pickle, only if you trust its maker",
+        )
 
 
 def _dangers(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:

@@ -290,6 +290,17 @@ class Native(Configured, Protocol):
 
 
 @runtime_checkable
+class Program(Target, Protocol):
+    """A target whose model files are programs: opening one is trusting its maker.
+
+    `PROGRAM` is what such a file is called, `INSPECT_OPENS` whether `inspect` opens it as well.
+    """
+
+    PROGRAM: str
+    INSPECT_OPENS: bool
+
+
+@runtime_checkable
 class Lowered(Target, Protocol):
     """A target whose files can be made for runtimes that are named (`Job.runtimes`)."""
 

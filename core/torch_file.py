@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import IO
 
 from .errors import CheckpointError, first_line
 from .torch_sizes import fault_of_tensors
-from .zip_archive import fault_of_archive
+from .zip_archive import fault_of_archive, is_archive
 
 _BLOCKED = re.compile(
     r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL (\S+)|Unsupported \w+ (\d+)"
@@ -52,8 +51,8 @@ def refuse_unsound(source: Path | IO[bytes], called: str) -> None:
     Raises:
         CheckpointError: its archive is no sound one, or a size in it has no bytes.
     """
-    fault = fault_of_archive(source) if zipfile.is_zipfile(source) else ""
-    fault = fault or fault_of_tensors(source)
+    packed = is_archive(source)
+    fault = (fault_of_archive(source) if packed else "") or fault_of_tensors(source)
     if fault:
         raise CheckpointError(
             f"{called} cannot be read: {fault}",
@@ -65,7 +64,7 @@ def torch_load(source: Path | IO[bytes], *, weights_only: bool) -> object:
     """torch.load on the CPU, a zip file on disk being mapped; torch's own errors pass through."""
     import torch
 
-    mapped = isinstance(source, Path) and zipfile.is_zipfile(source)
+    mapped = isinstance(source, Path) and is_archive(source)
     with warnings.catch_warnings():
         # torch warns of pickle protocols above 2, then reads or refuses them anyway
         warnings.filterwarnings("ignore", message="Detected pickle protocol")

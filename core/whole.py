@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,9 +30,14 @@ def write_whole(path: Path, data: bytes) -> Path:
 
 @contextmanager
 def drafted(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to, which becomes `path` where the block ends well."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
+    """A file beside `path` to write to, which becomes `path` where the block ends well.
+
+    Its name cannot be told beforehand, and it is made here: no link can wait for it.
+    """
+    token = secrets.token_hex(8)
+    draft = path.with_name(f".{path.name}.{token}.{os.getpid()}{DRAFT}")
     try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield draft
         flush_file(draft)
         draft.replace(path)

@@ -21,6 +21,20 @@ _ENCRYPTED = 0x1
 _SHOWN = 60  # characters of a name
 
 
+def is_archive(source: Path | IO[bytes]) -> bool:
+    """Whether it ends as a zip archive does; a stream is left where it was."""
+    try:
+        if isinstance(source, Path):
+            return zipfile.is_zipfile(source)
+        place = source.tell()
+        try:
+            return zipfile.is_zipfile(source)
+        finally:
+            source.seek(place)
+    except (zipfile.BadZipFile, OSError, ValueError):  # it is one, of several parts or damaged
+        return True
+
+
 def members_of(path: Path) -> tuple[str, ...]:
     """The names in a zip archive; none where the file is no archive that can be read."""
     if not path.is_file() or fault_of_archive(path):

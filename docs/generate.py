@@ -37,7 +37,9 @@ EXAMPLES = {
     "init": f"modelc init {DIGITS}",
     "inspect": "modelc inspect out/model.onnx",
     "report": "modelc report out --report html,md",
+    "sbom": "modelc sbom out -o sbom.json",
     "targets": "modelc targets",
+    "verify": "modelc verify out",
 }
 MAKING = "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
 CODES = {
@@ -54,7 +56,9 @@ CODES = {
     "init": "0 written, 2 usage, 3 checkpoint",
     "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
     "report": "0 written; 1 with --fail-on-regression where anything got worse, 2 usage",
+    "sbom": "0 written, 2 usage or not as recorded, 4 missing",
     "targets": "0",
+    "verify": "0 nothing is wrong, 1 something is, 2 usage, 4 missing",
 }
 
 

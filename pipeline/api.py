@@ -10,7 +10,7 @@ from ..calibration.label_options import LabelledOptions
 from ..calibration.options import CalibrationOptions
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
-from ..core.contract import Inspection, Readiness, Target
+from ..core.contract import Inspection, Program, Readiness, Target
 from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import Localisation
@@ -29,24 +29,32 @@ from .rejudge import rejudge_folder
 from .revalidate import validate_folder
 from .run import run
 from .single import validate_file
+from .trust import refuse_foreign_program
 
 PathLike = str | Path
 
 __all__ = [
     "CalibrationOptions",
+    "Capture",
     "Judging",
     "LabelledOptions",
     "Limits",
     "Lowering",
+    "Manifest",
     "Measuring",
     "ModelcError",
     "Moved",
+    "Order",
+    "Precision",
     "Source",
+    "Verdict",
+    "Wanted",
     "build",
     "export",
     "inspect",
     "localise",
     "rejudge",
+    "run",
     "targets",
     "validate",
 ]
@@ -74,6 +82,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     samples: PathLike | None = None,
     strict: bool = True,
     allow_pickle: bool = False,
+    trust: bool = False,
     capture: str = "auto",
     patches: Sequence[str] = (),
     custom_ops: Mapping[str, str] | None = None,
@@ -100,6 +109,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         samples: a file of real samples, or `package.module:loader`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
+        trust: open a checkpoint that is a program: TorchScript, `.pt2`.
         capture: `auto`, `export`, `export-strict`, `script`, `mixed` or `trace`.
         patches: functions (`"package.module:fn"`) that change the copy to capture.
         custom_ops: by operator (`"ns::op"`), the function that writes it in ONNX.
@@ -124,6 +134,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         model_args=dict(model_args or {}),
         strict=strict,
         allow_pickle=allow_pickle,
+        trust=trust,
         inputs=tuple(inputs),
         samples=None if samples is None else Path(samples),
         method=method,
@@ -311,8 +322,12 @@ def _precision(text: str) -> Precision:
     return Precision(text)
 
 
-def inspect(path: PathLike) -> Looked:
+def inspect(path: PathLike, *, trust: bool = False) -> Looked:
     """What a converted model says of itself, and what the manifest beside it says.
+
+    Args:
+        path: a model file.
+        trust: open one that is a program, though no manifest beside it records it.
 
     Raises:
         ModelcError: the file is no artifact, or cannot be read.
@@ -320,6 +335,8 @@ def inspect(path: PathLike) -> Looked:
     place = Path(path)
     _refuse_folder(place)
     target = target_of(place)
+    if isinstance(target, Program) and target.INSPECT_OPENS:
+        refuse_foreign_program(place, target, trust=trust)
     beside = record_beside(place)
     size = place.stat().st_size
     lineage: tuple[tuple[str, str], ...] = ()

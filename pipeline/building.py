@@ -39,7 +39,7 @@ def build_order(path: Path, order: Order) -> Order:
             hint="add --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
         )
     manifest, artifact = beside
-    moved = Moved(allow_pickle=order.source.allow_pickle)
+    moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)
     return replace(
         order,
         source=recorded_source(manifest, path.parent, moved),

@@ -84,8 +84,10 @@ def finish_commit(folder: Path) -> None:
         *(text for one in changes.moves for text in vars(one).values()),
     ):
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
             raise _strange(place, f"it names {name!r}")
+        if not (folder / path).parent.resolve().is_relative_to(folder.resolve()):
+            raise _strange(place, f"{name!r} lies behind a link")
     _carry_out(folder, changes)
 
 

@@ -17,6 +17,7 @@ from ..core.manifest import Manifest
 from ..core.records import FileRecord
 from ..core.whole import drafts_in
 from .committing import COMMIT, Commit, Move, commit, finish_commit
+from .manifest_file import FILE
 
 REJECTED = "rejected"
 REPLACED = "replaced"
@@ -42,6 +43,7 @@ def opened(path: Path) -> Iterator[OutputFolder]:
     try:
         with _writing(path):
             path.mkdir(parents=True, exist_ok=True)
+            _check_links(path)
             with _locked(path):
                 _check_form(path)
                 finish_commit(path)
@@ -91,6 +93,12 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
+def _check_links(path: Path) -> None:
+    """That nothing of ours is a link: what is written to it would be written elsewhere."""
+    for name in (LOGS, REJECTED, REPLACED, WORST, FILE, LOCK, COMMIT):
+        refuse_links(path, name)
+
+
 def _check_form(path: Path) -> None:
     """That our folders' names are not taken by files."""
     for name in (LOGS, REJECTED, REPLACED, WORST):
@@ -101,6 +109,23 @@ def _check_form(path: Path) -> None:
             )
 
 
+def refuse_links(folder: Path, name: str) -> None:
+    """That neither a file nor a folder above it, below the output folder, is a link.
+
+    Raises:
+        UsageError: one is.
+    """
+    place = folder / name
+    for one in (place, *place.parents):
+        if one == folder:
+            return
+        if one.is_symlink():
+            raise UsageError(
+                f"{one} is a link, and modelc writes through none",
+                hint="remove it, or give another -o",
+            )
+
+
 def settle(path: Path) -> None:
     """Finish the commit that a killed run left in a folder, unless a run is in it now.
 
@@ -108,6 +133,7 @@ def settle(path: Path) -> None:
         UsageError: the folder cannot be written, or what is there is no commit of ours.
     """
     if (path / COMMIT).is_dir():
+        _check_links(path)
         with _writing(path), _locked(path):
             finish_commit(path)
 
@@ -178,7 +204,7 @@ class OutputFolder:
         """Make sure that the files may be written.
 
         Raises:
-            UsageError: one is read by this run, or is there and not ours.
+            UsageError: one is read by this run, is there and not ours, or lies behind a link.
         """
         for name in names:
             path = self.path / name
@@ -186,6 +212,7 @@ class OutputFolder:
                 raise UsageError(
                     f"{path} is read by this run and would be replaced", hint="give another -o"
                 )
+            refuse_links(self.path, name)
             if path.exists() and name not in self._owned:
                 raise UsageError(
                     f"{path} is there, and no manifest in {self.path} knows it",
@@ -238,7 +265,12 @@ class OutputFolder:
         return next(one for one in names if not (self.path / one).exists())
 
     def put(self, source: Path, name: str) -> None:
-        """Have a file of the folder or of a workplace take a name with the next commit."""
+        """Have a file of the folder or of a workplace take a name with the next commit.
+
+        Raises:
+            UsageError: the name lies behind a link.
+        """
+        refuse_links(self.path, name)
         if source.resolve().is_relative_to(self._work.resolve()):
             self._staged.mkdir(exist_ok=True)
             staged = f"{len(self._moves)}-{source.name}"

@@ -27,6 +27,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
     allow_pickle: bool = False,
     method: str | None = None,
     static: Sequence[str] | None = None,
+    trust: bool = False,
 ) -> Source:
     """The eager side of an order.
 
@@ -43,6 +44,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
         samples=samples,
         method=method,
         static=tuple(static or ()),
+        trust=trust,
     )
 
 

@@ -53,6 +53,7 @@ class Source:
     """The eager side of an order: the checkpoint, how to build it, what goes into it.
 
     `method` is called instead of forward; `static` are dims that may be fixed at their opt size.
+    `trust` allows a checkpoint that is a program; one of the digest `recorded` was opened before.
     """
 
     checkpoint: Path
@@ -64,6 +65,8 @@ class Source:
     samples: Path | None = None
     method: str | None = None
     static: tuple[str, ...] = ()
+    trust: bool = False
+    recorded: str = ""
 
 
 _LONGEST = 7 * 86_400.0  # seconds of a search: a week

@@ -94,11 +94,15 @@ def changed_file(artifact: Artifact, folder: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Where the files of an earlier run are now; pickles must be allowed anew."""
+    """Where the files of an earlier run are now; pickles must be allowed anew.
+
+    `trust` allows programs that no manifest records as they are.
+    """
 
     checkpoint: Path | None = None
     samples: Path | None = None
     allow_pickle: bool = False
+    trust: bool = False
 
 
 def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
@@ -128,6 +132,8 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         strict=recorded.strict,
         allow_pickle=recorded.allow_pickle,
         method=recorded.method,
+        trust=moved.trust,
+        recorded=recorded.digest,
         samples=None if then is None else moved.samples or _samples(then, folder),
     )
 

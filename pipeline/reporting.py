@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
@@ -17,6 +18,15 @@ from .recorded import manifest_of
 _BEGINNING = 4096  # bytes in which a document of ours says that it is one
 
 
+class Marked(Protocol):
+    """A kind of document. `mark` stands near the beginning of each of ours."""
+
+    @property
+    def mark(self) -> str:
+        """A few characters that nobody else's document has."""
+        ...
+
+
 def write_reports(manifest: Manifest, folder: Path, formats: Iterable[Format]) -> tuple[Path, ...]:
     """Each document under its own name in the folder, whole or not at all.
 
@@ -26,7 +36,7 @@ def write_reports(manifest: Manifest, folder: Path, formats: Iterable[Format]) -
     return tuple(write_document(one.render(manifest), folder / one.file, one) for one in formats)
 
 
-def write_document(text: str, path: Path, kind: Format | None = None) -> Path:
+def write_document(text: str, path: Path, kind: Marked | None = None) -> Path:
     """Write a document, whole or not at all.
 
     Raises:
@@ -41,7 +51,7 @@ def write_document(text: str, path: Path, kind: Format | None = None) -> Path:
         raise UsageError(f"{path} cannot be written: {reason}", hint="give another -o") from error
 
 
-def check_own(path: Path, kind: Format | None) -> None:
+def check_own(path: Path, kind: Marked | None) -> None:
     """That nothing is at `path`, or a document of this kind that modelc wrote.
 
     Raises:
@@ -52,7 +62,7 @@ def check_own(path: Path, kind: Format | None) -> None:
     raise UsageError(f"{path} is there and no report of modelc", hint="move it, or give another -o")
 
 
-def _is_own(path: Path, kind: Format) -> bool:
+def _is_own(path: Path, kind: Marked) -> bool:
     """Whether a document of this kind that modelc wrote is there."""
     if not path.is_file():
         return False

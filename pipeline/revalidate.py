@@ -41,6 +41,7 @@ from .recorded import (
 from .replaying import missing_found, with_found
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
+from .trust import HINT
 from .weighing import as_weighed, weighed_again, with_recorded_images
 from .worst import as_searched, place_worst, worst_of
 
@@ -203,7 +204,7 @@ def _untrusted(
     return Failure(
         step=artifact.name,
         message=f"not judged: {reason}",
-        hint=f"add --trust-engine, only if you trust its maker{_judged_beside(manifest, targets)}",
+        hint=f"{HINT}{_judged_beside(manifest, targets)}",
         exit_code=CheckpointError.exit_code,
     )
 

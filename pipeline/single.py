@@ -38,6 +38,7 @@ from .recorded import (
 from .replaying import missing_found, shown, with_feed, with_found
 from .stage import Stage, passing_logs
 from .subject import Subject, open_subject, read_checkpoint
+from .trust import HINT, refuse_foreign_program
 from .weighing import as_weighed, told_in, weighed, with_recorded_images, within_recorded
 from .worst import read_feed, worst_of
 
@@ -80,7 +81,8 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         path=path,
         settings=settings or {},
     )
-    _refuse_untrusted(candidate)
+    trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
+    _refuse_untrusted(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
         return _judge(candidate, source, judging, tell, feed=feed, measuring=measuring)
@@ -114,17 +116,18 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     return _judge(candidate, source, judging, tell, recorded, feed=feed, measuring=measuring)
 
 
-def _refuse_untrusted(candidate: Candidate) -> None:
+def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
     """Before anything is loaded: what runs its maker's code when it is opened.
 
     Raises:
         CheckpointError: nobody said that its maker is trusted.
     """
+    refuse_foreign_program(candidate.path, candidate.target, trust=trust)
     if not isinstance(candidate.target, Native):
         return
     reason = candidate.target.distrusted(candidate.path, candidate.settings)
     if reason:
-        raise CheckpointError(reason, hint="add --trust-engine, only if you trust its maker")
+        raise CheckpointError(reason, hint=HINT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from .remembering import check_forgets
 from .sampling import Samples, further_feeds, samples_of
 from .stage import Stage
 from .static_dims import told_static
+from .trust import refuse_foreign_checkpoint
 
 REFERENCE = "eager reference"
 
@@ -57,9 +58,13 @@ class Subject:
 
 
 def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
-    """Identify and hash the checkpoint; no framework is loaded."""
+    """Identify and hash the checkpoint; no framework is loaded.
+
+    Raises:
+        CheckpointError: it is damaged, or a program that nobody trusts.
+    """
     with stage.step("read checkpoint", log="checkpoint"):
-        return identify(
+        checkpoint = identify(
             source.checkpoint,
             factory=source.model,
             factory_args=source.model_args,
@@ -67,6 +72,8 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
             allow_pickle=source.allow_pickle,
             method=source.method,
         )
+        refuse_foreign_checkpoint(checkpoint, source)
+        return checkpoint
 
 
 def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known of it

@@ -12,6 +12,7 @@ from ..core.contract import Native, Target
 from ..core.errors import ModelcError, UsageError
 from ..core.whole import drafted
 from ..pipeline.options import model_args_of
+from ..pipeline.trust import is_foreign_program
 from ..sources.describing import Described, describe, first_layer
 from .existing import FACTORY
 from .faults import each_of
@@ -154,6 +155,8 @@ class _Draft:
             yield f"checkpoint = {_quoted(path)}\n"
             if one.refused:
                 yield "allow-pickle = false     # EDIT: true, if you trust its maker: it is code\n"
+            if is_foreign_program(one.kind):
+                yield "trust = false            # EDIT: true, if you trust its maker: it is code\n"
             if not one.brings_code and not one.whole:
                 yield from self._factory()
             yield from _input(one)

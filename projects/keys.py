@@ -84,6 +84,7 @@ _SOURCE = (
     Key(name="static", many=True, commas=True),
     Key(name="no-strict", kind=B, usual=False),
     Key(name="allow-pickle", kind=B, usual=False),
+    Key(name="trust", kind=B, usual=False),
 )
 _JUDGING = (
     Key(name="feeds", kind=W, least=5, most=100_000, usual=5),
@@ -180,7 +181,7 @@ RUN = {
         Key(name="memory", kind=Kind.SIZE, told="The most memory of all steps together: 8 GB."),
         Key(name="timeout", kind=Kind.TIME, told="The most time of one step: 10 min, 90 s."),
         Key(name="keep-going", kind=B, usual=False,
-            told="Go on with what does not depend on a step that failed."),
+            told="Begin further models when one has failed."),
         Key(name="cache-dir", kind=P, told="Folder of results that later runs may use again."),
         Key(name="cache-limit", kind=Kind.SIZE,
             told="The most that the cache may hold; the least recently used goes first."),

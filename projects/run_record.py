@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import __version__
@@ -12,11 +12,14 @@ from ..core.verdict import State
 from ..core.whole import write_whole
 from ..pipeline.folder import REJECTED
 from ..pipeline.manifest_file import as_json
+from ..pipeline.provenance.sealing import sealed
 from .gates import Breach
 from .outcome import Ended, exit_code_of
+from .regression_records import Regression
 
 FILE = "run.json"
 SCHEMA_VERSION = 1
+WORSE = 1  # as a verdict that failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +61,18 @@ class ModelEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run of `modelc run`."""
+    """One run of `modelc run`. `regression` is what changed from the run that it was held against.
+
+    It is None where none was named.
+    """
 
     modelc: str
     exit_code: int
     seconds: float
     models: tuple[ModelEnd, ...]
+    regression: Regression | None = None
     schema_version: int = SCHEMA_VERSION
+    seal: str = ""  # the last of all: it covers the text before it
 
 
 def record_of_run(
@@ -79,10 +87,17 @@ def record_of_run(
     )
 
 
+def against(record: RunRecord, regression: Regression | None) -> RunRecord:
+    """The record of a run that was held against another: what got worse is a failure."""
+    worse = regression is not None and bool(regression.worse)
+    code = WORSE if worse else record.exit_code
+    return replace(record, regression=regression, exit_code=code)
+
+
 def write_record(record: RunRecord, folder: Path) -> Path:
     """Write `run.json` into the folder of all models, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    return write_whole(folder / FILE, as_json(record))
+    return write_whole(folder / FILE, sealed(as_json(replace(record, seal=""))))
 
 
 def _model(one: Ended) -> ModelEnd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from ..core.manifest import Manifest
@@ -20,8 +21,12 @@ def render(manifest: Manifest) -> str:
     would count as a success.
     """
     rows = rows_of(manifest) or (_nothing(),)
+    return document([_suite(row, manifest) for row in rows])
+
+
+def document(suites: Sequence[ET.Element]) -> str:
+    """Suites as one document, with their sums."""
     root = ET.Element("testsuites", name=_ROOT)
-    suites = [_suite(row, manifest) for row in rows]
     root.extend(suites)
     for key in ("tests", "failures", "errors", "skipped"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in suites)))
@@ -40,24 +45,33 @@ def _suite(row: Row, manifest: Manifest) -> ET.Element:
     cases = [*row.cases]
     if row.unexplained:
         cases.insert(0, Case(feed=_WHOLE, outcome=row.outcome, reason=row.reason))
-    outcomes = [case.outcome for case in cases]
     made = 0.0 if row.artifact is None else row.artifact.seconds
     judged = 0.0 if row.verdict is None else row.verdict.seconds
-    suite = ET.Element(
+    suite = suite_of(row.name, [case.outcome for case in cases], seconds=made + judged)
+    suite.set("timestamp", _timestamp(manifest.created))
+    add_properties(suite, _properties(row, manifest))
+    suite.extend(_case(case, row) for case in cases)
+    return suite
+
+
+def suite_of(name: str, outcomes: Sequence[Outcome], *, seconds: float) -> ET.Element:
+    """A suite with the counts of its cases, which are still to be added."""
+    return ET.Element(
         "testsuite",
-        name=clean(row.name),
-        tests=str(len(cases)),
+        name=clean(name),
+        tests=str(len(outcomes)),
         failures=str(outcomes.count(Outcome.FAILED)),
         errors=str(outcomes.count(Outcome.ERROR)),
         skipped=str(sum(o in (Outcome.SKIPPED, Outcome.PENDING) for o in outcomes)),
-        time=f"{made + judged:.3f}",
-        timestamp=_timestamp(manifest.created),
+        time=f"{seconds:.3f}",
     )
+
+
+def add_properties(suite: ET.Element, found: Mapping[str, str]) -> None:
+    """What is on record of a suite beside its cases."""
     properties = ET.SubElement(suite, "properties")
-    for name, value in _properties(row, manifest).items():
+    for name, value in found.items():
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
-    suite.extend(_case(case, row) for case in cases)
-    return suite
 
 
 def _timestamp(created: str) -> str:
@@ -80,22 +94,29 @@ def _properties(row: Row, manifest: Manifest) -> dict[str, str]:
 
 
 def _case(case: Case, row: Row) -> ET.Element:
-    element = ET.Element("testcase", classname=clean(row.name), name=clean(case.feed))
+    reason = case.reason or row.reason or "no reason is on record"
+    whole = f"{reason}\n{row.reason}" if row.reason not in reason else reason
+    element = case_of((row.name, case.feed), case.outcome, reason, whole=whole)
+    measured = [_measures(case)] if case.outputs else []
+    if measured:
+        ET.SubElement(element, "system-out").text = clean("\n".join(measured))
+    return element
+
+
+def case_of(name: tuple[str, str], outcome: Outcome, reason: str, *, whole: str = "") -> ET.Element:
+    """A test case by class and name; `reason` is why it did not pass, `whole` all of that."""
+    element = ET.Element("testcase", classname=clean(name[0]), name=clean(name[1]))
     kind = {
         Outcome.FAILED: "failure",
         Outcome.ERROR: "error",
         Outcome.SKIPPED: "skipped",
         Outcome.PENDING: "skipped",
-    }.get(case.outcome)
+    }.get(outcome)
     if kind is not None:
-        reason = case.reason or row.reason or "no reason is on record"
         told = ET.SubElement(element, kind, message=one_line(reason))
         if kind != "skipped":
-            told.set("type", str(case.outcome))
-            told.text = clean(f"{reason}\n{row.reason}" if row.reason not in reason else reason)
-    measured = [_measures(case)] if case.outputs else []
-    if measured:
-        ET.SubElement(element, "system-out").text = clean("\n".join(measured))
+            told.set("type", str(outcome))
+            told.text = clean(whole or reason)
     return element
 
 

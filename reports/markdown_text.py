@@ -63,8 +63,13 @@ def folded(title: str, lines: Iterable[str]) -> list[str]:
     ]
 
 
-def fitted(first: str, blocks: Iterable[Block], limit: int = LIMIT) -> str:
-    """The blocks in order, as much as fits in `limit` bytes of UTF-8; what is cut is said."""
+def fitted(
+    first: str, blocks: Iterable[Block], limit: int = LIMIT, *, see: str = "report.html"
+) -> str:
+    """The blocks in order, as much as fits in `limit` bytes of UTF-8; what is cut is said.
+
+    `see` is the document that has it.
+    """
     parts, cut = [first, ""], []
     left = limit - _RESERVE - len(first)
     for block in blocks:
@@ -74,7 +79,7 @@ def fitted(first: str, blocks: Iterable[Block], limit: int = LIMIT) -> str:
         if dropped:
             cut.append(f"{block.name} ({counted(dropped, 'line')})")
     if cut:
-        parts += ["", f"*Cut to stay under {limit // 1000} kB: {', '.join(cut)}; see report.html.*"]
+        parts += ["", f"*Cut to stay under {limit // 1000} kB: {', '.join(cut)}; see {see}.*"]
     return "\n".join(parts).rstrip() + "\n"
 
 

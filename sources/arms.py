@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
+from .meaning import Test
 from .spans import Span, within
-from .syntax import Test
 
 _Trace: TypeAlias = Callable[[FrameType, str, Any], Any]  # the type that sys.settrace wants
 Place: TypeAlias = tuple[str, int]  # file and line

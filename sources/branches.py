@@ -11,8 +11,9 @@ from ..core.contract import Feed
 from ..core.errors import first_line
 from ..core.findings import BranchRecord
 from .arms import Place, arms_of
+from .meaning import Held, Meaning, Test
 from .spans import within
-from .syntax import Held, Meaning, Test, meanings
+from .syntax import meanings
 from .taint import Conversion, Seen
 
 EXAMPLE = "example"  # what the feed that is captured is called

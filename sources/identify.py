@@ -116,17 +116,15 @@ def _weights_in(folder: Path) -> tuple[str, list[Path]]:
 def _shards(index: Path, kind: str) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        if not all(isinstance(name, str) and name for name in names):
-            raise TypeError(names)
+        shards = [index.parent / name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{index} is no index of shards: it has no weight_map",
             hint="download the index again",
         ) from error
-    shards = [index.parent / name for name in names]
     for name, shard in zip(names, shards, strict=True):
         inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-        if not inside or "\0" in name or not shard.is_file():
+        if not inside or not name or not _is_there(shard):
             raise CheckpointError(
                 f"{index} names the shard {name!r}, which is not beside it",
                 hint="download every shard into the index's folder",
@@ -137,6 +135,14 @@ def _shards(index: Path, kind: str) -> list[Path]:
                 hint="download every shard again",
             )
     return shards
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file of that name, which may be none that a file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _record(path: Path, root: Path) -> FileRecord:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import CheckpointError, first_line
 from ..core.safetensors_header import LIMIT, ShortError, header_of
 from ..core.torch_sizes import PICKLES
-from ..core.zip_archive import fault_of_archive
+from ..core.zip_archive import fault_of_archive, is_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def pickled_class(path: Path) -> str | None:
 
 
 def _kind_of_zip(path: Path) -> str:
-    if not zipfile.is_zipfile(path):
+    if not is_archive(path):
         raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_AGAIN)
     fault = fault_of_archive(path)
     if fault:

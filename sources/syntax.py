@@ -6,10 +6,18 @@ import ast
 import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from .bodies import bodies
 from .catching import holds_back, is_caught
+from .meaning import (
+    Held,
+    Idle,
+    Meaning,
+    assertion,
+    branch,
+    conditions_of,
+    function_of,
+    held,
+)
 from .naming import (
     COMPREHENSIONS,
     computes,
@@ -20,49 +28,9 @@ from .naming import (
     targets_of,
 )
 from .places import Site
-from .spans import Chain, Span, chain_to, span_of, text_of, tree_of
-from .telling import is_message, only_tells, raises
+from .spans import Chain, chain_to, tree_of
+from .telling import is_message
 from .uses import is_used
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Test:
-    """A branch in the source: where its condition stands, and where what is done if it holds.
-
-    `whole` is the statement or expression with all its arms.
-    """
-
-    __test__ = False  # no test case of pytest's
-
-    file: str
-    kind: str  # if | while | for
-    line: int
-    condition: str
-    span: Span
-    whole: Span
-    taken: tuple[Span, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """A statement that keeps a Python value made of tensor data; branches may follow from it."""
-
-    file: str
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Idle:
-    """A place whose value changes nothing that is computed: a check, a message."""
-
-    file: str
-    line: int
-
-
-Meaning: TypeAlias = Test | Held | Idle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +69,7 @@ def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ..
     found = tuple(dict.fromkeys(_climb(chain, origin)))
     if any(isinstance(meaning, Held) for meaning in found) or not _is_named(chain, origin):
         return found
-    return (*found, _held(site, chain[-1]))
+    return (*found, held(site, chain[-1]))
 
 
 def _is_named(chain: Chain, origin: _Origin) -> bool:
@@ -125,7 +93,7 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     for at in range(len(chain) - 1, 0, -1):
         parent, child = chain[at - 1], chain[at]
         if _tested(parent, child):
-            yield from _branch(parent, child, site.file, chain[: at - 1], caught=origin.caught)
+            yield from branch(parent, child, site.file, chain[: at - 1], caught=origin.caught)
             if plain and isinstance(parent, (ast.For, ast.AsyncFor)):
                 yield from _named(targets_of(parent), chain[:at], origin)
             return
@@ -139,37 +107,21 @@ def _climb(chain: Chain, origin: _Origin) -> Iterator[Meaning]:
         if plain and fills(parent, child):
             yield from _named(fills(parent, child), chain[:at], origin)
         plain = plain and keeps_plain(parent, child)
-    yield _held(site, chain[-1])
+    yield held(site, chain[-1])
 
 
 def _whole(node: ast.AST, origin: _Origin, above: Chain) -> Iterator[Meaning]:
     """What is asked where an instruction stands for a whole branch, comprehension or check."""
     site = origin.site
     if isinstance(node, ast.Assert):
-        yield from _assertion(node, site.file, caught=origin.caught)
+        yield from assertion(node, site.file, caught=origin.caught)
     elif isinstance(node, COMPREHENSIONS):
         for part in node.generators:
             for condition in part.ifs:
-                yield from _branch(part, condition, site.file, [*above, node])
+                yield from branch(part, condition, site.file, [*above, node])
     else:
-        for condition in _conditions(node):
-            yield from _branch(node, condition, site.file, above, caught=origin.caught)
-
-
-def _assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[Meaning]:
-    """A check; a branch where its error is caught: what is done if it fails is the raising."""
-    if not caught:
-        yield Idle(file=file, line=node.lineno)
-        return
-    yield Test(
-        file=file,
-        kind="if",
-        line=node.lineno,
-        condition=f"not ({text_of(file, node.test)})",
-        span=span_of(node.test),
-        whole=span_of(node),
-        taken=(span_of(node),),
-    )
+        for condition in conditions_of(node):
+            yield from branch(node, condition, site.file, above, caught=origin.caught)
 
 
 def _tested(parent: ast.AST, child: ast.AST) -> bool:
@@ -184,7 +136,7 @@ def _stated(chain: Chain, origin: _Origin, value: ast.AST | None) -> Iterator[Me
     """What the statement at the end of the chain does with a value, if that stayed plain."""
     statement, site = chain[-1], origin.site
     if isinstance(statement, ast.Assert):
-        yield from _assertion(statement, site.file, caught=origin.caught)
+        yield from assertion(statement, site.file, caught=origin.caught)
         return
     if isinstance(statement, ast.Raise) or is_message(statement):
         yield Idle(file=site.file, line=site.line)
@@ -201,12 +153,12 @@ def _stated(chain: Chain, origin: _Origin, value: ast.AST | None) -> Iterator[Me
         kept = _is_kept(targets_of(statement), chain, origin)
     yield from found
     if kept or not any(isinstance(meaning, Idle) for meaning in found):
-        yield _held(site, statement)
+        yield held(site, statement)
 
 
 def _is_kept(names: frozenset[str], chain: Chain, origin: _Origin) -> bool:
     """Whether names, or what is computed from them, serve for more than checks and messages."""
-    function = _function_of(chain)
+    function = function_of(chain)
     nodes = list(ast.walk(function))
     names = _spread(names, nodes, array=origin.array)
     if is_used(function, names, array=origin.array):
@@ -233,27 +185,22 @@ def _answered(origin: _Origin) -> Iterator[Meaning]:
 
 def _named(names: frozenset[str], chain: Chain, origin: _Origin) -> Iterator[Meaning]:
     """The branches of the same function that names decide, or names computed from them."""
-    function = _function_of(chain)
+    function = function_of(chain)
     nodes = list(ast.walk(function))
     names = _spread(names, nodes, array=origin.array)
     for node in nodes:
-        for condition in _conditions(node):
+        for condition in conditions_of(node):
             if mentions(condition, names, origin.array, plain=False):
                 path = _path(function, node)
                 caught = holds_back([*path, node]) or is_caught(origin.outer)
-                yield from _branch(node, condition, origin.site.file, path, caught=caught)
+                yield from branch(node, condition, origin.site.file, path, caught=caught)
         if isinstance(node, ast.Assert) and mentions(node.test, names, origin.array, plain=False):
             path = _path(function, node)
             if holds_back([*path, node]) or is_caught(origin.outer):
-                yield from _assertion(node, origin.site.file, caught=True)
+                yield from assertion(node, origin.site.file, caught=True)
         value = node.value if isinstance(node, ast.Return) else None
         if value and not computes(value) and mentions(value, names, origin.array, plain=True):
             yield from _answered(origin)
-
-
-def _function_of(chain: Chain) -> ast.AST:
-    """The innermost function; without one, the file."""
-    return next((node for node in reversed(chain) if isinstance(node, _FUNCTIONS)), chain[0])
 
 
 def _spread(names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool) -> frozenset[str]:
@@ -277,14 +224,6 @@ def _spread(names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool) -> 
     return names
 
 
-def _conditions(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
-        return [node.test]
-    if isinstance(node, ast.comprehension):
-        return node.ifs
-    return [node.iter] if isinstance(node, (ast.For, ast.AsyncFor)) else []
-
-
 def _path(root: ast.AST, wanted: ast.AST) -> Chain:
     """The nodes from `root` to `wanted`, which is left out."""
     parents = {child: node for node in ast.walk(root) for child in ast.iter_child_nodes(node)}
@@ -294,40 +233,3 @@ def _path(root: ast.AST, wanted: ast.AST) -> Chain:
         path.insert(0, node)
         node = parents.get(node)
     return path
-
-
-def _branch(
-    node: ast.AST, condition: ast.AST, file: str, above: Sequence[ast.AST], *, caught: bool = False
-) -> Iterator[Meaning]:
-    """The branch as it is watched; one that only raises or tells on one side is idle.
-
-    Where what it raises is `caught`, it is not.
-    """
-    line = getattr(condition, "lineno", 0)
-    kind, taken = "if", bodies(node, condition, above)
-    if isinstance(node, ast.If):
-        line = node.lineno
-        function = next((n for n in reversed(above) if isinstance(n, _FUNCTIONS)), None)
-        tells = [only_tells(block, node, function) for block in (node.body, node.orelse)]
-        if any(tells) and not (caught and raises(node)):
-            yield Idle(file=file, line=line)
-            return
-    elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
-        kind, line = "while" if isinstance(node, ast.While) else "for", node.lineno
-    text = text_of(file, condition)
-    if isinstance(node, (ast.For, ast.AsyncFor)):
-        text = f"{text_of(file, node.target)} in {text}"
-    yield Test(
-        file=file,
-        kind=kind,
-        line=line,
-        condition=text,
-        span=span_of(condition),
-        whole=span_of(node),
-        taken=taken,
-    )
-
-
-def _held(site: Site, node: ast.AST) -> Held:
-    line = getattr(node, "lineno", site.line)
-    return Held(file=site.file, line=line, text=text_of(site.file, node))

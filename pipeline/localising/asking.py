@@ -19,6 +19,7 @@ from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
 from ..recorded import Moved, changed_file
 from ..stage import Stage, passing_logs
+from ..trust import refuse_foreign_program
 from .localise import MEMORY, Suspect, locate
 from .opening import Asked, OnRecord, opened_for
 
@@ -63,6 +64,8 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     """
     looking, judging = looking or Looking(), judging or Judging()
     target = _probed(path)
+    trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
+    refuse_foreign_program(path, target, trust=trusted)
     record = _record_of(path)
     out = looking.out or (None if record is None else record.folder)
     with passing_logs() as logs:

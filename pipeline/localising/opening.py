@@ -116,7 +116,10 @@ def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:
     """Where eager is: as it is given, or as the manifest says."""
     record, stage = asked.record, asked.stage
     if source is not None and record is not None and not (source.inputs or source.samples):
-        moved = replace(moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle)
+        moved = replace(
+            moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle,
+            trust=source.trust,
+        )  # fmt: skip
         source = None
     if source is not None:
         checkpoint = read_checkpoint(source, stage)

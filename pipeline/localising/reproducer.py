@@ -11,7 +11,13 @@ from typing import Any
 
 from ...core.probe import Probe
 from ...core.whole import flush_file
+from ...reports.words import one_line
+from ..folder import refuse_links
 from .refine import Culprit
+
+DEBUG = "debug"  # the folder beside the artifacts
+_LONGEST = 100  # characters of a folder's name
+_ABOUT = 2000  # characters
 
 _SCRIPT = '''"""Runs the part of {artifact} that implements {module}, and prints its error.
 
@@ -56,7 +62,8 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
         artifact: its file, for the script's first line.
         about: what was found, in a line.
     """
-    place = folder / "debug" / re.sub(r"[^\w.-]+", "_", culprit.node.name)
+    place = folder / DEBUG / _file_name(culprit.node.name)
+    refuse_links(folder, f"{DEBUG}/{place.name}")
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=place.parent) as name:
         draft = Path(name) / place.name
@@ -71,6 +78,16 @@ def write(culprit: Culprit, probe: Probe, folder: Path, *, artifact: str, about:
     return place
 
 
+def _file_name(node: str) -> str:
+    """A node's name as that of a folder: a model may call its nodes `..`, or longer than a name."""
+    return re.sub(r"[^\w.-]+", "_", node)[:_LONGEST].strip(".") or "node"
+
+
+def _quoted(text: str) -> str:
+    """Foreign text for the inside of a docstring: it may neither end it nor begin a line."""
+    return one_line(text, _ABOUT).replace("\\", "/").replace('"', "'")
+
+
 def _fill(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: str) -> None:
     import numpy as np
 
@@ -80,9 +97,9 @@ def _fill(place: Path, culprit: Culprit, probe: Probe, *, artifact: str, about: 
     np.savez(place / "inputs.npz", **inputs)
     np.savez(place / "expected.npz", expected=culprit.expected)
     text = _SCRIPT.format(
-        artifact=artifact,
-        module=culprit.module or "the model's own forward",
-        about=about.replace('"""', "'''").replace("\\", "/"),
+        artifact=_quoted(artifact),
+        module=_quoted(culprit.module or "the model's own forward"),
+        about=_quoted(about),
         loader=probe.loader.strip(),
         inputs=json.dumps(keys, indent=4),
         output=json.dumps(culprit.tensor),

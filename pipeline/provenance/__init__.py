@@ -1,1 +1,1 @@
-"""Where artifacts came from: what they say inside, seals, signatures, and checks of all of these."""
+"""Where artifacts came from: what they say inside, seals, signatures, checks of all of these."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...converters.registry import target_named
-from ...core.contract import EAGER, Carrying, Target
+from ...core.contract import Carrying, Target
 from ...core.digest import sha256_of
 from ...core.errors import RunnerError, UsageError
 from ...core.manifest import Manifest
@@ -95,7 +95,8 @@ def _inside(artifact: Artifact, subject: Subject) -> Check:
     ]
     if wrong:
         return Check(of=name, what="inside", found=FAILED, detail="; ".join(wrong))
-    lacking = [key for key in STATED if key not in stated and expected.get(key, "?")]
+    unknown = {CAPTURE} - set(expected)  # where the chain leads out of the folder
+    lacking = [key for key in STATED if key not in stated and key not in unknown]
     if lacking:
         detail = f"it does not say {', '.join(lacking)}"
         return Check(of=name, what="inside", found=LACKING, detail=detail)
@@ -103,23 +104,17 @@ def _inside(artifact: Artifact, subject: Subject) -> Check:
 
 
 def _expected(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
-    """What a file must say where it says it at all; an empty one need not be said."""
-    quantized = artifact.precision is Precision.INT8 and artifact.capture
+    """What a file must say, where it says it at all."""
+    capture = captured_by(artifact, manifest)
+    quantizer = artifact.capture if artifact.precision is Precision.INT8 else None
     return {
         CHECKPOINT: manifest.checkpoint.digest,
         SIGNATURE: signature_digest(manifest.signature),
         PARENT: artifact.parent,
         PRECISION: str(artifact.precision),
-        **({QUANTIZER: artifact.capture or ""} if quantized else {}),
-        **_capture(artifact, manifest),
+        **({CAPTURE: capture} if capture else {}),
+        **({QUANTIZER: quantizer} if quantizer else {}),
     }
-
-
-def _capture(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
-    """The capture that the chain tells; where that leads out of the folder, nobody can compare."""
-    told = captured_by(artifact, manifest)
-    whole = _end_of_chain(artifact, manifest) == manifest.checkpoint.digest
-    return {CAPTURE: told} if told or whole else {CAPTURE: ""} if not whole else {}
 
 
 def _told(stated: Mapping[str, str], artifact: Artifact, subject: Subject) -> str:

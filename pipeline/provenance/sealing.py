@@ -49,7 +49,7 @@ def unbound(manifest: Manifest, name: str) -> Manifest:
 
 
 def bond(files: Any, *, verdict: Mapping[str, Any], checkpoint: str, signature: str) -> str:
-    """SHA-256 over the digests of an artifact's files, of its verdict and of what it was held to."""
+    """SHA-256 over digests: of an artifact's files, its verdict and what it was held to."""
     return digest_of(
         {
             "files": sorted(files),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,14 +28,18 @@ def read_private(path: Path) -> PrivateKey:
         UsageError: it cannot be read, is none, is encrypted or of another kind.
         MissingError: the package for signatures is not here.
     """
-    serialization, ed = _library()
+    _need()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     try:
-        key = serialization.load_pem_private_key(_bytes(path, HINT), password=None)
-    except (ValueError, TypeError, _unsupported()) as error:
+        key = load_pem_private_key(_bytes(path, HINT), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
             f"{path} is no private key that can be read: {error}", hint=HINT
         ) from error
-    if not isinstance(key, ed.Ed25519PrivateKey):
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise UsageError(f"{path} is a key of another kind than ed25519", hint=HINT)
     return key
 
@@ -46,12 +51,16 @@ def read_public(path: Path) -> PublicKey:
         UsageError: it cannot be read, is none or of another kind.
         MissingError: the package for signatures is not here.
     """
-    serialization, ed = _library()
+    _need()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     try:
-        key = serialization.load_pem_public_key(_bytes(path, _HINT_PUBLIC))
-    except (ValueError, TypeError, _unsupported()) as error:
+        key = load_pem_public_key(_bytes(path, _HINT_PUBLIC))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path} is no public key: {error}", hint=_HINT_PUBLIC) from error
-    if not isinstance(key, ed.Ed25519PublicKey):
+    if not isinstance(key, ed25519.Ed25519PublicKey):
         raise UsageError(f"{path} is a key of another kind than ed25519", hint=HINT)
     return key
 
@@ -102,18 +111,13 @@ def _bytes(path: Path, hint: str) -> bytes:
         raise UsageError(f"the key {path} cannot be read: {error.strerror}", hint=hint) from error
 
 
-def _library():  # noqa: ANN202
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
+def _need() -> None:
+    """That the package is here.
+
+    Raises:
+        MissingError: it is not.
+    """
+    if find_spec("cryptography") is None:
         raise MissingError(
             "signatures need the package cryptography", hint="pip install 'modelc[sign]'"
-        ) from error
-    return serialization, ed25519
-
-
-def _unsupported() -> type[Exception]:
-    from cryptography.exceptions import UnsupportedAlgorithm
-
-    return UnsupportedAlgorithm
+        )

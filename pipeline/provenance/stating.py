@@ -38,7 +38,7 @@ def terms_digest(feeds: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
 
 
 def captured_by(artifact: Artifact, manifest: Manifest) -> str:
-    """The capture that it, or what it was made from, was taken from eager with; empty if unknown."""
+    """How it, or what it was made from, was taken from eager; empty where nobody knows."""
     seen: set[str] = set()
     one: Artifact | None = artifact
     while one is not None and one.name not in seen:

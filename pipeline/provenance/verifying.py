@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...converters.registry import TARGETS
 from ...core.contract import Target
@@ -20,7 +20,10 @@ from ..plan import STEM
 from .artifacts import Subject, checks_of
 from .records import Check, Finding, Verified
 from .sealing import seal_holds
-from .signing import PublicKey, check_signature
+from .signing import check_signature
+
+if TYPE_CHECKING:
+    from .signing import PublicKey
 
 HOLDS, FAILED, LACKING, UNCHECKED = Finding
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,3 +101,29 @@ def test_dims_methods_and_runtimes_are_asked_for_as_on_the_command_line(
     assert not manifest.signature.dynamic_dims
     assert manifest.artifacts[0].options["opset"] == "20"
     assert "1.17" in manifest.artifacts[0].options["loads in"]
+
+
+def test_the_example_of_an_order_on_the_page_runs_as_it_stands(
+    tmp_path: Path, modelc_python: Callable[[str, Path], subprocess.CompletedProcess[str]]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    (code,) = (part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "Order(" in part)
+    ran = modelc_python(code, tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "0 ['passed']\n"), ran.stderr
+    assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+@pytest.fixture
+def modelc_python(
+    surroundings: dict[str, str],
+) -> Callable[[str, Path], subprocess.CompletedProcess[str]]:
+    """Python code in a folder where the sample models are."""
+
+    def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        (folder / "sample_models").symlink_to(Path(__file__).parents[2] / "sample_models")
+        return subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.path.insert(0, '.')\n{code}"],
+            cwd=folder, env=surroundings, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return run

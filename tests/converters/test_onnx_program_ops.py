@@ -63,6 +63,7 @@ BAGS: dict[str, Callable[[Tensor], Tensor]] = {
     "padding": lambda x: bag(x, mode="sum", padding_idx=3),
     "mean-padding": lambda x: bag(x, mode="mean", padding_idx=3),
     "max-padding": lambda x: bag(x, mode="max", padding_idx=3),
+    "padding-from-the-end": lambda x: bag(x, mode="mean", padding_idx=-6),
     "weights": lambda x: bag(x, mode="sum", per_sample_weights=x / 7),
     "ends": lambda x: bag(
         x,

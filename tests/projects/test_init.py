@@ -114,14 +114,15 @@ def test_a_pickled_module_is_not_opened(tmp_path: Path) -> None:
     assert len(edits(tmp_path)) == 2
 
 
-def test_what_brings_its_code_leaves_nothing_to_edit(tmp_path: Path) -> None:
+def test_what_brings_its_code_leaves_only_whether_to_trust_it(tmp_path: Path) -> None:
     net = nn.Linear(3, 2)
     torch.jit.save(torch.jit.script(net), tmp_path / "scripted.pt")
     torch.export.save(torch.export.export(net, (torch.ones(1, 3),)), tmp_path / "program.pt2")
     found, table = begun(tmp_path, tmp_path / "scripted.pt", tmp_path / "program.pt2")
-    assert found.left == ()
-    assert not edits(tmp_path)
-    assert [set(model) for model in table["models"].values()] == [{"checkpoint"}, {"checkpoint"}]
+    assert all("opening it runs code" in str(left) for left in found.left)
+    assert len(edits(tmp_path)) == 2
+    assert [model["trust"] for model in table["models"].values()] == [False, False]
+    assert {key for model in table["models"].values() for key in model} == {"checkpoint", "trust"}
 
 
 def test_a_hugging_face_folder_needs_no_factory(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ OF_RUN = {
     "timeout",
     "memory",
     "isolate",
+    "sign-key",
 }  # of `modelc run` as a whole
 OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
 KINDS = {Kind.WHOLE: (int,), Kind.NUMBER: (float,), Kind.TRUTH: (bool,), Kind.TEXT: (str,)}

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from modelc.sources.arms import arms_of, lines_reached
+from modelc.sources.meaning import Test
 from modelc.sources.places import Site
-from modelc.sources.syntax import Test, meanings
+from modelc.sources.syntax import meanings
 
 
 def statement(value: int) -> int:

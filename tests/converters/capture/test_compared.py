@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.converters.capture.answering import OUTSIDE
 from modelc.converters.capture.eager import example_tensors
 from modelc.converters.capture.symbolic import follow
 from modelc.converters.capture.tracing import traced
@@ -82,6 +83,51 @@ def test_a_size_that_the_code_asks_for_is_tried(asked: str, job_of: JobOf) -> No
     when, size = ASKED[asked]
     with pytest.raises(ConversionError, match=f"froze a branch on sizes: at n={size} "):
         traced(job_of(Doubles(when), X))
+
+
+class Masks(Doubles):
+    """Gives the lowest number of all beside its answer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([super().forward(x), torch.full((1, 2), torch.finfo(x.dtype).min)])
+
+
+class Averages(Doubles):
+    """The mean of all rows, or of those of the example."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x if self.when(x) else x[:EXAMPLE]).mean(0)
+
+
+EXAMPLE = 501  # rows, in the middle of `X`
+
+
+def _twice(x: Tensor) -> bool:
+    return x.shape[0] == 2 * EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("module", "spec"),
+    [
+        (Masks(lambda x: x.shape[0] == 300), X),
+        (Averages(_twice), "x:float32[n=2..501..2000,2]"),
+    ],
+)
+def test_no_answer_hides_another(module: nn.Module, spec: str, job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match="froze a branch on sizes"):
+        traced(job_of(module, spec))
+
+
+def test_a_trace_is_tried_where_an_arm_that_the_program_had_not_asks_for_more(
+    job_of: JobOf,
+) -> None:
+    def when(x: Tensor) -> bool:
+        return x.shape[0] < 300 and x.shape[0] == 100
+
+    job = job_of(Doubles(when), X)
+    job.programs[OUTSIDE] = ({"n": 200},)
+    with pytest.raises(ConversionError, match="at n=100 "):
+        traced(job)
 
 
 @pytest.mark.parametrize(

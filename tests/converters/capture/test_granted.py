@@ -16,6 +16,7 @@ from modelc.core.errors import ConversionError
 
 JobOf = Callable[..., Job]
 X = "x:float32[batch=1..4,n=2..13..24,6]"
+WIDE = "x:float32[batch=1..4,n=2..128..256,6]"
 FLIPS = {7, 8, 9, 16, 24}  # sizes on both sides of `n % 8 == 0`
 
 
@@ -59,6 +60,31 @@ class Rarely(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         padded: Tensor = Padded()(x)
         return padded + (1 if x.shape[1] % 16 < 1 else 0)
+
+
+class Asking(nn.Module):
+    """Makes something else of 37 steps, and asks for them where another condition breaks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        if n > 64:
+            return x * 2
+        return x * 3 if n == 37 else x * 2
+
+
+class Listed(nn.Module):
+    """Makes a plain number of a size: one of eleven picks something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * [2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2][x.shape[1] % 11]
+
+
+class AskingOne(nn.Module):
+    """Asks for more at a size that is one alone: torch only says that `n % 7` is not 5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        return x * 3 if n % 7 == 5 and n > 200 else x * 2
 
 
 class Demanding(nn.Module):
@@ -106,6 +132,17 @@ def test_what_only_fills_a_cache_that_is_left_cuts_no_range(job_of: JobOf) -> No
 def test_another_arm_at_few_sizes_is_refused(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"n % 16"):
         exported(job_of(Rarely(), X))
+
+
+@pytest.mark.parametrize("module", [Asking(), Listed()])
+def test_what_an_arm_asks_for_in_turn_is_refused(job_of: JobOf, module: nn.Module) -> None:
+    with pytest.raises(ConversionError, match=r"torch\.export"):
+        exported(job_of(module, WIDE))
+
+
+def test_what_is_asked_for_behind_a_single_size_is_refused(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match=r"n % 7"):
+        exported(job_of(AskingOne(), WIDE))
 
 
 def test_what_eager_rejects_is_the_models_own_condition(job_of: JobOf) -> None:

@@ -1,0 +1,106 @@
+"""How a forge is told of groups and remarks in a log: GitHub's commands, GitLab's sections."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Protocol
+
+from ..projects.annotations import Annotation
+from ..reports.words import clean
+
+_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_TITLE = 200  # characters: what a list of remarks shows
+_MESSAGE = 4000
+
+
+class Forge(Protocol):
+    """The lines that a forge reads in the log of a job."""
+
+    def begin(self, name: str) -> str:
+        """Begin a group of lines that can be folded."""
+        ...
+
+    def end(self, name: str) -> str:
+        """End it."""
+        ...
+
+    def remark(self, note: Annotation) -> str:
+        """A remark on a line of a file, or on the whole."""
+        ...
+
+    def foreign(self, text: str) -> str:
+        """Text of others, of which the forge takes no line for a command."""
+        ...
+
+
+class GitHub:
+    """Workflow commands, which Forgejo and Gitea read as well."""
+
+    def begin(self, name: str) -> str:
+        """`::group::NAME`."""
+        return f"::group::{_data(name)}"
+
+    def end(self, name: str) -> str:  # noqa: ARG002 - groups do not nest: the last one ends
+        """`::endgroup::`."""
+        return "::endgroup::"
+
+    def remark(self, note: Annotation) -> str:
+        """`::error file=...,line=...,title=...::message`."""
+        given = {"file": note.file, "line": str(note.line) if note.file and note.line else ""}
+        given["title"] = note.title[:_TITLE]
+        told = ",".join(f"{name}={_property(text)}" for name, text in given.items() if text)
+        return f"::{note.level} {told}::{_data(note.message[:_MESSAGE])}"
+
+    def foreign(self, text: str) -> str:
+        """Without what begins a command: `::` first on a line, blanks aside, or `##[` anywhere."""
+        line = _plain(text).replace("##[", "#\u200b#[")
+        return f"| {line}" if line.lstrip().startswith("::") else line
+
+
+class GitLab:
+    """Sections of a job's log; remarks are lines, as GitLab reads them from JUnit instead."""
+
+    def begin(self, name: str) -> str:
+        """A section that can be folded, open."""
+        return f"\x1b[0Ksection_start:{int(time.time())}:{_key(name)}\r\x1b[0K{_plain(name)}"
+
+    def end(self, name: str) -> str:
+        """Its end."""
+        return f"\x1b[0Ksection_end:{int(time.time())}:{_key(name)}\r\x1b[0K"
+
+    def remark(self, note: Annotation) -> str:
+        """One line, as compilers write them."""
+        place = ":".join(filter(None, (note.file, str(note.line or ""))))
+        parts = (place if note.file else "", note.level, f"{note.title}: {note.message}")
+        return _plain(": ".join(filter(None, parts)))
+
+    def foreign(self, text: str) -> str:
+        """Without control characters no section begins."""
+        return _plain(text)
+
+
+def forge_of(environment: dict[str, str]) -> Forge:
+    """The forge whose runner this is; GitHub's form elsewhere."""
+    return GitLab() if environment.get("GITLAB_CI") else GitHub()
+
+
+def _plain(text: str) -> str:
+    """On one line, with what moves a cursor made visible."""
+    return clean(" ".join(text.split("\n")).replace("\r", " "))
+
+
+def _key(name: str) -> str:
+    """A section's name: GitLab takes letters, digits, `_`, `.` and `-`."""
+    return _NAME.sub("_", name)
+
+
+def _data(text: str) -> str:
+    """What stands after the second `::`."""
+    escaped = clean(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return escaped.replace("%", "%25").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """A value between the first `::` and the second."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

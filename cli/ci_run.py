@@ -1,0 +1,123 @@
+"""`modelc run --ci`: plain lines in groups, remarks on lines, documents for the forge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from ..core.errors import ModelcError, UsageError
+from ..projects.annotations import WARNING, Annotation, of_fault, of_run, within
+from ..projects.outcome import Ended
+from ..projects.records import Project
+from ..projects.run_record import RunRecord
+from .ci_place import CiPlace, ci_place
+from .ci_screen import CiScreen
+from .render_run import show_run
+from .tables import plain_console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ci:
+    """A run in a job of a forge. Where stdout has one JSON document, all else goes to stderr."""
+
+    place: CiPlace
+    json: bool = False
+
+    @contextmanager
+    def refusals(self, file: Path) -> Iterator[None]:
+        """While the project is planned: what is wrong with it is remarked on its line."""
+        try:
+            yield
+        except ModelcError as error:
+            self._remark(of_fault(error), file.parent)
+            told = "\n".join(f"- {note.message}" for note in of_fault(error))
+            self._summarise(f"### ❌ modelc: the run did not begin\n\n{told}\n")
+            raise
+
+    @contextmanager
+    def progress(self, out: Path, *, jobs: int) -> Iterator[CiScreen]:
+        """While models are made; documents of an earlier run are gone by then."""
+        from ..projects.ci_documents import clear_documents
+
+        clear_documents(out)
+        with self._written() as stream:
+            screen = CiScreen(self.place.forge, lambda line: _write(line, stream), jobs=jobs)
+            try:
+                yield screen
+            finally:
+                screen.close()
+
+    def told(self, ended: Sequence[Ended], record: RunRecord, project: Project, out: Path) -> None:
+        """The result in plain lines, remarks, and the documents."""
+        from ..projects.ci_documents import SUMMARY, write_documents
+
+        self._show(ended, record, out)
+        notes = of_run(ended, record.regression, project.places)
+        self._remark(notes, project.folder)
+        written = write_documents(record, out, link=self.place.link)
+        self._summarise((out / SUMMARY.file).read_text(encoding="utf-8"))
+        with self._written() as stream:
+            for path in written:
+                _write(self.place.forge.foreign(f"written: {path}"), stream)
+
+    def _show(self, ended: Sequence[Ended], record: RunRecord, out: Path) -> None:
+        if self.json:
+            return
+        with plain_console() as (console, lines), self._written() as stream:
+            show_run(ended, record, out, console=console)
+            for line in lines():
+                _write(self.place.forge.foreign(line.rstrip()), stream)
+
+    def _remark(self, notes: Iterable[Annotation], folder: Path) -> None:
+        with self._written() as stream:
+            for note in notes:
+                _write(self.place.forge.remark(self._placed(note, folder)), stream)
+
+    def _placed(self, note: Annotation, folder: Path) -> Annotation:
+        """The remark with its file as the forge knows it; in words where it is elsewhere."""
+        if not note.file:
+            return note
+        found = within(note.file, self.place.root, Path(), folder, self.place.root)
+        if found:
+            return replace(note, file=found)
+        told = f"{note.file}:{note.line}: " if note.line else f"{note.file}: "
+        message = note.message if note.message.startswith(note.file) else f"{told}{note.message}"
+        return replace(note, file="", line=0, message=message)
+
+    def _summarise(self, text: str) -> None:
+        """Add to the page of the job; that it cannot be written changes no result."""
+        if self.place.summary is None:
+            return
+        try:
+            with self.place.summary.open("a", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            told = f"{self.place.summary}: {error.strerror or type(error).__name__}"
+            self._remark([Annotation(level=WARNING, title="step summary", message=told)], Path())
+
+    @contextmanager
+    def _written(self) -> Iterator[TextIO]:
+        """Where lines go: a copy of the stream, in UTF-8 whatever the job's locale is."""
+        with os.fdopen(
+            os.dup(2 if self.json else 1), "w", encoding="utf-8", errors="replace", buffering=1
+        ) as stream:
+            yield stream
+
+
+def _write(line: str, stream: TextIO) -> None:
+    stream.write(f"{line}\n")
+
+
+def ci_of(*, json: bool, quiet: bool) -> Ci:
+    """The run in the job that this process is of.
+
+    Raises:
+        UsageError: `--quiet` as well, which would leave groups without lines.
+    """
+    if quiet:
+        raise UsageError("--quiet has no effect with --ci", hint="leave one of them out")
+    return Ci(place=ci_place(), json=json)

@@ -1,0 +1,80 @@
+"""Draws what `modelc verify` found: a row for each artifact, then all that needs words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from ..pipeline.provenance.records import Check, Finding, Verification, Verified
+from .tables import new_table, result_console, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MARKS = {
+    Finding.HOLDS: "[green]holds[/]",
+    Finding.FAILED: "[red]FAIL[/]",
+    Finding.LACKING: "[yellow]lacking[/]",
+    Finding.UNCHECKED: "[dim]unchecked[/]",
+}
+_ORDER = tuple(Finding)[1:]  # what is worth a line, the worst first
+_COLUMNS = ("form", "files", "inside", "chain", "verdict", "seal", "signature")
+_NOT = "no model was run: that a verdict is right says modelc validate"
+
+
+def show_verification(found: Verification, folder: str, *, quiet: bool = False) -> None:
+    """A table and notes for each model, what the run's record says, then one line for all."""
+    console = result_console()
+    for model in found.models:
+        _show_model(console, model, quiet=quiet)
+    _show_lines(console, found.run, "", quiet=quiet)
+    checks = [check for model in found.models for check in model.checks] + list(found.run)
+    counts = ", ".join(f"{_count(checks, kind)} {_NAMES[kind]}" for kind in Finding)
+    say(console, f"{counts} · {escape(folder)}")
+    if not quiet:
+        say(console, f"[dim]{_NOT}[/]")
+
+
+_NAMES = {
+    Finding.HOLDS: "hold",
+    Finding.FAILED: "failed",
+    Finding.LACKING: "lacking",
+    Finding.UNCHECKED: "unchecked",
+}
+
+
+def _count(checks: Iterable[Check], kind: Finding) -> int:
+    return sum(check.found is kind for check in checks)
+
+
+def _show_model(console: Console, model: Verified, *, quiet: bool) -> None:
+    if model.name:
+        say(console, f"[bold]{escape(model.name)}[/]")
+    columns = [one for one in _COLUMNS if any(check.what == one for check in model.checks)]
+    table = new_table("", *columns)
+    for of in dict.fromkeys(check.of for check in model.checks):
+        worst = {column: _worst(model.checks, of, column) for column in columns}
+        table.add_row(escape(of), *(_mark(worst[column]) for column in columns))
+    console.print(table)
+    _show_lines(console, model.checks, "  ", quiet=quiet)
+
+
+def _worst(checks: Sequence[Check], of: str, what: str) -> Finding | None:
+    """How one thing was found, where it was looked at: the worst, where more than once."""
+    found = [check.found for check in checks if (check.of, check.what) == (of, what)]
+    return next((kind for kind in (*_ORDER, Finding.HOLDS) if kind in found), None)
+
+
+def _mark(found: Finding | None) -> str:
+    return "" if found is None else _MARKS[found]
+
+
+def _show_lines(console: Console, checks: Sequence[Check], before: str, *, quiet: bool) -> None:
+    """A line for each thing that failed, is lacking or was not checked; quietly, for the first."""
+    for kind in _ORDER[:1] if quiet else _ORDER:
+        for check in checks:
+            if check.found is kind and check.detail:
+                what = f"{escape(check.of)}, {check.what}"
+                say(console, f"{before}{_MARKS[kind]} {what}: {escape(check.detail)}")

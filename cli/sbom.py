@@ -1,0 +1,29 @@
+"""`modelc sbom`: a bill of materials of an output folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as o
+
+
+def sbom(
+    out: Annotated[Path, typer.Argument(help="What modelc export wrote.")],
+    file: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Where to; default: stdout."),
+    ] = None,
+    debug: o.Debug = False,  # noqa: ARG001 - read at the door
+) -> None:
+    """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
+    from ..pipeline.provenance.billing import bill_of, write_bill
+    from .tables import result_console, say, show_json
+
+    bill = bill_of(out)
+    if file is None:
+        show_json(bill)
+        return
+    say(result_console(), f"wrote {write_bill(bill, file)}")

@@ -1,0 +1,78 @@
+"""Keeps a folder's signature true while its manifest changes: signed again, or gone and told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.errors import UsageError
+from ...core.events import Noted, Tell
+from ..folder import opened, settle
+from ..manifest_file import FILE, SIGNATURE, read_manifest
+from .signing import sign, signed_by
+
+if TYPE_CHECKING:
+    from .signing import PrivateKey
+
+
+@contextmanager
+def signing(
+    folder: Path, key: PrivateKey | None, tell: Tell, *, judges_all: bool = False
+) -> Iterator[None]:
+    """Sign the manifest that the block leaves, however it ends; without a key, tell what is gone.
+
+    Whoever writes a manifest removes the signature of the one before. To sign is to vouch for all
+    that a record holds, so one that this key did not sign is not gone on with.
+
+    Args:
+        folder: the output folder.
+        key: what signs; None signs nothing.
+        tell: listens.
+        judges_all: the block judges everything that is there anew.
+
+    Raises:
+        UsageError: the folder holds a record that this key did not sign.
+    """
+    settle(folder)
+    was_signed = (folder / SIGNATURE).is_file()
+    ours = key is None or _vouched_for(folder, key)
+    if not ours and not judges_all:
+        raise UsageError(
+            f"{folder / FILE} is not signed by this key, which would vouch for all that it holds",
+            hint=f"judge it anew and sign it: modelc validate {folder} --sign-key KEY; or give "
+            "another -o",
+        )
+    try:
+        yield
+        ours = ours or _all_judged(folder)
+    finally:
+        if key is not None and ours:
+            _sign(folder, key)
+        if was_signed and not (folder / SIGNATURE).is_file():
+            text = f"{folder / SIGNATURE} is gone: it was of the manifest before this one"
+            tell(Noted(text=f"{text} (sign again with --sign-key)", warning=True))
+        elif not ours:
+            text = f"{folder / FILE} is not signed: not all that it holds was judged anew"
+            tell(Noted(text=text, warning=True))
+
+
+def _vouched_for(folder: Path, key: PrivateKey) -> bool:
+    """Whether the key signed what is there, if anything is."""
+    return not (folder / FILE).is_file() or signed_by(folder, key.public_key())
+
+
+def _all_judged(folder: Path) -> bool:
+    """Whether nothing keeps an earlier verdict because it could not be judged here."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return False
+    left = {failure.step for failure in manifest.failures}
+    return not any(one.name in left for one in manifest.artifacts)
+
+
+def _sign(folder: Path, key: PrivateKey) -> None:
+    if (folder / FILE).is_file() and not signed_by(folder, key.public_key()):
+        with opened(folder):
+            sign(folder, key)

@@ -1,0 +1,232 @@
+"""A bill of materials in CycloneDX 1.6: artifacts, the checkpoint that they are of, packages.
+
+The library writes the document; model cards, which it does not know, are put into what it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+
+from ...core.contract import EAGER
+from ...core.errors import MissingError
+from ...core.manifest import Manifest
+from ...core.records import Artifact, FileRecord
+from .sealing import verdict_digest
+from .stating import captured_by, signature_digest
+
+if TYPE_CHECKING:
+    from cyclonedx.model import Property
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component
+
+_NO_PACKAGE = ("python", "platform")  # of what the environment names
+_SOURCE = "checkpoint"
+
+
+def sbom(manifest: Manifest) -> bytes:
+    """The document, the same for the same manifest.
+
+    Raises:
+        MissingError: the package that writes it is not here.
+    """
+    if find_spec("cyclonedx") is None:
+        raise MissingError(
+            "CycloneDX needs the package cyclonedx-python-lib", hint="pip install 'modelc[sbom]'"
+        )
+    from cyclonedx.output.json import JsonV1Dot6
+
+    document = json.loads(JsonV1Dot6(_bill(manifest)).output_as_string())
+    cards = {_ref(artifact): _card(artifact, manifest) for artifact in _shipped(manifest)}
+    for component in document["components"]:
+        if component["bom-ref"] in cards:
+            component["modelCard"] = cards[component["bom-ref"]]
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _shipped(manifest: Manifest) -> Iterator[Artifact]:
+    """What stands under a target's name; what was refused is no part of anything."""
+    return (artifact for artifact in manifest.artifacts if not artifact.rejected)
+
+
+def _ref(artifact: Artifact) -> str:
+    return f"artifact:{artifact.name}"
+
+
+def _bill(manifest: Manifest) -> Bom:
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.tool import ToolRepository
+
+    source, packages = _source(manifest), list(_packages(manifest))
+    artifacts = {a.name: _model(a, manifest, source) for a in _shipped(manifest)}
+    bill = Bom(
+        components=[source, *artifacts.values(), *packages],
+        metadata=BomMetaData(
+            timestamp=datetime.fromisoformat(manifest.created),
+            tools=ToolRepository(components=[_package("modelc", manifest.modelc)]),
+        ),
+        serial_number=uuid5(NAMESPACE_URL, f"modelc:{_identity(manifest)}"),
+    )
+    by_name = {package.name: package for package in packages}
+    for artifact in _shipped(manifest):
+        parent = artifacts.get(artifact.made_from)
+        used = (by_name[_plain(name)] for name in sorted(artifact.versions))
+        bill.register_dependency(artifacts[artifact.name], [parent or source, *used])
+    return bill
+
+
+def _identity(manifest: Manifest) -> str:
+    """What tells this bill from others: the artifacts, and when the record was begun."""
+    return " ".join([manifest.created, *(artifact.digest for artifact in _shipped(manifest))])
+
+
+def _source(manifest: Manifest) -> Component:
+    """The checkpoint, as the model that the artifacts descend from."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    checkpoint = manifest.checkpoint
+    name = checkpoint.path.rpartition("/")[2]
+    return Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        name=name,
+        version=checkpoint.digest,
+        bom_ref=_SOURCE,
+        hashes=_hashes(checkpoint.digest) if len(checkpoint.files) == 1 else None,
+        components=_files(checkpoint.files, _SOURCE) if len(checkpoint.files) > 1 else None,
+        properties=_properties(
+            {"kind": checkpoint.kind, "factory": checkpoint.factory, "digest": checkpoint.digest}
+        ),
+    )
+
+
+def _model(artifact: Artifact, manifest: Manifest, source: Component) -> Component:
+    from cyclonedx.model.component import Component, ComponentType, Pedigree
+
+    verdict = manifest.verdict_of(artifact.name)
+    told = {
+        "format": artifact.target,
+        "precision": str(artifact.precision),
+        "capture": captured_by(artifact, manifest),
+        "parent": artifact.parent,
+        "parent is": "the checkpoint" if artifact.made_from == EAGER else artifact.made_from,
+        "signature_digest": signature_digest(manifest.signature),
+        "verdict": "" if verdict is None else str(verdict.state),
+        "verdict_digest": "" if verdict is None else verdict_digest(verdict),
+    }
+    return Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        name=artifact.files[0].name,
+        version=artifact.digest,
+        bom_ref=_ref(artifact),
+        hashes=_hashes(artifact.digest),
+        components=_files(artifact.files[1:], _ref(artifact)),
+        pedigree=Pedigree(ancestors=[_ancestor(source)], notes=_history(artifact)),
+        properties=_properties(told),
+    )
+
+
+def _ancestor(source: Component) -> Component:
+    """The checkpoint once more, by its digest: a reference may stand once in a document."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    return Component(
+        type=ComponentType.MACHINE_LEARNING_MODEL,
+        name=source.name,
+        version=source.version,
+        hashes=source.hashes,
+    )
+
+
+def _history(artifact: Artifact) -> str:
+    how = f" by {artifact.capture}" if artifact.capture else ""
+    origin = "the checkpoint" if artifact.made_from == EAGER else artifact.made_from
+    return f"{artifact.target} in {artifact.precision}, made from {origin}{how}"
+
+
+def _files(files: Iterable[FileRecord], owner: str) -> list[Component]:
+    """The files that belong to a model, each with its digest."""
+    from cyclonedx.model.component import Component, ComponentType
+
+    return [
+        Component(
+            type=ComponentType.FILE,
+            name=file.name,
+            bom_ref=f"{owner}/{file.name}",
+            hashes=_hashes(file.sha256),
+            properties=_properties({"role": file.role}),
+        )
+        for file in files
+    ]
+
+
+def _packages(manifest: Manifest) -> Iterator[Component]:
+    """The packages that took part, by the versions of the record."""
+    found: dict[str, str] = {}
+    kept = {n: v for n, v in manifest.environment.items() if n not in _NO_PACKAGE}
+    for one in (manifest.needs.packages, kept, *(a.versions for a in _shipped(manifest))):
+        found |= {_plain(name): version.partition(" ")[0] for name, version in one.items()}
+    yield from (_package(name, version) for name, version in sorted(found.items()))
+
+
+def _plain(name: str) -> str:
+    """The name of a distribution as indexes write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _package(name: str, version: str) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=name,
+        version=version,
+        bom_ref=f"package:{name}",
+        purl=PackageURL(type="pypi", name=name, version=version),
+    )
+
+
+def _hashes(digest: str) -> list[Any]:
+    from cyclonedx.model import HashAlgorithm, HashType
+
+    return [HashType(alg=HashAlgorithm.SHA_256, content=digest)]
+
+
+def _properties(told: Mapping[str, str | None]) -> list[Property]:
+    from cyclonedx.model import Property
+
+    return [Property(name=f"modelc:{name}", value=value) for name, value in told.items() if value]
+
+
+def _card(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
+    """Inputs, outputs, precision, and the verdict as measures."""
+    spec = manifest.signature
+    return {
+        "modelParameters": {
+            "inputs": [{"format": str(one)} for one in spec.inputs],
+            "outputs": [{"format": name} for name in spec.outputs],
+        },
+        "quantitativeAnalysis": {"performanceMetrics": list(_measures(artifact, manifest))},
+        "properties": [{"name": "modelc:precision", "value": str(artifact.precision)}],
+    }
+
+
+def _measures(artifact: Artifact, manifest: Manifest) -> Iterator[dict[str, str]]:
+    """The verdict, its worst figures, and accuracy where labelled data was given."""
+    verdict, accuracy = manifest.verdict_of(artifact.name), artifact.accuracy
+    if verdict is not None:
+        beside = f"{len(verdict.feeds)} feeds, beside eager"
+        told = {"verdict": str(verdict.state), "max_abs": verdict.max_abs, "sqnr_db": verdict.sqnr}
+        for name, value in told.items():
+            if value is not None:
+                yield {"type": name, "value": str(value), "slice": beside}
+    if accuracy is not None:
+        labelled = f"{accuracy.samples} labelled samples"
+        for name in ("eager", "artifact", "drop"):
+            value = str(getattr(accuracy, name))
+            yield {"type": f"{accuracy.metric}_{name}", "value": value, "slice": labelled}

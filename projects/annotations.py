@@ -1,0 +1,116 @@
+"""What a run has to say of lines: of modelc.toml for gates and models, of the user's code else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ModelcError
+from ..core.manifest import Manifest
+from ..reports.rows import REJECTED, Outcome, rows_of
+from ..reports.source_findings import WARNED, findings_of
+from .faults import each_of
+from .outcome import Ended
+from .regression_records import Changed, Regression
+
+ERROR, WARNING = "error", "warning"
+_PLACE = re.compile(r"^(?P<file>[^\n]+?):(?P<line>[1-9]\d*)(?=[\s:]|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """One remark. `file` is as it was told, relative to the project or the working folder.
+
+    `line` is 0 where none is known.
+    """
+
+    level: str
+    title: str
+    message: str
+    file: str = ""
+    line: int = 0
+
+
+def of_fault(error: ModelcError) -> tuple[Annotation, ...]:
+    """What keeps a run from beginning: one for each fault, on its line of modelc.toml."""
+    return tuple(
+        _at(one.message, "modelc", f"{one.message} (hint: {one.hint})") for one in each_of(error)
+    )
+
+
+def of_run(
+    ended: Sequence[Ended], regression: Regression | None, places: Mapping[str, str]
+) -> tuple[Annotation, ...]:
+    """What is wrong, errors first: forges show the first ones only.
+
+    `places` is where modelc.toml names each model, as `modelc.toml:12 [models.digits]`.
+    """
+    found = [note for one in ended for note in _of_model(one, places.get(one.name, ""))]
+    worse = () if regression is None else regression.worse
+    found += [_of_change(one, places.get(one.model, "")) for one in worse]
+    return tuple(sorted(dict.fromkeys(found), key=lambda note: note.level != ERROR))
+
+
+def _of_model(one: Ended, place: str) -> Iterator[Annotation]:
+    if one.error is not None:
+        told = f"{one.error.message} (hint: {one.error.hint})"
+        yield _at(place, one.name, told)
+    for breach in one.breaches:
+        title = f"{one.name}/{breach.artifact}: {breach.gate}"
+        yield _at(breach.told or place, title, breach.message)
+    if one.manifest is not None:
+        yield from _of_rows(one.name, one.manifest, place)
+        yield from _of_code(one.name, one.manifest)
+
+
+def _of_rows(model: str, manifest: Manifest, place: str) -> Iterator[Annotation]:
+    """Artifacts of this run that are not proven."""
+    for row in rows_of(manifest):
+        name = row.name.removeprefix(REJECTED)
+        if name not in manifest.steps or row.outcome is Outcome.PASSED:
+            continue
+        level = WARNING if row.outcome is Outcome.PENDING else ERROR
+        title = f"{model}/{name}: {row.outcome}"
+        yield _at(place, title, row.reason or "no reason is on record", level=level)
+
+
+def _of_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
+    """Lines of the user's own code, but what they have accepted.
+
+    What a framework warned of while it captured is left out: what came of it has been judged.
+    """
+    for one in findings_of(manifest):
+        if one.file and not one.accepted and one.rule is not WARNED:
+            level = ERROR if one.level == ERROR else WARNING
+            title = f"{model}: {one.rule.summary}"
+            yield Annotation(
+                level=level, title=title, message=one.text, file=one.file, line=one.line
+            )
+
+
+def _of_change(one: Changed, place: str) -> Annotation:
+    why = f" ({one.why})" if one.why else ""
+    name = "/".join(filter(None, (one.model, one.artifact)))
+    message = f"{one.measure}: {one.before} before, {one.after} now{why}"
+    return _at(place, f"{name}: worse than the base", message)
+
+
+def _at(place: str, title: str, message: str, *, level: str = ERROR) -> Annotation:
+    """An annotation on the line of modelc.toml that `place` begins with, if it does."""
+    found = _PLACE.match(place)
+    file, line = (found["file"], int(found["line"])) if found else ("", 0)
+    return Annotation(level=level, title=title, message=message, file=file, line=line)
+
+
+def within(file: str, root: Path, *folders: Path) -> str:
+    """The path of `file` below `root`, with forward slashes; nothing where it is not there.
+
+    A relative one begins in the first of `folders` that has it.
+    """
+    for folder in folders:
+        path = (folder / file).resolve()
+        if file and path.is_file() and path.is_relative_to(root.resolve()):
+            return path.relative_to(root.resolve()).as_posix()
+    return ""

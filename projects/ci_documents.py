@@ -1,0 +1,58 @@
+"""What a run leaves for a forge beside run.json: a summary, JUnit, the comment of a bot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..pipeline.reporting import check_own, write_document
+from . import ci_junit, ci_summary, comment
+from .run_record import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One of them; `mark` stands near its beginning. `render` is given the record and a link."""
+
+    file: str
+    mark: str
+    render: Callable[[RunRecord, str], str]
+
+
+SUMMARY = Document(
+    file="summary.md", mark=ci_summary.MARK, render=lambda record, _: ci_summary.summary_of(record)
+)
+DOCUMENTS = (
+    SUMMARY,
+    Document(
+        file="junit.xml",
+        mark='<testsuites name="modelc"',
+        render=lambda record, _: ci_junit.junit_of(record),
+    ),
+    Document(
+        file="comment.md",
+        mark=comment.MARK,
+        render=lambda record, link: comment.comment_of(record, link=link),
+    ),
+)
+
+
+def clear_documents(out: Path) -> None:
+    """Remove those of an earlier run, so that no success of it outlives a run that breaks.
+
+    Raises:
+        UsageError: a file of somebody else has the name of one.
+    """
+    for one in DOCUMENTS:
+        check_own(out / one.file, one)
+        (out / one.file).unlink(missing_ok=True)
+
+
+def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Path, ...]:
+    """Write them into the folder of all models; `link` leads to the whole log.
+
+    Raises:
+        UsageError: one cannot be written.
+    """
+    return tuple(write_document(one.render(record, link), out / one.file, one) for one in DOCUMENTS)

@@ -1,0 +1,142 @@
+"""A whole run as Markdown: what is wrong first, a table of all artifacts, the rest folded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ..reports.differences import Change
+from ..reports.markdown_text import Block, code, fitted, folded, prose, table
+from ..reports.words import counted, figure, seconds_text, size_text
+from .regression_records import Changed, Regression
+from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+
+MARK = "<!-- modelc run -->"
+_STATES = {
+    "passed": "✅ proven",
+    "failed": "❌ **refused**",
+    "error": "🛑 **not judged**",
+    "pending": "⏳ pending",
+    "not-run": "not run",
+}
+_TITLES = {Change.WORSE: "Worse than the base", Change.BETTER: "Better than the base",
+           Change.TOLD: "Other changes from the base"}  # fmt: skip
+
+
+def summary_of(record: RunRecord) -> str:
+    """The run as Markdown of at most 60 kB; what was cut is named at its end."""
+    regression = record.regression
+    blocks = [
+        Block("summary", [headline(record), ""]),
+        Block("reasons", titled("Why", reasons(record))),
+        Block("worse", titled(_TITLES[Change.WORSE], changes(regression, Change.WORSE))),
+        Block("artifacts", artifacts(record.models)),
+        *(
+            Block(change, folded(_TITLES[change], changes(regression, change)))
+            for change in (Change.BETTER, Change.TOLD)
+        ),
+        Block("base", folded("The base", _base(regression))),
+    ]
+    return fitted(MARK, [block for block in blocks if block.lines], see=FILE)
+
+
+def headline(record: RunRecord) -> str:
+    """How it ended, and the counts."""
+    states = Counter(one.state for model in record.models for one in model.artifacts)
+    stopped = Counter(model.state for model in record.models if not model.artifacts)
+    breaches = sum(len(model.breaches) for model in record.models)
+    worse = 0 if record.regression is None else len(record.regression.worse)
+    pairs = (
+        (states["passed"], "proven"),
+        (states["failed"], "refused"),
+        (states["error"], "not judged"),
+        (states["pending"], "pending"),
+        (breaches, f"gate{'' if breaches == 1 else 's'} broken"),
+        (stopped["error"], f"model{'' if stopped['error'] == 1 else 's'} stopped"),
+        (stopped["not-run"], f"model{'' if stopped['not-run'] == 1 else 's'} not begun"),
+        (worse, "worse than the base"),
+    )
+    told = ", ".join(f"{count} {what}" for count, what in pairs if count)
+    mark = "✅" if record.exit_code == 0 else "❌"
+    ended = "all holds" if record.exit_code == 0 else f"exit {record.exit_code}"
+    return (
+        f"### {mark} modelc: {ended}\n\n{told or 'nothing was judged'} · "
+        f"{counted(len(record.models), 'model')} · {seconds_text(record.seconds)} · "
+        f"modelc {prose(record.modelc)}"
+    )
+
+
+def titled(title: str, lines: Sequence[str]) -> list[str]:
+    """Lines below a title in bold; none where there are none."""
+    return [f"**{title}**", "", *lines, ""] if lines else []
+
+
+def reasons(record: RunRecord) -> list[str]:
+    """A line for each model that stopped, artifact that is not proven, and gate that is broken."""
+    return [f"- {line}" for model in record.models for line in _reasons(model)]
+
+
+def _reasons(model: ModelEnd) -> Iterator[str]:
+    if model.error:
+        yield f"{code(model.name)}: {prose(model.error)} *Hint:* {prose(model.hint)}"
+    for one in model.artifacts:
+        if one.state != "passed":
+            yield f"{_name(model, one.name)}: {prose(one.reason or 'no reason is on record')}"
+    for breach in model.breaches:
+        told = f" ({code(breach.told, cell=False)})" if breach.told else ""
+        yield f"{_name(model, breach.artifact)}: {prose(breach.message)}{told}"
+
+
+def artifacts(models: Sequence[ModelEnd]) -> list[str]:
+    """A row for each artifact; a model without any has one of its own."""
+    head = ("model", "artifact", "verdict", ">size", ">SQNR dB", "from", ">seconds")
+    return table(head, (row for model in models for row in _rows(model)))
+
+
+def _rows(model: ModelEnd) -> Iterator[tuple[str, ...]]:
+    seconds = "" if model.state == "not-run" else f"{model.seconds:.1f}"
+    if not model.artifacts:
+        yield (code(model.name), "", _STATES[model.state], "", "", "", seconds)
+    for number, one in enumerate(model.artifacts):
+        first = number == 0
+        yield (code(model.name), *_cells(one, model), seconds if first else "")
+
+
+def _cells(one: ArtifactEnd, model: ModelEnd) -> tuple[str, ...]:
+    broken = any(breach.artifact == one.name for breach in model.breaches)
+    state = f"{_STATES[one.state]}{', ❌ **gate**' if broken else ''}"
+    sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
+    known = one.size > 0
+    return (
+        code(one.name),
+        state,
+        size_text(one.size) if known else "",
+        sqnr if known else "",
+        one.source,
+    )
+
+
+def changes(regression: Regression | None, change: Change) -> list[str]:
+    """A row for each measure that changed so; none where none did."""
+    found = () if regression is None else regression.changed
+    rows = [_change(one) for one in found if one.change is change]
+    head = ("what", "measure", ">base", ">now", "")
+    return table(head, rows) if rows else []
+
+
+def _change(one: Changed) -> tuple[str, ...]:
+    name = "/".join(filter(None, (one.model, one.artifact)))
+    return (code(name), prose(one.measure), prose(one.before), prose(one.after), prose(one.why))
+
+
+def _base(regression: Regression | None) -> list[str]:
+    """Which run it was, and what makes the two hard to compare."""
+    if regression is None:
+        return []
+    told = f"{counted(regression.compared, 'measure')} beside those of {code(regression.base)}"
+    more = (*regression.notes, *regression.left_out)
+    return [told, "", *(f"- {prose(line)}" for line in more)]
+
+
+def _name(model: ModelEnd, artifact: str) -> str:
+    return code(f"{model.name}/{artifact}")

@@ -1,0 +1,121 @@
+"""`modelc verify` of what `modelc run` left: each model's folder, and `run.json` beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from ..core.errors import UsageError, first_line
+from ..core.manifest import Manifest
+from ..core.verdict import State
+from ..pipeline.folder import REJECTED
+from ..pipeline.manifest_file import FILE as MANIFEST
+from ..pipeline.manifest_file import read_manifest
+from ..pipeline.provenance.records import Check, Finding, Verification, Verified, verification
+from ..pipeline.provenance.sealing import seal_holds
+from ..pipeline.provenance.verifying import verify_folder
+from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+
+if TYPE_CHECKING:
+    from ..pipeline.provenance.signing import PublicKey
+
+
+def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
+    """Check a folder of one model, or of a run with several.
+
+    Args:
+        folder: it holds a manifest, or the `run.json` of a run.
+        key: of whoever must have signed the manifests.
+
+    Raises:
+        UsageError: it holds neither.
+    """
+    if (folder / MANIFEST).is_file():
+        return verification([verify_folder(folder, key=key)])
+    if not (folder / FILE).is_file():
+        raise UsageError(
+            f"{folder} has neither {MANIFEST} nor {FILE}",
+            hint="give what modelc export or modelc run wrote",
+        )
+    text = (folder / FILE).read_bytes()
+    try:
+        record = _read(text)
+    except ValueError as error:
+        wrong = Check(of="run", what="form", found=Finding.FAILED, detail=first_line(error))
+        return verification([], [wrong])
+    models = [_of_model(one, folder, key) for one in record.models]
+    claimed = [one for one in models if one is not None]
+    return verification(claimed, [*_of_run(record, text, folder)])
+
+
+def _read(text: bytes) -> RunRecord:
+    """The record of a run; raises ValueError where it is none."""
+    import msgspec
+
+    record = msgspec.json.decode(text, type=RunRecord)
+    for one in record.models:
+        if not _is_plain(one.name):
+            raise ValueError(f"{one.name!r} is no name of a model's folder")
+    return record
+
+
+def _is_plain(name: str) -> bool:
+    """Whether it is the name of something in a folder, and no way out of it."""
+    parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
+    return name != ".." and parts == ((name,), (name,))
+
+
+def _of_model(end: ModelEnd, folder: Path, key: PublicKey | None) -> Verified | None:
+    """The model's folder; None where the run claims nothing of it and nothing is there."""
+    place = folder / end.name
+    if (place / MANIFEST).is_file():
+        return verify_folder(place, key=key, name=end.name)
+    if not any(one.state == State.PASSED for one in end.artifacts):
+        return None
+    detail = f"{MANIFEST} is missing"
+    wrong = Check(of="manifest", what="form", found=Finding.FAILED, detail=detail)
+    return Verified(folder=str(place), checks=(wrong,), name=end.name)
+
+
+def _of_run(record: RunRecord, text: bytes, folder: Path) -> Iterator[Check]:
+    """The run's own record, and whether the models' manifests say the same."""
+    well = seal_holds(text)
+    if well is None:
+        well = None if not record.seal and not _has_seal(text) else False
+    found = {None: Finding.LACKING, True: Finding.HOLDS, False: Finding.FAILED}[well]
+    detail = {None: "it has none", True: "", False: "changed since it was written"}[well]
+    yield Check(of="run", what="seal", found=found, detail=detail)
+    for end in record.models:
+        yield _as_ended(end, folder)
+
+
+def _has_seal(text: bytes) -> bool:
+    return b'"seal"' in text
+
+
+def _as_ended(end: ModelEnd, folder: Path) -> Check:
+    """What the run says of a model beside what the model's own manifest says now."""
+    if not end.artifacts:
+        detail = f"not claimed: {end.error or end.state}"
+        return Check(of=end.name, what="verdict", found=Finding.UNCHECKED, detail=detail)
+    try:
+        manifest = read_manifest(folder / end.name)
+    except UsageError:
+        manifest = None
+    other = [
+        one.name
+        for one in end.artifacts
+        if one.state == State.PASSED and not _passed(one, manifest)
+    ]
+    if other:
+        detail = f"{', '.join(other)} passed in this run, and is not passed in the manifest"
+        return Check(of=end.name, what="verdict", found=Finding.FAILED, detail=detail)
+    return Check(of=end.name, what="verdict", found=Finding.HOLDS, detail=end.state)
+
+
+def _passed(end: ArtifactEnd, manifest: Manifest | None) -> bool:
+    verdict = None if manifest is None else manifest.verdict_of(end.name)
+    if manifest is None or any(a.name == f"{REJECTED}/{end.name}" for a in manifest.artifacts):
+        return False
+    return verdict is not None and verdict.passed

@@ -1,0 +1,246 @@
+"""`modelc run --ci`: what a forge reads in the log, and what a job leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from modelc.cli.ci_commands import GitHub, GitLab
+from modelc.cli.ci_place import ci_place
+from modelc.cli.ci_run import ci_of
+from modelc.cli.ci_screen import CiScreen
+from modelc.core.errors import UsageError
+from modelc.core.events import Advanced, Finished, Noted, Started
+from modelc.projects.annotations import Annotation
+
+PROJECT = """\
+[defaults]
+to = "torchscript"
+
+[models.one]
+checkpoint = "one.safetensors"
+model = "nets:gate"
+input = "x:float32[batch=1..4,16]"
+"""
+
+
+def remark(**changes: str | int) -> str:
+    given: dict[str, str | int] = {"level": "error", "title": "t", "message": "m"}
+    return GitHub().remark(Annotation(**{**given, **changes}))  # type: ignore[arg-type]
+
+
+def test_a_remark_is_a_workflow_command() -> None:
+    assert remark(file="modelc.toml", line=7) == "::error file=modelc.toml,line=7,title=t::m"
+    assert remark() == "::error title=t::m"
+
+
+def test_what_would_end_a_property_or_the_message_is_escaped() -> None:
+    told = remark(title="a,b:c%d\ne", message="50% off:\r\n::error::x, y", file="a,b.py", line=1)
+    assert told == (
+        "::error file=a%2Cb.py,line=1,title=a%2Cb%3Ac%25d%0Ae::50%25 off:%0A::error::x, y"
+    )
+    assert "\n" not in told
+
+
+def test_no_remark_is_longer_than_the_runner_takes() -> None:
+    assert len(remark(message="x" * 99_999, title="t" * 999)) < 5000
+
+
+@pytest.mark.parametrize("line", ["::error::mine", "  ::stop-commands::x", "##[error]mine"])
+def test_no_text_of_others_is_a_command(line: str) -> None:
+    shown = GitHub().foreign(line)
+    assert not shown.lstrip().startswith("::")
+    assert "##[" not in shown
+
+
+def test_names_with_colons_stay_as_they_are() -> None:
+    assert GitHub().foreign("ok torch::nn::Linear") == "ok torch::nn::Linear"
+
+
+def test_gitlab_has_sections_with_names_that_it_takes() -> None:
+    begin, end = GitLab().begin("my net"), GitLab().end("my net")
+    assert re.fullmatch(r"\x1b\[0Ksection_start:\d+:my_net\r\x1b\[0Kmy net", begin)
+    assert re.fullmatch(r"\x1b\[0Ksection_end:\d+:my_net\r\x1b\[0K", end)
+    assert "\x1b" not in GitLab().foreign("\x1b[0Ksection_start:1:x\r")
+
+
+@dataclass
+class Log:
+    """The lines that a screen wrote."""
+
+    lines: list[str]
+
+    def screen(self, jobs: int) -> CiScreen:
+        return CiScreen(GitHub(), self.lines.append, jobs=jobs)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log([])
+
+
+def test_models_one_after_the_other_have_a_group_each(log: Log) -> None:
+    screen = log.screen(1)
+    screen.of("a")(Finished(step="convert onnx", passed=True, seconds=1.0))
+    screen.of("b")(Noted(text="slow", warning=True))
+    screen.of("b")(Finished(step="convert onnx", passed=False, seconds=2.0, detail="why"))
+    screen.close()
+    assert log.lines == [
+        "::group::a",
+        "ok   convert onnx 1.0 s",
+        "::endgroup::",
+        "::group::b",
+        "warning: slow",
+        "FAIL convert onnx 2.0 s  why",
+        "::endgroup::",
+    ]
+
+
+def test_models_side_by_side_share_a_group_and_name_their_lines(log: Log) -> None:
+    screen = log.screen(2)
+    for name in ("a", "b", "a"):
+        screen.of(name)(Noted(text="x"))
+    screen.close()
+    assert log.lines == ["::group::models", "a  x", "b  x", "a  x", "::endgroup::"]
+
+
+def test_what_only_goes_on_has_no_line(log: Log) -> None:
+    screen = log.screen(1)
+    screen.of("a")(Started(step="s"))
+    screen.of("a")(Advanced(step="s", done=1, total=2))
+    screen.close()
+    assert log.lines == []
+
+
+def test_the_place_of_a_job_is_what_its_environment_says() -> None:
+    github = ci_place(
+        {
+            "GITHUB_WORKSPACE": "/w",
+            "GITHUB_STEP_SUMMARY": "/s.md",
+            "GITHUB_SERVER_URL": "https://github.com",
+            "GITHUB_REPOSITORY": "a/b",
+            "GITHUB_RUN_ID": "5",
+        }
+    )
+    assert isinstance(github.forge, GitHub)
+    assert (github.root, github.summary) == (Path("/w"), Path("/s.md"))
+    assert github.link == "https://github.com/a/b/actions/runs/5"
+    gitlab = ci_place({"GITLAB_CI": "true", "CI_PROJECT_DIR": "/p", "CI_JOB_URL": "https://j/1"})
+    assert isinstance(gitlab.forge, GitLab)
+    assert (gitlab.root, gitlab.summary, gitlab.link) == (Path("/p"), None, "https://j/1")
+    assert ci_place({}).link == ""
+
+
+def test_quiet_goes_with_no_groups() -> None:
+    with pytest.raises(UsageError, match="--quiet has no effect with --ci"):
+        ci_of(json=False, quiet=True)
+
+
+@dataclass
+class Job:
+    """A checkout in a job of GitHub."""
+
+    root: Path
+    environment: dict[str, str]
+
+    @property
+    def summary(self) -> str:
+        path = self.root / "step.md"
+        return path.read_text() if path.exists() else ""
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """`modelc run --ci`, the cache in the checkout's parent."""
+        more = ("--cache-dir", self.root / "cache", *arguments)
+        return subprocess.run(
+            [sys.executable, "-m", "modelc", "run", "--ci", *map(str, more)],
+            cwd=self.root / "ml",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path, gate: tuple[str, ...], surroundings: dict[str, str]) -> Job:
+    """A project in a folder of a checkout, with code of its own and colours forced."""
+    project = tmp_path / "ml"
+    project.mkdir()
+    (project / "one.safetensors").write_bytes(Path(gate[0]).read_bytes())
+    source = Path(__file__).parents[2] / "sample_models" / "gate.py"
+    (project / "nets.py").write_text(source.read_text())
+    (project / "modelc.toml").write_text(PROJECT)
+    (tmp_path / "step.md").write_text("what an earlier command wrote\n")
+    github = {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_WORKSPACE": str(tmp_path),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "step.md"),
+        "FORCE_COLOR": "1",
+        "CI": "true",
+    }
+    return Job(tmp_path, {**surroundings, **github})
+
+
+def test_a_fault_of_the_project_is_a_remark_on_its_line_and_in_the_summary(job: Job) -> None:
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
+    ran = job.run()
+    assert ran.returncode == 2
+    (told,) = (one for one in ran.stdout.splitlines() if "line=2" in one)
+    assert told.startswith("::error file=ml/modelc.toml,line=2,title=modelc::modelc.toml:2")
+    assert "the run did not begin" in job.summary
+
+
+def test_a_base_that_is_not_there_is_refused_before_anything_is_made(job: Job) -> None:
+    ran = job.run("--fail-on-regression", "absent")
+    assert ran.returncode == 2
+    assert "::error title=modelc::--fail-on-regression absent: there is no run" in ran.stdout
+    assert not (job.root / "ml" / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_job_leaves_documents_and_a_second_one_is_held_against_the_first(job: Job) -> None:
+    first = job.run("-o", job.root / "base")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "\x1b" not in first.stdout
+    lines = first.stdout.splitlines()
+    assert lines.index("::group::one") < lines.index("::endgroup::")
+    assert "::error" not in first.stdout
+    out = job.root / "base"
+    names = {path.name for path in out.iterdir()}
+    assert {"comment.md", "junit.xml", "run.json", "summary.md"} <= names
+    assert job.summary == "what an earlier command wrote\n" + (out / "summary.md").read_text()
+    worse = job.run("--fail-on-regression", out, "--set", "capture=trace", "--json")
+    assert worse.returncode == 1
+    record = json.loads(worse.stdout)
+    changed = record["regression"]["changed"]
+    assert [(c["artifact"], c["measure"], c["change"]) for c in changed][:1] == [
+        ("torchscript", "verdict", "worse")
+    ]
+    remarks = [line for line in worse.stderr.splitlines() if line.startswith("::error")]
+    assert any("file=ml/nets.py,line=24" in line for line in remarks)
+    assert any("worse than the base" in line for line in remarks)
+
+
+@pytest.mark.slow
+def test_a_gate_that_breaks_is_a_remark_on_its_line(job: Job) -> None:
+    gated = PROJECT + '\n[models.one.gates]\nmax-size = "1 kB"\n'
+    (job.root / "ml" / "modelc.toml").write_text(gated)
+    ran = job.run()
+    assert ran.returncode == 1
+    expected = "::error file=ml/modelc.toml,line=10,title=one/torchscript%3A max-size::"
+    assert expected in ran.stdout
+
+
+@pytest.mark.slow
+def test_gitlab_is_written_sections_and_no_commands(job: Job) -> None:
+    job.environment.update(GITLAB_CI="true", CI_PROJECT_DIR=str(job.root))
+    ran = job.run()
+    assert ran.returncode == 0, ran.stderr
+    assert "section_start:" in ran.stdout
+    assert "::group::" not in ran.stdout

@@ -1,0 +1,127 @@
+"""Tensors of an ONNX have their bytes, and lie beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from modelc.converters import onnx_graph
+from modelc.converters.model_files import files_of
+from modelc.converters.onnx_guard import read_graph
+from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.signature import Signature
+
+TEXT = (
+    '<ir_version: 8, opset_import: ["": 18]>'
+    "g (float[n,3] x) => (float[n,4] y) <float[3,4] w> { y = MatMul(x, w) }"
+)
+
+
+def model_of(*tensors: TensorProto) -> onnx.ModelProto:
+    model = parser.parse_model(TEXT)
+    model.graph.initializer.extend(tensors)
+    return model
+
+
+def outside(**told: object) -> TensorProto:
+    """Weights of 48 bytes that lie in a file of their own."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3, 4])
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in told.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def saved(folder: Path, *tensors: TensorProto) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "w.bin").write_bytes(bytes(64))
+    path = folder / "m.onnx"
+    path.write_bytes(model_of(*tensors).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    "told", [{"location": "w.bin"}, {"location": "w.bin", "offset": 16, "length": 48}]
+)
+def test_weights_beside_the_model_are_read(tmp_path: Path, told: dict[str, object]) -> None:
+    path = saved(tmp_path, outside(**told))
+    read_graph(path)
+    with onnx_graph.open_runner(path, "cpu", Signature(inputs=())) as runner:
+        assert runner.run({"x": np.ones((1, 3), np.float32)})["y"].tolist() == [[0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("place", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w", "..\\w", ""])
+def test_weights_named_out_of_the_folder_are_refused(tmp_path: Path, place: str) -> None:
+    path = saved(tmp_path / "in", outside(location=place))
+    (tmp_path / "w.bin").write_bytes(bytes(64))
+    for look in (onnx_graph.inspect, lambda p: onnx_graph.open_runner(p, "cpu", Signature(inputs=()))):
+        with pytest.raises(RunnerError, match="outside its folder"):
+            look(path)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "in", outside(location="link.bin"))
+    (tmp_path / "secret").write_bytes(bytes(64))
+    (tmp_path / "in" / "link.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(RunnerError, match="outside its folder"):
+        read_graph(path)
+    with pytest.raises(ConversionError, match="outside its folder"):
+        files_of(path)
+
+
+def test_links_as_the_hub_lays_them_are_followed(tmp_path: Path) -> None:
+    path = saved(tmp_path / "blobs", outside(location="link.bin"))
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    (snapshot / "m.onnx").symlink_to(path)
+    (snapshot / "link.bin").symlink_to(tmp_path / "blobs" / "w.bin")
+    read_graph(snapshot / "m.onnx")
+    assert len(files_of(snapshot / "m.onnx")) == 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"offset": -8}, {"offset": 2**62}, {"offset": "x"}, {"offset": 17, "length": 48},
+        {"length": -1}, {"length": 4}, {"length": 2**63},
+    ],
+)  # fmt: skip
+def test_places_beyond_the_file_are_refused(tmp_path: Path, told: dict[str, object]) -> None:
+    with pytest.raises(RunnerError, match="unsound"):
+        read_graph(saved(tmp_path, outside(location="w.bin", **told)))
+
+
+@pytest.mark.parametrize("dims", [[3, 2**40], [-3, 4], [2**62, 2**62]])
+@pytest.mark.parametrize("raw", [True, False])
+def test_sizes_that_have_no_bytes_are_refused(tmp_path: Path, dims: list[int], raw: bool) -> None:
+    values = np.ones((3, 4), np.float32)
+    tensor = (
+        numpy_helper.from_array(values, "w")
+        if raw
+        else helper.make_tensor("w", TensorProto.FLOAT, [3, 4], values.ravel())
+    )
+    del tensor.dims[:]
+    tensor.dims.extend(dims)
+    with pytest.raises(RunnerError, match="unsound: tensor 'w'"):
+        read_graph(saved(tmp_path, tensor))
+
+
+def test_a_tensor_within_a_branch_is_looked_at(tmp_path: Path) -> None:
+    inner = helper.make_graph([], "body", [], [], [outside(location="../w.bin")])
+    model = model_of(numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
+    model.graph.node.append(helper.make_node("If", ["c"], [], then_branch=inner))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(RunnerError, match="outside its folder"):
+        read_graph(tmp_path / "m.onnx")
+
+
+def test_packed_and_empty_tensors_are_sound(tmp_path: Path) -> None:
+    four = helper.make_tensor("q", TensorProto.INT4, [3], b"\x21\x03", raw=True)
+    texts = helper.make_tensor("t", TensorProto.STRING, [2], [b"", b"b"])
+    none = helper.make_tensor("e", TensorProto.FLOAT, [0, 5], [])
+    weights = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
+    assert len(read_graph(saved(tmp_path, weights, four, texts, none)).graph.initializer) == 4

@@ -1,0 +1,116 @@
+"""A zip's directory is compared with the file before anything in it is read."""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from modelc.core.zip_archive import fault_of_archive, is_archive, members_of
+
+
+def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> bytearray:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", packing) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return bytearray(stream.getvalue())
+
+
+def fault(data: bytes) -> str:
+    return fault_of_archive(io.BytesIO(data))
+
+
+def test_a_plain_archive_is_sound() -> None:
+    assert fault(packed(("a/data.pkl", b"x" * 50), ("a/data/0", b""))) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a/../../x", "/etc/passwd", "C:\\x", "\\\\host\\x", "a/..\\..\\x", "C:x"]
+)
+def test_a_member_named_out_of_its_folder_is_refused(name: str) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        entry = zipfile.ZipInfo("placeholder")
+        entry.filename = name
+        archive.writestr(entry, b"x")
+    assert "named out of its folder" in fault(stream.getvalue())
+
+
+def test_a_link_is_refused() -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        entry = zipfile.ZipInfo("a/link")
+        entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(entry, b"/etc/passwd")
+    assert "is a link" in fault(stream.getvalue())
+
+
+def test_a_name_that_is_there_twice_is_refused() -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        data = packed(("a/data.pkl", b"harmless"), ("a/data.pkl", b"other"))
+    assert "twice" in fault(data)
+
+
+def test_an_encrypted_member_is_refused() -> None:
+    data = packed(("a", b"x"))
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    assert "encrypted" in fault(data)
+
+
+def test_members_that_share_their_bytes_are_refused() -> None:
+    data = packed(("a", b"x" * 100), ("b", b"y" * 100))
+    second = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 1)
+    data[second + 42 : second + 46] = struct.pack("<I", 0)  # where the second one begins
+    assert "reaches into what follows it" in fault(data)
+
+
+def test_a_member_that_reaches_past_the_end_is_refused() -> None:
+    data = packed(("a", b"x" * 100))
+    first = data.index(b"PK\x01\x02")
+    data[first + 20 : first + 28] = struct.pack("<II", 10**6, 10**6)
+    assert "reaches into what follows it" in fault(data)
+
+
+def test_an_archive_that_would_become_absurdly_large_is_refused() -> None:
+    data = packed(("a", zlib.compress(bytes(1000))), packing=zipfile.ZIP_DEFLATED)
+    first = data.index(b"PK\x01\x02")
+    data[first + 24 : first + 28] = struct.pack("<I", 2**32 - 2)
+    assert "would become 4294967294" in fault(data)
+
+
+def test_zeros_that_pack_well_are_no_bomb() -> None:
+    assert fault(packed(("mask.npy", bytes(10**6)), packing=zipfile.ZIP_DEFLATED)) == ""
+
+
+def test_a_damaged_directory_is_a_fault_and_no_traceback() -> None:
+    assert "cannot be read" in fault(packed(("a", b"x"))[:-10])
+    assert "cannot be read" in fault(b"")
+
+
+def test_an_archive_of_several_disks_is_a_fault_and_no_traceback() -> None:
+    """Found by fuzzing: the standard library raises where it was only asked whether it is one."""
+    data = packed(("a", b"x"))
+    end = data.index(b"PK\x05\x06")
+    data[end:end] = b"PK\x06\x07" + struct.pack("<LQL", 1, 0, 7)
+    assert is_archive(io.BytesIO(data))
+    assert "cannot be read" in fault(data)
+
+
+def test_a_stream_is_left_where_it_was() -> None:
+    stream = io.BytesIO(packed(("a", b"x")))
+    stream.seek(3)
+    assert is_archive(stream)
+    assert fault_of_archive(stream) == ""
+    assert stream.tell() == 3
+
+
+def test_what_is_no_archive_has_no_members(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(b"PK\x03\x04garbage")
+    assert members_of(tmp_path / "x.pt") == ()
+    assert members_of(tmp_path / "none.pt") == ()

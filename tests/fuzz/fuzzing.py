@@ -1,0 +1,204 @@
+"""Feeds openings with damaged files, in a child process that may crash or hang; the parent counts.
+
+The input of a number is always the same one, so nothing is kept but numbers:
+`python tests/fuzz/fuzzing.py OPENING FIRST COUNT` is the child, `--show N` writes one input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+
+HANG = 5.0  # seconds that one input may take
+GROWTH = 512 * 2**20  # bytes that the child's memory may grow by over one input
+_START = 120.0  # seconds for the child's imports
+_NUMBERS = (0, 1, -1, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1,
+            2**40, 2**62, 2**63 - 1, -(2**31), -(2**63))  # fmt: skip
+_TOKENS = (
+    b"..", b"/", b"../../etc/passwd", b"\0", b"null", b"true", b"-1", b"1e999", b"1e308", b"NaN",
+    b"9" * 30, b"99999999999999999999", b"[" * 300, b"{}", b"[]", b'""', b"\xff\xfe", b"\x1b[2J",
+    b"]]>", b"<script>", b"%s", b"{0..", b"=", b"*", b"(", b"_", b"4294967296", b"\xe2\x80\xae",
+    b"PK\x05\x06", b"PK\x01\x02", b"\n", b"\x80\x02c", b"c__builtin__\neval\n", b"R.", b"0..0",
+)  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """How an opening fared: inputs given, how many were read, seconds, and what went wrong."""
+
+    name: str
+    inputs: int = 0
+    read: int = 0
+    seconds: float = 0.0
+    findings: dict[str, int] = field(default_factory=dict)  # what, and the first input's number
+
+
+def openings() -> ModuleType:
+    """`openings.py` beside this file; tests are no package."""
+    place = Path(__file__).with_name("openings.py")
+    spec = util.spec_from_file_location("fuzz_openings", place)
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(place)
+    module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(seeds: list[bytes], number: int) -> bytes:
+    """The input of this number: a seed with one to eight faults; the first numbers are the seeds."""
+    if number < len(seeds):
+        return seeds[number]
+    drawn = random.Random(number)
+    data = bytearray(drawn.choice(seeds))
+    for _ in range(min(1 + int(drawn.expovariate(0.6)), 8)):
+        _spoil(data, drawn, seeds)
+    return bytes(data)
+
+
+def _spoil(data: bytearray, drawn: random.Random, seeds: list[bytes]) -> None:
+    at = drawn.randrange(len(data) + 1)
+    end = min(len(data), at + drawn.choice((1, 1, 2, 4, 8, 40)))
+    match drawn.randrange(9):
+        case 0:
+            data[at:end] = bytes(drawn.randrange(256) for _ in range(end - at))
+        case 1 if at < len(data):
+            data[at] ^= 1 << drawn.randrange(8)
+        case 2:
+            del data[at:end]
+        case 3:
+            data[at:at] = data[at:end] * drawn.choice((1, 2, 50))
+        case 4:
+            del data[at:]
+        case 5:
+            other = drawn.choice(seeds)
+            start = drawn.randrange(len(other) + 1)
+            data[at:end] = other[start : start + drawn.choice((4, 30, 400))]
+        case 6:
+            size = drawn.choice((1, 2, 4, 8))
+            number = drawn.choice(_NUMBERS) % (1 << 8 * size)
+            data[at : at + size] = number.to_bytes(size, drawn.choice(("little", "big")))
+        case 7:
+            data[at:end] = str(drawn.choice(_NUMBERS)).encode()
+        case _:
+            data[at:end] = drawn.choice(_TOKENS)
+
+
+def main() -> None:
+    """The child: tells a line before each input, and one for what it may not do."""
+    name, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    opening = openings().BY_NAME[name]
+    seeds = opening.seeds()
+    told = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what native readers say is no line of ours
+    os.dup2(1, 2)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        for number in range(first, first + count):
+            told.write(f"{number}\n")
+            told.write(f"{json.dumps(_tried(opening, made(seeds, number), Path(folder)))}\n")
+
+
+def _tried(opening: object, data: bytes, folder: Path) -> str:
+    """How one input ended: `read`, `refused`, or what is a finding."""
+    from modelc.core.errors import ModelcError
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        opening.open(data, folder)  # type: ignore[attr-defined] # loaded by its path
+        ended = "read"
+    except ModelcError as error:
+        told = f"{error.message}{error.hint}"
+        ended = "refused" if told and "Traceback" not in told else f"a message: {told[:80]!r}"
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        kind = type(error).__name__
+        place = _own_frame(error)
+        allowed = kind in opening.allowed  # type: ignore[attr-defined] # as above
+        ended = "refused" if allowed else f"{kind} at {Path(place.filename).name}:{place.lineno}"
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return f"memory grew by {grown >> 20} MiB" if grown > GROWTH else ended
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary:
+    """The innermost line of the project's own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if "site-packages" not in one.filename and _is_ours(one.filename)]
+    return (own or frames)[-1]
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).resolve().is_relative_to(Path(__file__).parents[2])
+
+
+def fuzz(name: str, count: int, *, first: int = 0) -> Tally:
+    """Give an opening so many inputs; a child that dies or hangs is a finding, and goes on behind."""
+    tally = Tally(name)
+    began = time.perf_counter()
+    number, end = first, first + count
+    while number < end:
+        number = _batch(name, number, end - number, tally)
+    tally.seconds = time.perf_counter() - began
+    return tally
+
+
+def _batch(name: str, first: int, count: int, tally: Tally) -> int:
+    """One child; the number to go on with."""
+    command = [sys.executable, __file__, name, str(first), str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        number, patience = first - 1, _START
+        for line in _lines(child, lambda: patience):
+            if line.isdigit():
+                number = int(line)
+                patience = _START if number == first else HANG  # the first imports what it needs
+                continue
+            tally.inputs += 1
+            ended = json.loads(line)
+            tally.read += ended == "read"
+            if ended not in ("read", "refused"):
+                tally.findings.setdefault(ended, number)
+        hung = child.poll() is None and number < first + count - 1
+        if hung:
+            child.kill()
+        code = child.wait()
+    if code == 0:
+        return first + count
+    tally.inputs += 1
+    tally.findings.setdefault(f"a hang of {HANG} s" if hung else f"exit {code}", number)
+    return max(number, first) + 1
+
+
+def _lines(child: subprocess.Popen[str], patience: object) -> Iterator[str]:
+    """What the child tells, until it ends or says nothing for too long."""
+    stream = child.stdout
+    if stream is None:
+        return
+    os.set_blocking(stream.fileno(), False)
+    held = b""
+    while True:
+        ready, _, _ = select.select([stream], [], [], patience())  # type: ignore[operator]
+        if not ready:
+            return
+        data = os.read(stream.fileno(), 1 << 16)
+        if not data:
+            return
+        *lines, held = (held + data).split(b"\n")
+        yield from (line.decode() for line in lines)
+
+
+if __name__ == "__main__":
+    if "--show" in sys.argv:
+        sys.stdout.buffer.write(made(openings().BY_NAME[sys.argv[1]].seeds(), int(sys.argv[3])))
+    else:
+        main()

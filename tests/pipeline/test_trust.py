@@ -1,0 +1,112 @@
+"""Files that are programs are opened where their maker is trusted, or a record knows them."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import CheckpointError, ModelcError
+from modelc.core.events import Noted, silence
+from modelc.pipeline.api import inspect, localise, validate
+from modelc.pipeline.order import Order, Source
+from modelc.pipeline.recorded import Moved
+from modelc.pipeline.run import run
+from modelc.pipeline.stage import Stage
+from modelc.pipeline.subject import read_checkpoint
+
+PROGRAMS = ("model.torchscript.pt", "model.pt2")
+Orders = Callable[..., Order]
+
+
+@pytest.fixture
+def alone(exported_digits: Path, tmp_path: Path) -> Path:
+    """Two programs without the manifest that knows them."""
+    for name in PROGRAMS:
+        shutil.copy(exported_digits / name, tmp_path / name)
+    return tmp_path
+
+
+def read(source: Source, folder: Path) -> str:
+    return read_checkpoint(source, Stage(tell=silence, logs=folder / "logs")).kind
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_checkpoint_that_is_a_program_needs_trust(alone: Path, name: str) -> None:
+    source = Source(checkpoint=alone / name)
+    with pytest.raises(CheckpointError, match="runs code of whoever made it") as caught:
+        read(source, alone)
+    assert caught.value.hint == "add --trust, only if you trust its maker"
+    assert "\n" not in caught.value.message
+    assert read(replace(source, trust=True), alone) in ("torchscript", "pt2")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_checkpoint_that_a_manifest_records_as_it_is_needs_none(
+    exported_digits: Path, tmp_path: Path, name: str
+) -> None:
+    assert read(Source(checkpoint=exported_digits / name), tmp_path) in ("torchscript", "pt2")
+
+
+def test_a_changed_checkpoint_is_nobodys(exported_digits: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(exported_digits, folder)
+    with zipfile.ZipFile(folder / "model.torchscript.pt", "a") as archive:
+        archive.writestr("model/extra/more", "x")
+    with pytest.raises(CheckpointError, match="runs code of whoever made it"):
+        read(Source(checkpoint=folder / "model.torchscript.pt"), tmp_path)
+
+
+def test_a_digest_on_record_is_trusted_and_no_other(alone: Path) -> None:
+    source = Source(checkpoint=alone / PROGRAMS[0], trust=True)
+    checkpoint = read_checkpoint(source, Stage(tell=silence, logs=alone / "logs"))
+    assert read(replace(source, trust=False, recorded=checkpoint.digest), alone) == "torchscript"
+    with pytest.raises(CheckpointError, match="runs code"):
+        read(replace(source, trust=False, recorded="0" * 64), alone)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("look", [inspect, validate, localise])
+def test_no_command_opens_a_strangers_program(
+    alone: Path, look: Callable[..., object], name: str, digits_source: Source
+) -> None:
+    more = {} if look is inspect else {"against": digits_source}
+    with pytest.raises(ModelcError) as caught:
+        look(alone / name, **more)
+    if look is not localise or name == PROGRAMS[0]:  # a .pt2 is not one to be looked into at all
+        assert caught.value.hint == "add --trust, only if you trust its maker"
+
+
+def test_what_is_trusted_or_recorded_is_inspected(alone: Path, exported_digits: Path) -> None:
+    trusted = inspect(alone / PROGRAMS[0], trust=True)
+    recorded = inspect(exported_digits / PROGRAMS[0])
+    assert trusted.inspection == recorded.inspection
+
+
+def test_an_engine_of_a_stranger_is_refused_before_it_is_loaded(
+    tmp_path: Path, digits_source: Source
+) -> None:
+    (tmp_path / "m.engine").write_bytes(b"ftrt" + bytes(40))
+    with pytest.raises(CheckpointError, match="is a TensorRT engine"):
+        validate(tmp_path / "m.engine", against=digits_source)
+
+
+def test_a_folder_made_from_a_trusted_program_is_judged_again_without_a_word(
+    alone: Path, order: Orders
+) -> None:
+    source = Source(checkpoint=alone / PROGRAMS[0], trust=True)
+    made = run(order("onnx", source=source, out=alone / "out"))
+    assert made.passed
+    again = validate(alone / "out", moved=Moved())
+    assert again.exit_code == 0
+
+
+def test_a_refusal_is_told_before_any_step_of_a_framework(alone: Path, order: Orders) -> None:
+    told: list[object] = []
+    with pytest.raises(CheckpointError, match="runs code"):
+        run(order("onnx", source=Source(checkpoint=alone / PROGRAMS[1])), told.append)
+    assert not [event for event in told if isinstance(event, Noted)]

@@ -1,0 +1,161 @@
+"""What a run leaves for a forge: the summary, JUnit, the comment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree as ET
+
+import pytest
+from junitparser import JUnitXml
+from markdown_it import MarkdownIt
+
+from modelc.core.errors import UsageError
+from modelc.projects.ci_documents import DOCUMENTS, clear_documents, write_documents
+from modelc.projects.ci_junit import junit_of
+from modelc.projects.ci_summary import summary_of
+from modelc.projects.comment import MARK, comment_of
+from modelc.projects.gates import Breach
+from modelc.projects.regression_records import Changed, Regression
+from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
+from modelc.reports.differences import Change
+
+WORSE = Changed(model="net", artifact="onnx", measure="size", change=Change.WORSE,
+                before="1 MB", after="2 MB")  # fmt: skip
+
+
+def end(name: str, state: str = "passed", reason: str = "") -> ArtifactEnd:
+    return ArtifactEnd(name=name, state=state, source="made", size=5000, sqnr=120.0, reason=reason)
+
+
+def model(name: str, *artifacts: ArtifactEnd, **changes: object) -> ModelEnd:
+    made = ModelEnd(
+        name=name, folder=f"out/{name}", state="passed", exit_code=0, seconds=2.5,
+        artifacts=artifacts,
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def run(*models: ModelEnd, code: int = 0, regression: Regression | None = None) -> RunRecord:
+    return RunRecord(
+        modelc="0.1.0", exit_code=code, seconds=9.0, models=models, regression=regression
+    )
+
+
+MIXED = run(
+    model("net", end("onnx"), end("pt2", "failed", "SQNR 9.1 dB < 90"), state="failed"),
+    model("two", end("onnx", "error", "it crashed"), end("trt", "pending", "no GPU")),
+    model("bad", state="error", error="bad.pt is cut short", hint="fetch it again"),
+    model("last", state="not-run"),
+    code=1,
+)
+
+
+def cases(record: RunRecord) -> dict[str, str]:
+    """Every test case by suite and name, with how it ended."""
+    root = ET.fromstring(junit_of(record).partition("\n")[2])
+    kinds = ("failure", "error", "skipped")
+    return {
+        f"{suite.get('name')}/{case.get('name')}": next(
+            (kind for kind in kinds if case.find(kind) is not None), "passed"
+        )
+        for suite in root
+        for case in suite.iter("testcase")
+    }
+
+
+def test_a_suite_is_a_model_and_a_case_an_artifact() -> None:
+    assert cases(MIXED) == {
+        "net/onnx": "passed",
+        "net/pt2": "failure",
+        "two/onnx": "error",
+        "two/trt": "skipped",
+        "bad/model": "error",
+        "last/model": "skipped",
+    }
+
+
+def test_the_sums_are_those_of_the_cases() -> None:
+    found = JUnitXml.fromstring(junit_of(MIXED).encode())
+    assert (found.tests, found.failures, found.errors, found.skipped) == (6, 1, 2, 2)
+
+
+def test_a_proven_artifact_that_breaks_a_gate_has_failed() -> None:
+    breach = Breach(artifact="onnx", gate="max-size", message="2 MB, and max-size is 1 MB", told="")
+    assert cases(run(model("net", end("onnx"), breaches=(breach,)))) == {"net/onnx": "failure"}
+
+
+def test_what_got_worse_has_failed_though_it_is_proven() -> None:
+    regression = Regression(base="b", changed=(WORSE,), compared=2)
+    assert cases(run(model("net", end("onnx")), regression=regression)) == {"net/onnx": "failure"}
+
+
+def test_what_got_worse_and_is_gone_is_a_case_that_failed() -> None:
+    regression = Regression(base="b", changed=(replace(WORSE, artifact="pt2"),), compared=2)
+    found = cases(run(model("net", end("onnx")), regression=regression))
+    assert found == {"net/onnx": "passed", "net/pt2": "failure"}
+
+
+def test_a_run_of_nothing_is_an_error() -> None:
+    assert list(cases(run()).values()) == ["error"]
+    assert cases(run(model("net"))) == {"net/model": "error"}
+
+
+def test_the_summary_says_what_is_wrong_before_the_table() -> None:
+    text = summary_of(MIXED)
+    assert "1 proven, 1 refused, 1 not judged, 1 pending, 1 model stopped" in text
+    assert text.index("SQNR 9.1 dB") < text.index("| model |")
+    assert "bad.pt is cut short" in text
+    assert text.count("<table>") == 0
+    assert MarkdownIt().enable("table").render(text).count("<tr>") == 7  # a head and six rows
+
+
+def test_a_run_in_which_all_holds_says_so() -> None:
+    assert "✅ modelc: all holds" in summary_of(run(model("net", end("onnx"))))
+
+
+def test_what_got_worse_stands_open_and_the_rest_is_folded() -> None:
+    better = replace(WORSE, change=Change.BETTER, measure="latency")
+    regression = Regression(base="b", changed=(WORSE, better), compared=4, left_out=("two: left",))
+    text = summary_of(run(model("net", end("onnx")), code=1, regression=regression))
+    assert "1 worse than the base" in text
+    assert text.index("1 MB") < text.index("<details>") < text.index("latency")
+    assert "two: left" in text
+
+
+def test_foreign_text_is_shown_as_text(records: ModuleType) -> None:
+    hostile: str = records.HOSTILE
+    record = run(model("net", end("onnx", "failed", hostile), error=hostile, hint=hostile), code=1)
+    for text in (summary_of(record), comment_of(record)):
+        html = MarkdownIt().enable("table").render(text)
+        assert "<script" not in html
+        assert "<img" not in html
+        assert 'href="javascript' not in html
+        assert "\x1b" not in text
+    ET.fromstring(junit_of(record).partition("\n")[2])
+
+
+def test_a_comment_is_short_and_bears_a_mark_of_its_own() -> None:
+    many = [model(f"m{i}", end("onnx", "failed", "x" * 300), state="failed") for i in range(300)]
+    text = comment_of(run(*many, code=1), link="https://forge.example/run/1")
+    assert text.startswith(MARK)
+    assert len(text.encode()) <= 16_000
+    assert "and 280 more" in text
+    assert "see summary.md" in text
+
+
+def test_a_comment_leads_to_the_whole_log() -> None:
+    text = comment_of(run(model("net", end("onnx"))), link="https://forge.example/run/1")
+    assert "[The whole run](https://forge.example/run/1)" in text
+
+
+def test_documents_of_an_earlier_run_go_and_a_strangers_file_stays(tmp_path: Path) -> None:
+    written = write_documents(MIXED, tmp_path)
+    assert sorted(path.name for path in written) == ["comment.md", "junit.xml", "summary.md"]
+    clear_documents(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / DOCUMENTS[0].file).write_text("my own notes")
+    with pytest.raises(UsageError, match="no report of modelc"):
+        clear_documents(tmp_path)
+    assert (tmp_path / DOCUMENTS[0].file).read_text() == "my own notes"

@@ -1,0 +1,219 @@
+"""A run beside that of the base branch: what is worse fails, what was taken away is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from modelc.core.errors import CheckpointError, ConversionError, UsageError
+from modelc.core.manifest import Failure, Manifest, Pending
+from modelc.core.precision import Precision
+from modelc.core.records import FileRecord, Latency
+from modelc.core.verdict import State
+from modelc.pipeline.manifest_file import write_manifest
+from modelc.projects.outcome import Ended
+from modelc.projects.regression import Base, Parts, base_at, regression_of
+from modelc.projects.regression_records import Regression
+from modelc.projects.run_record import against, record_of_run
+from modelc.reports.differences import Change
+
+
+@pytest.fixture
+def proven(records: ModuleType) -> Callable[..., Manifest]:
+    """`proven("onnx", "pt2", sqnr=120.0)`: a record of these artifacts, all right."""
+
+    def made(*names: str, headroom: float = 28.0, **changes: object) -> Manifest:
+        found: Manifest = records.manifest(
+            artifacts=tuple(records.artifact(name, **changes) for name in names),
+            verdicts=tuple(
+                records.judged(name, records.measured("sample", headroom)) for name in names
+            ),
+            steps=names,
+        )
+        return found
+
+    return made
+
+
+def parts(declared: tuple[str, ...], made: tuple[str, ...] | None = None) -> Parts:
+    """A project of one model that declares these artifacts, and makes these in this run."""
+    return Parts(
+        made={"net": frozenset(declared if made is None else made)},
+        declared={"net": frozenset(declared)},
+        models=("net",),
+    )
+
+
+def beside(
+    before: Manifest, now: Ended | Manifest, these: Parts, *, prepare_only: bool = False
+) -> Regression:
+    ended = Ended(name="net", folder="out/net", manifest=now) if isinstance(now, Manifest) else now
+    base = Base(path=Path("base"), manifests={"net": before})
+    return regression_of(base, (ended,), these, prepare_only=prepare_only)
+
+
+def listed(found: Regression) -> list[tuple[str, str, Change]]:
+    return [(one.artifact, one.measure, one.change) for one in found.changed]
+
+
+def test_a_run_beside_itself_has_no_change(proven: Callable[..., Manifest]) -> None:
+    found = beside(proven("onnx"), proven("onnx"), parts(("onnx",)))
+    assert found.changed == ()
+    assert found.compared > 2
+
+
+def test_an_artifact_that_is_now_refused_is_worse_and_fails_the_run(
+    proven: Callable[..., Manifest], records: ModuleType
+) -> None:
+    verdict = records.judged("rejected/onnx", state=State.FAILED, reason="SQNR 9 dB < 90")
+    refused = records.manifest(
+        artifacts=(records.artifact("rejected/onnx", rejected=True),),
+        verdicts=(verdict,),
+        steps=("onnx",),
+    )
+    found = beside(proven("onnx"), refused, parts(("onnx",)))
+    assert listed(found) == [("onnx", "verdict", Change.WORSE)]
+    assert found.changed[0].why == "SQNR 9 dB < 90"
+    assert against(record_of_run((), seconds=0.0), found).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "measure"),
+    [
+        ({"files": (FileRecord(name="onnx.bin", size=200_000, sha256="a" * 64),)}, "size"),
+        ({"latency": Latency(milliseconds=2.0, parent=1.0, device="cpu", runs=50)}, "latency"),
+        ({"headroom": 5.0}, "SQNR"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_grew_slowed_or_got_coarser_is_worse(
+    proven: Callable[..., Manifest], changes: dict[str, object], measure: str
+) -> None:
+    was = Latency(milliseconds=1.0, parent=1.0, device="cpu", runs=50)
+    now = proven("onnx", **{"latency": was, **changes})
+    found = beside(proven("onnx", latency=was), now, parts(("onnx",)))
+    assert ("onnx", measure, Change.WORSE) in listed(found)
+
+
+def test_a_proven_artifact_that_is_declared_and_not_made_is_worse(
+    proven: Callable[..., Manifest],
+) -> None:
+    found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx", "pt2")))
+    assert listed(found) == [("pt2", "verdict", Change.WORSE)]
+
+
+def test_an_artifact_that_the_project_no_longer_declares_is_told(
+    proven: Callable[..., Manifest],
+) -> None:
+    found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx",)))
+    assert listed(found) == [("pt2", "verdict", Change.TOLD)]
+    assert found.changed[0].after == "no longer declared"
+
+
+def test_what_this_run_was_not_asked_for_is_not_compared(proven: Callable[..., Manifest]) -> None:
+    found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx", "pt2"), ("onnx",)))
+    assert found.changed == ()
+
+
+def test_what_another_run_left_in_the_folder_does_not_stand_for_this_one(
+    proven: Callable[..., Manifest],
+) -> None:
+    left = replace(proven("onnx", "pt2"), steps=("onnx",))
+    found = beside(proven("onnx"), left, parts(("onnx",)))
+    assert found.changed == ()
+
+
+def test_a_model_that_stopped_has_lost_all_that_was_proven(
+    proven: Callable[..., Manifest],
+) -> None:
+    error = CheckpointError("net.pt is cut short", hint="fetch it again")
+    ended = Ended(name="net", folder="out/net", error=error)
+    found = beside(proven("onnx"), ended, parts(("onnx",)))
+    assert listed(found) == [("onnx", "verdict", Change.WORSE)]
+    assert "net.pt is cut short" in found.changed[0].why
+
+
+def test_a_step_that_failed_is_worse_with_its_reason(proven: Callable[..., Manifest]) -> None:
+    failure = Failure(step="onnx", message="refused it", hint="-", exit_code=5)
+    now = replace(proven(), failures=(failure,), steps=("onnx",))
+    found = beside(proven("onnx"), now, parts(("onnx",)))
+    assert listed(found) == [("onnx", "verdict", Change.WORSE)]
+    assert "refused it" in found.changed[0].why
+
+
+@pytest.mark.parametrize(("prepare_only", "change"), [(False, Change.WORSE), (True, Change.TOLD)])
+def test_what_waits_for_another_host_is_worse_unless_that_is_what_was_asked(
+    proven: Callable[..., Manifest], prepare_only: bool, change: Change
+) -> None:
+    pending = Pending(
+        step="onnx", target="onnx", precision=Precision.FP32, made_from="a", parent="b",
+        reason="no GPU", command="modelc",
+    )  # fmt: skip
+    now = replace(proven(), pending=(pending,), steps=("onnx",))
+    found = beside(proven("onnx"), now, parts(("onnx",)), prepare_only=prepare_only)
+    assert listed(found) == [("onnx", "verdict", change)]
+
+
+def test_models_that_are_new_gone_or_not_asked_for_are_told(
+    proven: Callable[..., Manifest],
+) -> None:
+    base = Base(path=Path("base"), manifests={"old": proven("onnx"), "other": proven("onnx")})
+    these = Parts(
+        made={"new": frozenset({"onnx"})},
+        declared={"new": frozenset({"onnx"})},
+        models=("new", "other"),
+    )
+    ended = Ended(name="new", folder="out/new", manifest=proven("onnx"))
+    found = regression_of(base, (ended,), these)
+    assert [(one.model, one.after, one.change) for one in found.changed] == [
+        ("new", "new", Change.TOLD),
+        ("old", "no longer declared", Change.TOLD),
+    ]
+    assert found.left_out == ("other: not asked for in this run",)
+
+
+def test_a_model_that_the_run_did_not_come_to_is_named(proven: Callable[..., Manifest]) -> None:
+    ended = Ended(name="net", folder="out/net", started=False)
+    found = beside(proven("onnx"), ended, parts(("onnx",)))
+    assert found.left_out == ("net: the run did not come to it",)
+
+
+def test_a_run_that_failed_keeps_its_code_where_nothing_is_worse(
+    proven: Callable[..., Manifest],
+) -> None:
+    error = ConversionError("-", hint="-")
+    record = record_of_run((Ended(name="net", folder="o", error=error),), seconds=0.0)
+    same = beside(proven("onnx"), proven("onnx"), parts(("onnx",)))
+    assert against(record, same).exit_code == 5
+    assert against(record, None).exit_code == 5
+
+
+def test_the_base_is_a_folder_or_its_run_json(
+    proven: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    (tmp_path / "net").mkdir()
+    write_manifest(proven("onnx"), tmp_path / "net")
+    (tmp_path / "run.json").write_text("{}")
+    for path in (tmp_path, tmp_path / "run.json"):
+        assert list(base_at(path).manifests) == ["net"]
+
+
+@pytest.mark.parametrize("name", ["", "absent", "absent/run.json", "file"])
+def test_a_base_without_any_record_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--fail-on-regression"):
+        base_at(tmp_path / name)
+
+
+def test_a_record_of_the_base_that_is_damaged_is_refused(
+    proven: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    (tmp_path / "net").mkdir()
+    path = write_manifest(proven("onnx"), tmp_path / "net")
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(UsageError):
+        base_at(tmp_path)

@@ -1,0 +1,99 @@
+"""`modelc verify` of a run of several models: each folder, and what `run.json` says of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import UsageError
+from modelc.core.manifest import Manifest
+from modelc.core.verdict import State
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.provenance.records import Finding
+from modelc.pipeline.provenance.sealing import unbound
+from modelc.projects.outcome import Ended
+from modelc.projects.run_record import FILE, record_of_run, write_record
+from modelc.projects.verifying import verify
+
+
+def manifest_of(folder: Path) -> Manifest:
+    found = read_manifest(folder)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def ran(exports: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A run of two models, and of a third that was not come to."""
+    out = tmp_path / "out"
+    ended = []
+    for name in ("one", "two"):
+        shutil.copytree(exports("gate"), out / name)
+        manifest = manifest_of(out / name)
+        ended.append(Ended(name=name, folder=f"elsewhere/{name}", manifest=manifest))
+    ended.append(Ended(name="three", folder="elsewhere/three", started=False))
+    write_record(record_of_run(ended, seconds=1.0), out)
+    return out
+
+
+def test_a_run_holds_and_what_was_not_run_is_not_claimed(ran: Path) -> None:
+    found = verify(ran)
+    assert found.passed
+    assert [model.name for model in found.models] == ["one", "two"]
+    unclaimed = [one for one in found.run if one.found is Finding.UNCHECKED]
+    assert [(one.of, one.detail) for one in unclaimed] == [("three", "not claimed: not-run")]
+
+
+def test_a_flipped_bit_in_the_runs_record_fails(ran: Path) -> None:
+    whole = (ran / FILE).read_bytes()
+    for place in (0, len(whole) // 3, len(whole) // 2, len(whole) - 80, len(whole) - 20):
+        data = bytearray(whole)
+        data[place] ^= 2
+        (ran / FILE).write_bytes(data)
+        assert not verify(ran).passed, place
+
+
+def test_one_changed_artifact_fails_the_whole(ran: Path) -> None:
+    with (ran / "two" / "model.torchscript.pt").open("ab") as stream:
+        stream.write(b"\0")
+    found = verify(ran)
+    assert not found.passed
+    assert [model.passed for model in found.models] == [True, False]
+
+
+def test_a_model_whose_folder_is_gone_fails(ran: Path) -> None:
+    shutil.rmtree(ran / "one")
+    found = verify(ran)
+    assert not found.passed
+    assert found.models[0].checks[0].detail == "manifest.json is missing"
+
+
+def test_a_verdict_that_the_run_says_otherwise_fails(ran: Path) -> None:
+    manifest = manifest_of(ran / "one")
+    first, *others = manifest.verdicts
+    now = replace(manifest, verdicts=(replace(first, state=State.FAILED), *others))
+    write_manifest(unbound(now, first.artifact), ran / "one")
+    failed = [one for one in verify(ran).run if one.found is Finding.FAILED]
+    assert [one.of for one in failed] == ["one"]
+
+
+def test_a_name_that_leads_out_of_the_folder_fails(ran: Path) -> None:
+    ended = Ended(name="../one", folder="", manifest=manifest_of(ran / "one"))
+    write_record(record_of_run([ended], seconds=1.0), ran)
+    found = verify(ran)
+    assert not found.passed
+    assert "no name of a model's folder" in found.run[0].detail
+
+
+def test_a_record_that_is_none_fails(ran: Path) -> None:
+    (ran / FILE).write_text('{"models": 3}')
+    assert not verify(ran).passed
+
+
+def test_a_folder_of_neither_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"neither manifest\.json nor run\.json"):
+        verify(tmp_path)
