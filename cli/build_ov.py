@@ -12,7 +12,7 @@ from . import options_accuracy as a
 from . import options_bounds as b
 from . import options_precision as p
 from . import options_report as r
-from .options_sign import SignKey, private_key
+from .options_sign import SignKey
 from .options_tolerance import Tolerances, limits_of
 
 
@@ -71,19 +71,12 @@ def build_ov(
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
+    source = source_of(
+        against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static, trust=trust,
+    )  # fmt: skip
     order = Order(
-        source=source_of(
-            against or path,
-            model=model,
-            model_args=model_arg,
-            inputs=inputs,
-            samples=samples,
-            strict=not no_strict,
-            allow_pickle=allow_pickle,
-            trust=trust,
-            method=method,
-            static=static,
-        ),
+        source=source,
         wanted=(Wanted(target="openvino", precision=p.precision_of(fp16=fp16, int8=int8)),),
         out=out,
         judging=judging_of(
@@ -114,7 +107,6 @@ def build_ov(
         ),
     )
     reports = r.formats_of(report)
-    order = build_order(path, order)
-    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-    carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
-              sign_key=private_key(sign_key))  # fmt: skip
+    carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
+              bounds=b.bounds_of(isolate, timeout=timeout, memory=memory),
+              sign_key=sign_key)  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import UsageError
+from ..pipeline.manifest_file import FILE
 from . import options as o
 from . import options_accuracy as a
 from . import options_bounds as b
@@ -15,7 +16,7 @@ from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
-from .options_sign import SignKey, private_key
+from .options_sign import SignKey
 from .options_tolerance import Tolerances, limits_of
 
 # What may be said when a folder is finished: the rest is on record.
@@ -118,7 +119,6 @@ def build_trt(
     """
     from ..pipeline import options as asked
     from ..pipeline.building import build_order
-    from ..pipeline.manifest_file import FILE
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out, finish_off
 
@@ -131,8 +131,7 @@ def build_trt(
     )  # fmt: skip
     judging = asked.judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
-        limits=limits_of(tolerance), search=search, accept=accept_branch,
-    )  # fmt: skip
+        limits=limits_of(tolerance), search=search, accept=accept_branch)  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports = r.formats_of(report)
     measuring = asked.measuring_of(data, metric, max_drop, label=label, output=metric_output,
@@ -144,17 +143,14 @@ def build_trt(
         )  # fmt: skip
         finish_off(
             path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trust),
-            judging, settings,
-            cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
-            prepare_only=prepare_only, measuring=measuring, reports=reports,
-            sign_key=private_key(sign_key),
+            judging, settings, cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
+            prepare_only=prepare_only, measuring=measuring, reports=reports, sign_key=sign_key,
         )  # fmt: skip
     if checkpoint is not None:
         raise UsageError("--checkpoint is for a folder to finish", hint=f"give {checkpoint} alone")
     source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-        trust=trust,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static, trust=trust,
     )  # fmt: skip
     lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
@@ -168,5 +164,5 @@ def build_trt(
         settings=settings, cache=o.cache_folder(no_cache=no_cache), measuring=measuring,
     )  # fmt: skip
     carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
-              prepare_only=prepare_only, bounds=b.bounds_of(isolate, memory=memory),
-              sign_key=private_key(sign_key))  # fmt: skip
+              prepare_only=prepare_only, sign_key=sign_key,
+              bounds=b.bounds_of(isolate, memory=memory))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -20,14 +20,12 @@ from ..pipeline.provenance.resigning import signing
 from ..pipeline.recorded import Moved
 from ..pipeline.reporting import fresh_reports
 from ..reports.formats import Format
+from .options_sign import private_key
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
 from .render_report import report_on
 from .screen import Screen
 from .tables import show_json
-
-if TYPE_CHECKING:
-    from ..pipeline.provenance.signing import PrivateKey
 
 
 def carry_out(
@@ -39,7 +37,7 @@ def carry_out(
     prepare_only: bool = False,
     reports: Sequence[Format] = (),
     bounds: Bounds | None = None,
-    sign_key: PrivateKey | None = None,
+    sign_key: Path | None = None,
 ) -> None:
     """Run the order, show its manifest and write its reports; or show only its plan.
 
@@ -56,10 +54,11 @@ def carry_out(
         else:
             show_plan(rows)
         return
+    key = private_key(sign_key)
     with (
         fresh_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
-        signing(order.out, sign_key, screen),
+        signing(order.out, key, screen),
     ):
         manifest = _run(order, screen, bounds)
     _show(manifest, str(order.out), json=json)
@@ -96,7 +95,7 @@ def finish_off(
     prepare_only: bool,
     measuring: Measuring | None = None,
     reports: Sequence[Format] = (),
-    sign_key: PrivateKey | None = None,
+    sign_key: Path | None = None,
 ) -> NoReturn:
     """Carry out what is pending in a folder, show its manifest and write its reports.
 
@@ -105,10 +104,11 @@ def finish_off(
     """
     from ..pipeline.finishing import finish
 
+    key = private_key(sign_key)
     with (
         fresh_reports(folder, reports),
         Screen(quiet=quiet) as screen,
-        signing(folder, sign_key, screen),
+        signing(folder, key, screen),
     ):
         manifest = finish(
             folder,

@@ -13,7 +13,7 @@ from . import options_bounds as b
 from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
-from .options_sign import SignKey, private_key
+from .options_sign import SignKey
 from .options_tolerance import Tolerances, limits_of
 
 
@@ -131,4 +131,4 @@ def export(
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
     reports = r.formats_of(report)
     carry_out(order, dry_run=dry_run, json=json, quiet=quiet, reports=reports, bounds=bounds,
-              sign_key=private_key(sign_key))  # fmt: skip
+              sign_key=sign_key)  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.order import Order
@@ -136,12 +137,17 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
 def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
     """Every format: ready or not, why not, and the line that makes it so."""
     console = result_console()
-    table = new_table("target", "ready", "makes", "precisions", "version or what is missing")
-    for target, readiness in rows:
+    packages = [package_of(target) for target, _ in rows]
+    whose = ("from",) if any(packages) else ()
+    table = new_table(
+        "target", "ready", "makes", "precisions", "version or what is missing", *whose
+    )
+    for (target, readiness), package in zip(rows, packages, strict=True):
         mark = "[green]yes[/]" if readiness.ready else "[red]no[/]"
         told = readiness.version or f"{readiness.reason}: {readiness.mend}"
         precisions = " ".join(map(str, target.MADE_FROM))
-        table.add_row(target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
+        cells = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
+        table.add_row(*cells, *((escape(package or "modelc"),) if whose else ()))
     console.print(table)
 
 

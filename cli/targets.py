@@ -10,12 +10,15 @@ def targets(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """List every format: ready or not, why not, and the line that makes it so."""
+    from ..converters.registry import faults_of
     from ..pipeline.api import targets as rows_of
     from ..pipeline.manifest_file import as_json
     from .render import show_targets
+    from .render_config import warn
     from .tables import show_json
 
     rows = rows_of()
+    warn(faults_of())
     if json:
         show_json(as_json({target.NAME: readiness for target, readiness in rows}))
         return

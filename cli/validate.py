@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import UsageError
+from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
 from . import options as o
@@ -98,7 +99,6 @@ def validate(
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.api import validate as judge_again
     from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
-    from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
     from .screen import Screen
 
@@ -125,15 +125,9 @@ def validate(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
         limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
     )  # fmt: skip
-    if not path.is_dir() and given(context, "sign_key"):
-        raise UsageError(
-            "--sign-key has no effect on a single file", hint="give the folder that it lies in"
-        )
     reports = r.formats_beside(path, report)
-    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, ExitStack() as held:
-        if path.is_dir():
-            key = private_key(sign_key)
-            held.enter_context(signing(path, key, screen, judges_all=not rejudge))
+    sign = _signed(path, sign_key, context, rejudge=rejudge)
+    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen):
         result = (
             rejudge_it(path, judging=judging, tell=screen)
             if rejudge
@@ -144,22 +138,38 @@ def validate(
                 precision=precision,
                 judging=judging,
                 settings=settings_of(
-                    tf32=True,
-                    profiles=None,
-                    plugins=plugins,
-                    trust_engine=trusted,
+                    tf32=True, profiles=None, plugins=plugins, trust_engine=trusted
                 ),
                 measuring=measuring,
                 replay=replay,
                 tell=screen,
             )
         )
-    _show(result, path, reports, json=json)
-    raise typer.Exit(result.exit_code)
+    raise typer.Exit(_shown(result, path, reports, json=json))
 
 
-def _show(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> None:
-    """A folder's manifest with its reports, or the verdict on a single file."""
+def _signed(
+    path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
+) -> Callable[[Tell], AbstractContextManager[None]]:
+    """What keeps the signature of a folder true, given who listens; a single file has none.
+
+    Raises:
+        UsageError: a key was given for a single file, or it is none.
+    """
+    from ..pipeline.provenance.resigning import signing
+
+    if path.is_dir():
+        private = private_key(key)
+        return lambda tell: signing(path, private, tell, judges_all=not rejudge)
+    if given(context, "sign_key"):
+        raise UsageError(
+            "--sign-key has no effect on a single file", hint="give the folder that it lies in"
+        )
+    return lambda _: nullcontext()
+
+
+def _shown(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> int:
+    """Show a folder's manifest with its reports, or the verdict on a file; the exit code."""
     from ..pipeline.manifest_file import as_json
     from .render import show_verdict
     from .render_manifest import show_manifest
@@ -174,6 +184,7 @@ def _show(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, 
         show_manifest(result, str(path))
     if not isinstance(result, Verdict):
         report_on(result, path, reports, json=json)
+    return result.exit_code
 
 
 def _refuse(names: Sequence[str], values: Sequence[object], where: str) -> None:

@@ -1,8 +1,12 @@
-"""The table of formats. A new one is its name in the import line and in the tuple."""
+"""The table of formats. A new one is its name in the import line and in the tuple.
+
+Formats of other packages stand after them (`plugins.py`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from ..core.contract import Deferred, Target
 from ..core.errors import UsageError
@@ -16,8 +20,9 @@ from . import (
     tensorrt_onnx,
     torchscript_module,
 )
+from .plugins import Plugin, plugins
 
-TARGETS: tuple[Target, ...] = (
+BUILT_IN: tuple[Target, ...] = (
     torchscript_module,
     exported_program,
     aoti_package,
@@ -26,6 +31,8 @@ TARGETS: tuple[Target, ...] = (
     tensorrt_onnx,
     tensorrt_engine,
 )
+_PLUGINS, REFUSED = plugins(BUILT_IN)  # REFUSED says which targets of others are none, and why
+TARGETS: tuple[Target, ...] = (*BUILT_IN, *cast("tuple[Target, ...]", _PLUGINS))  # only to be read
 
 
 def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
@@ -33,10 +40,11 @@ def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
 
     Raises:
         UsageError: there is none.
+        MissingError: it is of another package, and cannot be loaded.
     """
     for target in targets:
         if name == target.NAME:
-            return target
+            return _itself(target)
     raise unknown("target", name, [target.NAME for target in targets])
 
 
@@ -52,9 +60,26 @@ def target_of(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
         raise UsageError(f"no such file: {path}", hint=hint)
     claiming = [target for target in targets if target.claims(path)]
     if claiming:
-        return max(claiming, key=lambda target: len(target.SUFFIX))
+        return _itself(max(claiming, key=lambda target: len(target.SUFFIX)))
     suffixes = ", ".join(f"{target.NAME} (*{target.SUFFIX})" for target in targets)
     raise UsageError(f"{path} is no artifact that modelc knows", hint=f"known: {suffixes}")
+
+
+def _itself(target: Target) -> Target:
+    """The target; of another package's, its own object."""
+    return target.loaded() if isinstance(target, Plugin) else target
+
+
+def package_of(target: Target, targets: tuple[Target, ...] = TARGETS) -> str:
+    """The package that a target is of, with its version; empty for modelc's own."""
+    found = (one.package for one in targets if isinstance(one, Plugin) and one.NAME == target.NAME)
+    return next(found, "")
+
+
+def faults_of(targets: tuple[Target, ...] = TARGETS) -> tuple[str, ...]:
+    """Targets of other packages that are refused or cannot be loaded, each with the reason."""
+    broken = (one.fault for one in targets if isinstance(one, Plugin))
+    return (*REFUSED, *filter(None, broken))
 
 
 def deferred(target: Target) -> Deferred | None:

@@ -326,19 +326,6 @@ class Weighted(Target, Protocol):
         ...
 
 
-@runtime_checkable
-class Carrying(Target, Protocol):
-    """A target whose artifacts carry the metadata of their job, to be read without a framework."""
-
-    def carried(self, path: Path) -> Mapping[str, str]:
-        """The metadata of the job that made the file; empty where it says nothing of it.
-
-        Raises:
-            RunnerError: it cannot be read.
-        """
-        ...
-
-
 class CalibrationFeeds(Protocol):
     """The calibration samples, each one feed; every iteration reads them anew, one at a time."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from modelc.cli.app import app
-from modelc.converters.registry import TARGETS
+from modelc.converters.registry import BUILT_IN
 from modelc.pipeline.manifest_file import json_schema
 from modelc.projects.schema import json_schema as project_schema
 
@@ -47,10 +47,10 @@ CODES = {
     "build-ov": MAKING,
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",
     "validate": "0 proven, 1 judged and wrong, 2 usage, 3 checkpoint, 4 missing, 6 run",
-    "run": f"{MAKING}; 1 as well where a gate is broken",
+    "run": f"{MAKING}; 1 as well where a gate is broken, or anything is worse than BASE",
     "cache": "0 done; of verify 1 where anything was wrong; 2 usage",
     "calibrate": "0 usable, 1 not, 2 usage",
-    "config": "0 shown, 2 usage",
+    "config": "0 shown, or sound with --check; 2 usage; 4 missing",
     "debug": "0 no layer is wrong, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "doctor": "0 nothing broken, 4 something installed cannot work",
     "init": "0 written, 2 usage, 3 checkpoint",
@@ -163,7 +163,7 @@ def targets_page() -> str:
         "| target | what it is | file | made from | captures, in order | precisions | devices |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for target in TARGETS:
+    for target in BUILT_IN:
         cells = (
             f"`{target.NAME}`",
             target.SUMMARY,

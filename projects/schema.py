@@ -98,10 +98,10 @@ def _number(key: Key) -> dict[str, object]:
 
 def _named(key: Key) -> dict[str, object]:
     """A text; of what has names, an editor completes them, and others may be installed."""
-    from ..converters.registry import TARGETS
+    from ..converters.registry import BUILT_IN
 
     if key.name != "to":
         return _TEXT
-    names = [target.NAME for target in TARGETS]
-    each = [f"{t.NAME}:{p}" for t in TARGETS for p in t.MADE_FROM]
+    names = [target.NAME for target in BUILT_IN]
+    each = [f"{t.NAME}:{p}" for t in BUILT_IN for p in t.MADE_FROM]
     return {"anyOf": [{"enum": [*names, *each]}, _TEXT]}

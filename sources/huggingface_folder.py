@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 from ..core.call import parameters_of
 from ..core.errors import CheckpointError, MissingError, UsageError, first_line
+from ..core.torch_file import refuse_unsound
 from .factory import seeded
 from .huggingface_cache import cached, cached_inputs
 from .huggingface_config import number
 from .huggingface_inputs import LONGEST, Asked, known_inputs
 from .huggingface_tasks import CACHED, PREFILL, WITH_PAST, class_for, length_of, task_of
+from .identify import weight_files
 from .loaded import Loaded
-from .sniff import HUGGINGFACE
+from .sniff import HUGGINGFACE, STATE_DICT, sniff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +41,9 @@ def load(checkpoint: Checkpoint) -> Loaded:
     _check_installed(folder)
     task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
     kind, found_by = class_for(folder, config, task)
+    for file in weight_files(checkpoint):
+        if file.suffix != ".json" and sniff(file) == STATE_DICT:
+            refuse_unsound(file, str(file))
     model, report = _from_pretrained(kind, folder)
     misfit = _misfit(kind, folder, config, task)
     notes = [*found_by, *_notes(report, misfit, strict=checkpoint.strict)]
@@ -153,7 +158,7 @@ def _from_pretrained(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # to be told of all of them, and judged here
             )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError) as error:
+    except Exception as error:  # the edge of transformers: its readers raise anything at garbage
         raise CheckpointError(
             f"transformers cannot load {folder}: {first_line(error)}",
             hint="see whether transformers' AutoModel.from_pretrained loads it by itself",

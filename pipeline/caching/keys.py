@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ... import __version__
 from ...calibration.options import RANDOM
+from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
 from ...core.loading import is_loader
 from ...core.precision import Precision
@@ -112,6 +113,7 @@ def _of_step(order: Order, step: Step, root: Path, digests: Digests) -> Iterator
     target = step.target
     ready = target.readiness()
     yield canonical([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
+    yield package_of(target)  # of a plugin: its code is no part of modelc's digest
     yield canonical([step.wanted, step.captures, ready.ready, ready.version, ready.reason])
     yield canonical([(one.NAME, one.readiness().version) for one in step.quantizers])
     yield canonical(order.judging_of(step.wanted))

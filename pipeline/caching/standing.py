@@ -10,6 +10,7 @@ from ...core.records import Artifact
 from ...core.verdict import State
 from ..folder import REJECTED
 from ..manifest_file import read_manifest
+from ..provenance.sealing import is_bound
 from .digests import Digests
 from .needs import unmet
 
@@ -58,7 +59,7 @@ def _named(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[tuple[str, A
         # What was refused after it was proven, or ended otherwise, came later.
         alone = artifact.rejected or f"{REJECTED}/{step}" not in names
         keyed = bool(artifact.key) and artifact.key == keys.get(step)
-        if keyed and judged and alone and step not in left:
+        if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
             yield step, artifact
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...converters.registry import target_named
-from ...core.contract import Carrying, Target
+from ...core.carrying import Carrying
+from ...core.contract import Target
 from ...core.digest import sha256_of
 from ...core.errors import RunnerError, UsageError
 from ...core.manifest import Manifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +33,24 @@ def _bound(artifact: Artifact, manifest: Manifest) -> Artifact:
     verdict = manifest.verdict_of(artifact.name)
     if artifact.seal or verdict is None:
         return artifact
-    seal = bond(
+    return replace(artifact, seal=_seal_of(artifact, verdict, manifest))
+
+
+def is_bound(artifact: Artifact, manifest: Manifest) -> bool:
+    """Whether its verdict is the one that it was bound to; what was never bound is as it is."""
+    verdict = manifest.verdict_of(artifact.name)
+    if not artifact.seal or verdict is None:
+        return not artifact.seal
+    return artifact.seal == _seal_of(artifact, verdict, manifest)
+
+
+def _seal_of(artifact: Artifact, verdict: Verdict, manifest: Manifest) -> str:
+    return bond(
         (file.sha256 for file in artifact.files if file.role != "debug"),
         verdict=plain(verdict),
         checkpoint=manifest.checkpoint.digest,
         signature=signature_digest(manifest.signature),
     )
-    return replace(artifact, seal=seal)
 
 
 def unbound(manifest: Manifest, name: str) -> Manifest:
@@ -48,7 +59,9 @@ def unbound(manifest: Manifest, name: str) -> Manifest:
     return replace(manifest, artifacts=tuple(artifacts))
 
 
-def bond(files: Any, *, verdict: Mapping[str, Any], checkpoint: str, signature: str) -> str:
+def bond(
+    files: Iterable[str], *, verdict: Mapping[str, Any], checkpoint: str, signature: str
+) -> str:
     """SHA-256 over digests: of an artifact's files, its verdict and what it was held to."""
     return digest_of(
         {

@@ -62,7 +62,7 @@ def schema_says(name: str, path: Path, *more: str) -> subprocess.CompletedProces
 def test_a_template_is_what_its_schema_wants(
     name: str, path: Path, more: tuple[str, ...], tmp_path: Path
 ) -> None:
-    # a hidden job is not looked at by GitLab's schema: it is checked as one that extends it would be
+    # GitLab's schema does not look at hidden jobs: it is checked as one that extends it is
     text = path.read_text(encoding="utf-8").replace("\n.modelc:", "\nmodels:")
     copy = tmp_path / path.name
     copy.write_text(text)
@@ -92,7 +92,11 @@ def test_every_input_is_used_and_every_one_that_is_used_is_there() -> None:
 
 @pytest.mark.parametrize(("name", "shell", "text"), list(scripts()), ids=lambda value: value[:20])
 def test_shellcheck_finds_nothing_in_a_script(name: str, shell: str, text: str) -> None:
-    order = [str(Path(sys.executable).with_name("shellcheck")), f"--shell={shell}", "--exclude=SC1091"]
+    order = [
+        str(Path(sys.executable).with_name("shellcheck")),
+        f"--shell={shell}",
+        "--exclude=SC1091",
+    ]
     ran = subprocess.run([*order, "-"], input=text, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, ""), name
 

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Console
 
 from modelc.cli.app import _tell
 from modelc.cli.render import show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.cli.tables import CleanConsole, new_table, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07b\x9bc\u202ed\rerror: fake"
 RAW = ("\x1b[2J", "\x1b]0;", "\x07", "\x9b", "\u202e", "\r")

@@ -54,11 +54,16 @@ def test_weights_beside_the_model_are_read(tmp_path: Path, told: dict[str, objec
         assert runner.run({"x": np.ones((1, 3), np.float32)})["y"].tolist() == [[0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("place", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w", "..\\w", ""])
+@pytest.mark.parametrize(
+    "place", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w", "..\\w", ""]
+)
 def test_weights_named_out_of_the_folder_are_refused(tmp_path: Path, place: str) -> None:
     path = saved(tmp_path / "in", outside(location=place))
     (tmp_path / "w.bin").write_bytes(bytes(64))
-    for look in (onnx_graph.inspect, lambda p: onnx_graph.open_runner(p, "cpu", Signature(inputs=()))):
+    for look in (
+        onnx_graph.inspect,
+        lambda p: onnx_graph.open_runner(p, "cpu", Signature(inputs=())),
+    ):
         with pytest.raises(RunnerError, match="outside its folder"):
             look(path)
 
@@ -121,7 +126,27 @@ def test_a_tensor_within_a_branch_is_looked_at(tmp_path: Path) -> None:
 
 def test_packed_and_empty_tensors_are_sound(tmp_path: Path) -> None:
     four = helper.make_tensor("q", TensorProto.INT4, [3], b"\x21\x03", raw=True)
-    texts = helper.make_tensor("t", TensorProto.STRING, [2], [b"", b"b"])
+    texts = TensorProto(name="t", data_type=TensorProto.STRING, dims=[2], string_data=[b"", b"b"])
     none = helper.make_tensor("e", TensorProto.FLOAT, [0, 5], [])
     weights = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
     assert len(read_graph(saved(tmp_path, weights, four, texts, none)).graph.initializer) == 4
+
+
+def test_a_type_that_onnx_does_not_have_is_shown_as_its_number(tmp_path: Path) -> None:
+    """Found by fuzzing: the name of an unknown type is a ValueError of protobuf's."""
+    path = saved(tmp_path, numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    path.write_bytes(model.SerializeToString())
+    assert onnx_graph.inspect(path).inputs[0].dtype == "type 99"
+
+
+@pytest.mark.parametrize("name", [b"MatMul", b"w", b"x"])
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: bytes) -> None:
+    """Found by fuzzing: protobuf gives such a name as bytes, without a word."""
+    path = saved(tmp_path, numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
+    size = bytes([len(name)])
+    data = path.read_bytes().replace(size + name, size + b"\xff" * len(name))
+    path.write_bytes(data)
+    with pytest.raises(RunnerError, match=r"no text|unsound|onnx"):
+        onnx_graph.inspect(path)

@@ -41,7 +41,7 @@ def test_a_shape_that_has_no_bytes_is_refused(shape: str) -> None:
 def test_objects_are_refused() -> None:
     stream = io.BytesIO()
     np.savez(stream, a=np.array([{}], dtype=object))
-    with pytest.raises(ValueError, match="[Oo]bject arrays"):
+    with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
         read_npz(stream)
 
 

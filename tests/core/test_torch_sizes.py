@@ -22,7 +22,10 @@ GOOD: dict[str, Callable[[], object]] = {
     "module": lambda: NET,
     "views": lambda: {"t": torch.arange(12).view(3, 4).t(), "e": torch.zeros(1).expand(9, 9)},
     "halves": lambda: {"h": torch.zeros(3, dtype=torch.bfloat16)[1:], "none": torch.zeros(0, 3)},
-    "dtypes": lambda: {"u": torch.zeros(3, dtype=torch.uint16), "c": torch.zeros(2).cfloat()},
+    "dtypes": lambda: {
+        "u": torch.zeros(3, dtype=torch.uint16),
+        "c": torch.zeros(2, dtype=torch.complex64),
+    },
     "optimizer": lambda: torch.optim.Adam(NET.parameters()).state_dict(),
     "sparse": lambda: {"s": torch.eye(3).to_sparse()},
     "meta": lambda: {"m": torch.zeros(10**12, device="meta")},
@@ -62,7 +65,9 @@ def test_a_storage_that_states_more_than_its_record_is_refused() -> None:
 
 
 def test_a_tensor_larger_than_its_storage_is_refused() -> None:
-    more = with_pickle(lambda data: data.replace(b"K\x05K\x07\x86", b"K\x05J\xff\xff\xff\x7f\x86", 1))
+    more = with_pickle(
+        lambda data: data.replace(b"K\x05K\x07\x86", b"K\x05J\xff\xff\xff\x7f\x86", 1)
+    )
     assert "needs" in fault_of_tensors(more)
 
 
@@ -76,9 +81,7 @@ def test_a_legacy_file_that_states_more_than_it_has_is_refused() -> None:
     assert "states 8589934588 bytes" in fault_of_tensors(io.BytesIO(data))
 
 
-@pytest.mark.parametrize(
-    "called", [b"cbuiltins\nbytearray\n", b"ctorch\nFloatTensor\n"]
-)
+@pytest.mark.parametrize("called", [b"cbuiltins\nbytearray\n", b"ctorch\nFloatTensor\n"])
 def test_a_call_that_takes_memory_is_refused(called: bytes) -> None:
     bomb = with_pickle(lambda _: b"\x80\x02" + called + b"\x8a\x05\x00\x00\x00\x00\x10\x85R.")
     assert "elements" in fault_of_tensors(bomb)

@@ -22,7 +22,7 @@ def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> by
     return bytearray(stream.getvalue())
 
 
-def fault(data: bytes) -> str:
+def fault(data: bytes | bytearray) -> str:
     return fault_of_archive(io.BytesIO(data))
 
 

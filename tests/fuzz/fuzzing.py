@@ -1,7 +1,8 @@
 """Feeds openings with damaged files, in a child process that may crash or hang; the parent counts.
 
 The input of a number is always the same one, so nothing is kept but numbers:
-`python tests/fuzz/fuzzing.py OPENING FIRST COUNT` is the child, `--show N` writes one input.
+`python tests/fuzz/fuzzing.py OPENING FIRST COUNT` is the child, `OPENING --show N` writes
+one input.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 HANG = 5.0  # seconds that one input may take
 GROWTH = 512 * 2**20  # bytes that the child's memory may grow by over one input
 _START = 120.0  # seconds for the child's imports
+_IMPORTING = 40  # lines until which it may still import
 _NUMBERS = (0, 1, -1, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1,
             2**40, 2**62, 2**63 - 1, -(2**31), -(2**63))  # fmt: skip
 _TOKENS = (
@@ -59,7 +62,7 @@ def openings() -> ModuleType:
 
 
 def made(seeds: list[bytes], number: int) -> bytes:
-    """The input of this number: a seed with one to eight faults; the first numbers are the seeds."""
+    """The input of this number: a seed with one to eight faults; the first are the seeds."""
     if number < len(seeds):
         return seeds[number]
     drawn = random.Random(number)
@@ -69,7 +72,9 @@ def made(seeds: list[bytes], number: int) -> bytes:
     return bytes(data)
 
 
-def _spoil(data: bytearray, drawn: random.Random, seeds: list[bytes]) -> None:
+def _spoil(  # noqa: C901 - a case for each kind of damage
+    data: bytearray, drawn: random.Random, seeds: list[bytes]
+) -> None:
     at = drawn.randrange(len(data) + 1)
     end = min(len(data), at + drawn.choice((1, 1, 2, 4, 8, 40)))
     match drawn.randrange(9):
@@ -99,25 +104,27 @@ def _spoil(data: bytearray, drawn: random.Random, seeds: list[bytes]) -> None:
 
 def main() -> None:
     """The child: tells a line before each input, and one for what it may not do."""
-    name, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    opening = openings().BY_NAME[name]
-    seeds = opening.seeds()
+    names, first, count = sys.argv[1].split("+"), int(sys.argv[2]), int(sys.argv[3])
+    found = [openings().BY_NAME[name] for name in names]
+    seeds = [one.seeds() for one in found]
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what native readers say is no line of ours
     os.dup2(1, 2)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         for number in range(first, first + count):
+            round_, turn = divmod(number, len(names))
             told.write(f"{number}\n")
-            told.write(f"{json.dumps(_tried(opening, made(seeds, number), Path(folder)))}\n")
+            ended = _tried(found[turn], made(seeds[turn], round_), Path(folder))
+            told.write(f"{json.dumps(ended)}\n")
 
 
-def _tried(opening: object, data: bytes, folder: Path) -> str:
+def _tried(opening: Any, data: bytes, folder: Path) -> str:
     """How one input ended: `read`, `refused`, or what is a finding."""
     from modelc.core.errors import ModelcError
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        opening.open(data, folder)  # type: ignore[attr-defined] # loaded by its path
+        opening.open(data, folder)
         ended = "read"
     except ModelcError as error:
         told = f"{error.message}{error.hint}"
@@ -125,7 +132,7 @@ def _tried(opening: object, data: bytes, folder: Path) -> str:
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         kind = type(error).__name__
         place = _own_frame(error)
-        allowed = kind in opening.allowed  # type: ignore[attr-defined] # as above
+        allowed = kind in opening.allowed
         ended = "refused" if allowed else f"{kind} at {Path(place.filename).name}:{place.lineno}"
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return f"memory grew by {grown >> 20} MiB" if grown > GROWTH else ended
@@ -143,7 +150,10 @@ def _is_ours(file: str) -> bool:
 
 
 def fuzz(name: str, count: int, *, first: int = 0) -> Tally:
-    """Give an opening so many inputs; a child that dies or hangs is a finding, and goes on behind."""
+    """Give an opening, or several in turn (`a+b`), so many inputs.
+
+    A child that dies or hangs is a finding; another goes on behind that input.
+    """
     tally = Tally(name)
     began = time.perf_counter()
     number, end = first, first + count
@@ -157,11 +167,10 @@ def _batch(name: str, first: int, count: int, tally: Tally) -> int:
     """One child; the number to go on with."""
     command = [sys.executable, __file__, name, str(first), str(count)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        number, patience = first - 1, _START
-        for line in _lines(child, lambda: patience):
+        number = first - 1
+        for line in _lines(child):
             if line.isdigit():
                 number = int(line)
-                patience = _START if number == first else HANG  # the first imports what it needs
                 continue
             tally.inputs += 1
             ended = json.loads(line)
@@ -179,21 +188,25 @@ def _batch(name: str, first: int, count: int, tally: Tally) -> int:
     return max(number, first) + 1
 
 
-def _lines(child: subprocess.Popen[str], patience: object) -> Iterator[str]:
-    """What the child tells, until it ends or says nothing for too long."""
+def _lines(child: subprocess.Popen[str]) -> Iterator[str]:
+    """What the child tells, until it ends or says nothing for too long.
+
+    The first inputs, one of each opening, have longer: they import what they need.
+    """
     stream = child.stdout
     if stream is None:
         return
     os.set_blocking(stream.fileno(), False)
-    held = b""
+    held, told = b"", 0
     while True:
-        ready, _, _ = select.select([stream], [], [], patience())  # type: ignore[operator]
+        ready, _, _ = select.select([stream], [], [], HANG if told > _IMPORTING else _START)
         if not ready:
             return
         data = os.read(stream.fileno(), 1 << 16)
         if not data:
             return
         *lines, held = (held + data).split(b"\n")
+        told += len(lines)
         yield from (line.decode() for line in lines)
 
 

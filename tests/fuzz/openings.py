@@ -15,6 +15,10 @@ from functools import cache
 from importlib import util
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
 
 _ROOT = Path(__file__).parents[2]
 
@@ -145,7 +149,9 @@ def _entry_seeds() -> list[bytes]:
     file = FileRecord(name="m.onnx", size=3, sha256="0" * 64)
     said = Calibrated(model="m.onnx", versions={"onnx": "1"}, options={}, notes=("n",))
     entry = Entry(key="a" * 64, model="m", artifact="onnx", files=(file,), calibrated=said)
-    judged = Entry(key="a" * 64, model="m", artifact="onnx", files=(file,), manifest=_records().full())
+    judged = Entry(
+        key="a" * 64, model="m", artifact="onnx", files=(file,), manifest=_records().full()
+    )
     return [encoded(entry), encoded(judged)]
 
 
@@ -222,7 +228,7 @@ def _npz_seeds() -> list[bytes]:
     made = []
     for write in (np.savez, np.savez_compressed):
         stream = io.BytesIO()
-        write(stream, x=np.zeros((2, 3), np.float32), y=np.arange(4))  # type: ignore[operator]
+        write(stream, x=np.zeros((2, 3), np.float32), y=np.arange(4))
         made.append(stream.getvalue())
     return made
 
@@ -264,7 +270,7 @@ def _onnx_seeds() -> list[bytes]:
     return [model.SerializeToString() for model in _onnx_models()]
 
 
-def _onnx_models() -> Iterator[object]:
+def _onnx_models() -> Iterator[onnx.ModelProto]:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, parser
 
@@ -283,7 +289,8 @@ def _onnx_models() -> Iterator[object]:
     model.graph.initializer.append(outside)
     yield model
     yield parser.parse_model(
-        head + "g (bool c, float[2] x) => (float[2] y) { y = If (c) <then_branch = t () => (float[2]"
+        head
+        + "g (bool c, float[2] x) => (float[2] y) { y = If (c) <then_branch = t () => (float[2]"
         " a) { a = Constant <value = float[2] {1, 2}> () }, else_branch = e () => (float[2] b)"
         " { b = Identity(x) }> }"
     )
@@ -360,7 +367,7 @@ OPENINGS = (
     Opening(name="pt2", seeds=_archive_seeds, open=_archive, quick=200, slow=2_500),
     Opening(name="index", seeds=_json('{"metadata":{},"weight_map":{"a":"b.safetensors"}}'),
             open=_index, quick=200, slow=3_000),
-    Opening(name="sidecar", seeds=_json('{"nodes":{"n":{"module":"a.b","class":"C","source":"s"}}}'),
+    Opening(name="sidecar", seeds=_json('{"nodes":{"n":{"module":"a.b","class":"C"}}}'),
             open=_sidecar, quick=200, slow=3_000),
     Opening(name="engine-sidecar", seeds=_json('{"engine":{"name":"m","size":3,"sha256":"a"}}'),
             open=_engine, quick=100, slow=1_500),

@@ -145,6 +145,7 @@ def judged(
             shutil.copy(path, tmp_path)
         spoil(tmp_path / file)
         precision = Precision.FP16 if "fp16" in file else None
-        return validate_file(tmp_path / file, sources(name), precision=precision)
+        source = replace(sources(name), trust=True)  # no manifest knows what was spoiled
+        return validate_file(tmp_path / file, source, precision=precision)
 
     return judge

@@ -45,7 +45,7 @@ def test_a_link_in_place_of_what_is_ours_is_refused(
 
 
 def test_a_link_in_place_of_an_artifact_is_refused(
-    order: Orders, fake: Fakes, elsewhere: Path, tmp_path: Path
+    order: Orders, fake: Fakes, elsewhere: Path
 ) -> None:
     target = fake()
     asked = order(target.NAME)

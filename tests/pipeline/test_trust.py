@@ -6,6 +6,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,21 @@ def test_a_refusal_is_told_before_any_step_of_a_framework(alone: Path, order: Or
     with pytest.raises(CheckpointError, match="runs code"):
         run(order("onnx", source=Source(checkpoint=alone / PROGRAMS[1])), told.append)
     assert not [event for event in told if isinstance(event, Noted)]
+
+
+def test_the_users_factory_is_stated_with_its_file_and_digest(
+    tmp_path: Path, order: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    code = "from torch import nn\n\ndef build():\n    return nn.Linear(3, 2)\n"
+    (tmp_path / "their_nets.py").write_text(code)
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = Source(
+        checkpoint=tmp_path / "w.pt", model="their_nets:build", inputs=("x:float32[b=1..4,3]",)
+    )
+    manifest = run(order("torchscript", source=source))
+    assert manifest.checkpoint.factory == "their_nets:build"
+    assert manifest.needs.files["their_nets.py"] == sha256(code.encode()).hexdigest()

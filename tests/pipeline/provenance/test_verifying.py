@@ -84,6 +84,7 @@ def contents_fixture() -> Callable[[Path], object]:
     return lambda folder: {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_any_file_fails(int8_copy: Path) -> None:
     chance = random.Random(6)
     names = [file.name for file in manifest_of(int8_copy).files]
@@ -100,6 +101,7 @@ def test_a_flipped_bit_anywhere_in_any_file_fails(int8_copy: Path) -> None:
     assert not failing(int8_copy)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_the_manifest_fails(int8_copy: Path) -> None:
     chance = random.Random(7)
     path = int8_copy / FILE

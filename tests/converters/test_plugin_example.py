@@ -1,0 +1,101 @@
+"""The example package of docs/: installed, listed, exported to, held to the contract."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "plugin_example"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("onnx")]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example installed; of a copy, as the build writes beside its sources."""
+    place = tmp_path_factory.mktemp("plugin")
+    source = shutil.copytree(EXAMPLE, place / "source")
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target")
+    order = [sys.executable, "-m", "pip", "install", *options, str(place / "lib"), str(source)]
+    ran = subprocess.run(order, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return place / "lib"
+
+
+@pytest.fixture
+def run(packages: Path, tmp_path: Path) -> Run:
+    """`run("-m", "modelc", "targets")`: Python with the example, in a folder of its own."""
+    paths = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    path = os.pathsep.join(str(Path(one).absolute()) for one in (str(packages), *paths))
+
+    def made(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return made
+
+
+def test_it_is_listed_with_the_package_that_it_is_from(run: Run) -> None:
+    ran = run("-m", "modelc", "targets")
+    row = next(line for line in ran.stdout.splitlines() if line.split()[:1] == ["ort"])
+    assert row.split()[1] == "yes"
+    assert row.rstrip().endswith("modelc-ort 1.0.0")
+
+
+def test_a_checkpoint_becomes_an_ort_that_is_proven_and_inspected(run: Run, tmp_path: Path) -> None:
+    digits = ROOT / "sample_models" / "digits.safetensors"
+    model = ("--model", "modelc.sample_models.digits:build")
+    given = ("--input", "x:float32[batch=1..8,1,8,8]", "--to", "ort", "-o", "out")
+    ran = run("-m", "modelc", "export", digits, *model, *given)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    made = tmp_path / "out" / "model.ort"
+    assert made.read_bytes()[4:8] == b"ORTM"
+    again = run("-m", "modelc", "validate", "out")
+    assert again.returncode == 0, again.stdout + again.stderr
+    told = run("-m", "modelc", "inspect", made)
+    assert told.returncode == 0, told.stderr
+    assert "Conv" in told.stdout
+
+
+def test_it_keeps_to_the_contract_of_targets(run: Run) -> None:
+    ran = run("-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLE / "tests")
+    assert ran.returncode == 0, ran.stdout
+    (passed,) = re.findall(r"^(\d+) passed in", ran.stdout, re.M)  # and none skipped
+    assert int(passed) > 40
+
+
+def test_the_contract_finds_what_a_target_does_wrong(run: Run, tmp_path: Path) -> None:
+    """One that scales what it gives, one that keeps no metadata: each fails its own test."""
+    (tmp_path / "test_spoilt.py").write_text(
+        """\
+import modelc_ort
+from types import SimpleNamespace
+from modelc.testing import TargetContract
+
+class Scaled(modelc_ort.OrtRunner):
+    def run(self, feed):
+        return {name: 1.01 * array for name, array in super().run(feed).items()}
+
+def opened(path, device, signature):
+    modelc_ort.open_runner(path, device, signature)
+    return Scaled(path)
+
+class TestScaled(TargetContract):
+    target = SimpleNamespace(**{**vars(modelc_ort), "open_runner": opened})
+"""
+    )
+    ran = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "eager_gives", "test_spoilt.py")
+    assert ran.returncode == 1, ran.stdout
+    assert "3 failed" in ran.stdout

@@ -1,0 +1,177 @@
+"""Targets of other packages: by name alone until they are used, and none can break modelc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from modelc.converters import onnx_graph
+from modelc.converters.plugins import GROUP, Plugin, plugins
+from modelc.converters.registry import BUILT_IN, package_of, target_named, target_of
+from modelc.core.errors import MissingError
+
+GOOD = """\
+from modelc.core.contract import Readiness
+from modelc.core.precision import Precision
+NAME, SUMMARY, SUFFIX = "mine", "a format of mine", ".mine"
+MADE_FROM, CAPTURES, DEVICES = {Precision.FP32: "onnx"}, (), ("cpu",)
+def readiness(): return Readiness(ready=True, version="7.7")
+def claims(path): return path.suffix == SUFFIX
+def convert(job): raise NotImplementedError
+def open_runner(path, device, signature): raise NotImplementedError
+def inspect(path): raise NotImplementedError
+def coverage(path, example, device): return None
+"""
+Installed = Callable[..., Path]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    """`installed("mine", code)`: a folder with a package that offers a target of that name."""
+
+    def make(name: str, code: str, package: str = "modelc-mine") -> Path:
+        module = package.replace("-", "_")
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-1.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.5\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {module}\n")
+        return tmp_path
+
+    return make
+
+
+def modelc(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(
+        str(Path(one).absolute()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{path}"}
+    order = [sys.executable, *arguments]
+    return subprocess.run(
+        order, env=environment, capture_output=True, text=True, check=False, cwd=folder
+    )
+
+
+def entry(name: str, value: str = "json") -> metadata.EntryPoint:
+    return metadata.EntryPoint(name=name, value=value, group=GROUP)
+
+
+def test_a_name_of_modelcs_own_is_refused() -> None:
+    for name in (*(target.NAME for target in BUILT_IN), "checkpoint"):
+        taken, refused = plugins(BUILT_IN, [entry(name)])
+        assert taken == ()
+        assert refused[0].endswith("is refused: modelc has that name itself")
+
+
+def test_two_packages_with_one_name_are_both_refused() -> None:
+    taken, refused = plugins(BUILT_IN, [entry("mine", "a"), entry("mine", "b"), entry("other")])
+    assert [one.NAME for one in taken] == ["other"]
+    assert len(refused) == 2
+
+
+@pytest.mark.parametrize("name", ["Mine", "mine:fp16", "../mine", "", "mine-", "a b"])
+def test_a_name_that_could_be_no_target_is_refused(name: str) -> None:
+    assert plugins(BUILT_IN, [entry(name)])[0] == ()
+
+
+def test_no_package_is_loaded_for_its_name(installed: Installed) -> None:
+    folder = installed("mine", "raise SystemExit('loaded')")
+    code = "from modelc.converters.registry import TARGETS; print(TARGETS[-1].NAME)"
+    ran = modelc(folder, "-c", code)
+    assert (ran.returncode, ran.stdout) == (0, "mine\n"), ran.stderr
+
+
+def test_a_target_of_another_package_is_listed_with_where_it_is_from(installed: Installed) -> None:
+    ran = modelc(installed("mine", GOOD), "-m", "modelc", "targets")
+    row = next(line for line in ran.stdout.splitlines() if line.split()[:1] == ["mine"])
+    assert " ".join(row.split()) == "mine yes a format of mine fp32 7.7 modelc-mine 1.5"
+    assert ran.stderr == ""
+
+
+def test_without_such_packages_no_column_says_where_from() -> None:
+    taken, refused = plugins(BUILT_IN, [])
+    assert (taken, refused) == ((), ())
+    assert package_of(onnx_graph) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        (GOOD.replace("def claims", "def claimed"), "it lacks claims()"),
+        (GOOD.replace('"mine", "a format', '"yours", "a format'), "it calls itself 'yours'"),
+        (GOOD.replace('".mine"', '"mine"'), "which begins with no dot"),
+        (GOOD.replace('{Precision.FP32: "onnx"}', "{}"), "MADE_FROM names no precision"),
+        (GOOD.replace("Precision.FP32:", '"fp32x":'), "is no Precision"),
+        (GOOD.replace('("cpu",)', '("tpu",)'), "not cpu or cuda"),
+    ],
+)
+def test_a_broken_package_is_one_warning_that_names_it(
+    installed: Installed, code: str, told: str
+) -> None:
+    ran = modelc(installed("mine", code), "-m", "modelc", "targets")
+    assert ran.returncode == 0, ran.stderr
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("warning: the target 'mine' of modelc-mine 1.5 cannot be used: ")
+    assert told in line
+    assert "torchscript" in ran.stdout
+
+
+def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> None:
+    code = "from modelc.converters.registry import target_named as t; print(t('onnx').__name__)"
+    folder = installed("onnx", GOOD)
+    assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_graph\n"
+    ran = modelc(folder, "-m", "modelc", "targets")
+    assert "the target 'onnx' of modelc-mine 1.5 is refused" in ran.stderr
+
+
+def broken() -> Plugin:
+    return Plugin(entry("mine", "no_such_module_at_all"))
+
+
+def test_a_broken_target_that_is_asked_for_is_missing() -> None:
+    with pytest.raises(MissingError, match="'mine' of an unknown package cannot be used"):
+        target_named("mine", (*BUILT_IN, broken()))  # type: ignore[arg-type]  # only to be read
+
+
+def test_a_broken_target_claims_no_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
+    found = target_of(tmp_path / "model.onnx", (broken(), *BUILT_IN))  # type: ignore[arg-type]  # only to be read
+    assert found is onnx_graph
+
+
+def test_the_version_of_the_package_is_in_the_key_of_a_step(
+    installed: Installed,
+) -> None:
+    code = """\
+import pathlib, sys
+from modelc.converters.registry import TARGETS
+from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.keys import step_keys
+from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.plan import make_plan
+pathlib.Path("net.safetensors").write_bytes(b"\\x02\\0\\0\\0\\0\\0\\0\\0{}")
+order = Order(source=Source(checkpoint=pathlib.Path("net.safetensors"), model="m:f"),
+              wanted=(Wanted(target="mine"),), out=pathlib.Path("out"))
+with Digests(pathlib.Path("c")) as digests:
+    keys = step_keys(order, make_plan(order), root=pathlib.Path.cwd(), digests=digests)
+print(keys["onnx"], keys["mine"])
+"""
+    folder = installed("mine", GOOD)
+    first = modelc(folder, "-c", code)
+    again = modelc(folder, "-c", code)
+    metadata_file = folder / "modelc_mine-1.5.dist-info" / "METADATA"
+    metadata_file.write_text(metadata_file.read_text().replace("1.5", "1.6"))
+    later = modelc(folder, "-c", code)
+    assert first.returncode == 0, first.stderr
+    assert again.stdout == first.stdout
+    onnx, mine = first.stdout.split()
+    assert later.stdout.split()[0] == onnx
+    assert later.stdout.split()[1] != mine

@@ -1,0 +1,114 @@
+"""Seals: the same for equal records however they were read, another for any change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.grammar import parse_input
+from modelc.core.manifest import Manifest
+from modelc.core.signature import resolve
+from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.standing import standing_in
+from modelc.pipeline.manifest_file import as_json, read_manifest
+from modelc.pipeline.provenance.digesting import digest_of
+from modelc.pipeline.provenance.sealing import (
+    bound,
+    is_bound,
+    seal_holds,
+    sealed,
+    unbound,
+    verdict_digest,
+)
+from modelc.pipeline.provenance.stating import captured_by, signature_digest
+
+
+@pytest.fixture(scope="module")
+def manifest(exported_digits: Path) -> Manifest:
+    found = read_manifest(exported_digits)
+    assert found is not None
+    return found
+
+
+def test_equal_values_have_one_digest_whatever_their_form() -> None:
+    assert digest_of({"a": 1, "b": [1.0, {}]}) == digest_of({"b": [1, {}], "a": 1.0})
+    assert digest_of({"a": 1}) == digest_of({"a": 1, "later": None, "too": [], "as": 0})
+
+
+@pytest.mark.parametrize("other", [{"a": 2}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": True}, {}])
+def test_different_values_have_different_digests(other: dict[str, object]) -> None:
+    assert digest_of({"a": 1}) != digest_of(other)
+
+
+def test_elements_of_a_list_keep_their_places() -> None:
+    assert digest_of([0, 1]) != digest_of([1, 0])
+    assert digest_of([None, 1]) != digest_of([1])
+
+
+def test_a_sealed_text_holds_until_a_byte_of_it_changes(manifest: Manifest) -> None:
+    text = sealed(as_json(replace(manifest, seal="")))
+    assert seal_holds(text) is True
+    assert seal_holds(text.replace(b'"cpu"', b'"CPU"', 1)) is False
+    assert seal_holds(text.replace(b"\n  ", b"\n\t ", 1)) is False
+
+
+def test_what_has_no_place_for_a_seal_is_not_sealed() -> None:
+    assert seal_holds(b"{}\n") is None
+    with pytest.raises(RuntimeError, match="no place"):
+        sealed(b"{}\n")
+
+
+def test_a_bond_is_kept_until_the_artifact_is_judged_again(manifest: Manifest) -> None:
+    first = manifest.artifacts[0]
+    changed = replace(
+        manifest,
+        verdicts=tuple(
+            replace(one, device="another") if one.artifact == first.name else one
+            for one in manifest.verdicts
+        ),
+    )
+    assert is_bound(first, manifest)
+    assert not is_bound(bound(changed).artifacts[0], changed)
+    anew = bound(unbound(changed, first.name))
+    assert is_bound(anew.artifacts[0], anew)
+    assert anew.artifacts[0].seal != first.seal
+
+
+def test_where_a_verdicts_files_lie_is_no_part_of_its_digest(manifest: Manifest) -> None:
+    verdict = manifest.verdicts[0]
+    assert verdict_digest(replace(verdict, artifact="rejected/x")) == verdict_digest(verdict)
+    assert verdict_digest(replace(verdict, reason="x")) != verdict_digest(verdict)
+
+
+def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
+    manifest: Manifest, exported_digits: Path, tmp_path: Path
+) -> None:
+    keyed = replace(
+        manifest, artifacts=tuple(replace(one, key=f"k-{one.name}") for one in manifest.artifacts)
+    )
+    keys = {one.name: one.key for one in keyed.artifacts}
+    first, *others = keyed.verdicts
+    edited = replace(keyed, verdicts=(replace(first, reason="better than that"), *others))
+    with Digests(tmp_path) as digests:
+        place = exported_digits
+        before = standing_in(keyed, place, keys, root=Path.cwd(), digests=digests)
+        after = standing_in(edited, place, keys, root=Path.cwd(), digests=digests)
+    assert before == set(keys)
+    assert before - after == {first.artifact}
+
+
+def test_another_dim_dtype_or_order_is_another_signature() -> None:
+    texts = (["x:float32[b=1..4,3]"], ["x:float32[b=1..5,3]"], ["x:float16[b=1..4,3]"])
+    specs = [resolve([parse_input(one) for one in text], {}) for text in texts]
+    assert len({signature_digest(one) for one in specs}) == 3
+    named = specs[0].with_outputs(("a", "b"))
+    assert signature_digest(named) != signature_digest(specs[0].with_outputs(("b", "a")))
+
+
+def test_a_capture_is_told_along_the_chain(manifest: Manifest) -> None:
+    told = {one.name: captured_by(one, manifest) for one in manifest.artifacts}
+    assert told["onnx"] == told["openvino"] == told["openvino-fp16"] == "export"
+    alone = replace(manifest, artifacts=tuple(a for a in manifest.artifacts if a.name != "onnx"))
+    assert captured_by(next(a for a in alone.artifacts if a.name == "openvino"), alone) == ""
