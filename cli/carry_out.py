@@ -12,7 +12,7 @@ from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..pipeline.isolation.bounds import Bounds
-from ..pipeline.manifest_file import as_json
+from ..pipeline.manifest_file import as_json, as_text
 from ..pipeline.measuring import Measuring
 from ..pipeline.order import Judging, Order
 from ..pipeline.plan import make_plan
@@ -126,6 +126,6 @@ def finish_off(
 
 def _show(manifest: Manifest, out: str, *, json: bool) -> None:
     if json:
-        show_json(as_json(manifest))
+        show_json(as_text(manifest))
     else:
         show_manifest(manifest, out)

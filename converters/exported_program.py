@@ -24,7 +24,7 @@ from ..core.contract import (
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
-from ..core.zip_archive import members_of
+from ..core.zip_archive import fault_of_archive, members_of
 from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.eager import example_tensors
 from .capture.strategies import export_of
@@ -132,6 +132,8 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
     import torch
 
     extra: dict[str, Any] = {RECORD: ""}
+    if fault := fault_of_archive(path):
+        raise RunnerError(f"{path} cannot be read: {fault}", hint="export it again")
     try:
         refuse_code(path)
         program = torch.export.load(str(path), extra_files=extra)

@@ -249,7 +249,8 @@ class Order:
     (`package.module:fn`) that change the copy of the model which is captured; `custom_ops` and
     `runtimes` as in a Job. `going_on` is what is left of the order by what was done before.
     `overwrite` moves artifacts of another model in `out` away; `discards` removes them, for a
-    folder that is all the project's own. `timed` measures the latency of all lower precisions, not only of what is calibrated.
+    folder that is all the project's own. `timed` measures the latency of all lower precisions, not
+    only of what is calibrated.
     """
 
     source: Source

@@ -189,7 +189,10 @@ def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:
 
 
 def relative(path: str, folder: OutputFolder) -> str:
-    """A path as the folder's manifest says it; both ends resolved: `..` after a symbolic link leads elsewhere."""
+    """A path as the folder's manifest says it.
+
+    Both ends are resolved: `..` after a symbolic link leads elsewhere.
+    """
     if is_loader(path):
         return path
     return Path(os.path.relpath(Path(path).resolve(), folder.path.resolve())).as_posix()

@@ -37,12 +37,15 @@ from .uses import is_used
 class _Origin:
     """Where a value was made: the place, the frames above it, whether it is an array.
 
-    `caught` says that an error raised there is caught further out.
+    `caught` says that an error raised there is caught further out. `known` are meanings that were
+    worked out for the same stack, by how many frames of it are left: each function asks several
+    times for those of its caller.
     """
 
     site: Site
     outer: Sequence[Site]
     array: bool
+    known: dict[int, tuple[Meaning, ...]]
     caught: bool = False
 
 
@@ -56,8 +59,21 @@ def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ..
         sites: the user's frames, the innermost first.
         array: whether it is an array or a list, which have attributes, unlike numbers.
     """
-    if not sites:
-        return ()
+    return _meanings(sites, array, {})
+
+
+def _meanings(
+    sites: Sequence[Site], array: bool, known: dict[int, tuple[Meaning, ...]]
+) -> tuple[Meaning, ...]:
+    """The same; `known` as of an origin."""
+    if len(sites) not in known:
+        known[len(sites)] = _read(sites, array, known) if sites else ()
+    return known[len(sites)]
+
+
+def _read(
+    sites: Sequence[Site], array: bool, known: dict[int, tuple[Meaning, ...]]
+) -> tuple[Meaning, ...]:
     site = sites[0]
     tree = tree_of(site.file)
     chain = [] if tree is None or site.span[1] < 0 else chain_to(tree, site.span)
@@ -65,7 +81,7 @@ def meanings(sites: Sequence[Site], *, array: bool = False) -> tuple[Meaning, ..
         text = linecache.getline(site.file, site.line).strip()
         return (Held(file=site.file, line=site.line, text=text),)
     caught = is_caught(sites)  # then a check decides what runs
-    origin = _Origin(site=site, outer=sites[1:], array=array, caught=caught)
+    origin = _Origin(site=site, outer=sites[1:], array=array, known=known, caught=caught)
     found = tuple(dict.fromkeys(_climb(chain, origin)))
     if any(isinstance(meaning, Held) for meaning in found) or not _is_named(chain, origin):
         return found
@@ -173,13 +189,13 @@ def _is_kept_outside(origin: _Origin) -> bool:
 
     What the outermost function returns is the model's answer.
     """
-    found = meanings(origin.outer, array=origin.array)
+    found = _meanings(origin.outer, origin.array, origin.known)
     return not found or any(isinstance(meaning, Held) for meaning in found)
 
 
 def _answered(origin: _Origin) -> Iterator[Meaning]:
     """The branches that a returned value decides where the function was called."""
-    found = meanings(origin.outer, array=origin.array)
+    found = _meanings(origin.outer, origin.array, origin.known)
     return (meaning for meaning in found if not isinstance(meaning, Held))
 
 

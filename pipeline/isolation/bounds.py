@@ -34,7 +34,7 @@ class Bounds:
             raise UsageError(f"--timeout {self.timeout:g} is no time", hint="give seconds: 600")
         if self.memory is not None and self.memory < MEGA:
             raise UsageError(
-                f"--memory {self.memory} bytes is too little for any step", hint="give a size: 8G"
+                f"--memory {self.memory} bytes is too little for any step", hint="give a size: 8GB"
             )
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"{self.threads} threads are none", hint="give 1 or more")

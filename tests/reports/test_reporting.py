@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -103,6 +104,8 @@ def test_a_manifest_read_again_gives_the_same_documents(full: Manifest, tmp_path
     write_manifest(full, tmp_path)
     again = read_manifest(tmp_path)
     assert again is not None
+    unsealed = tuple(replace(artifact, seal="") for artifact in again.artifacts)
+    again = replace(again, seal="", artifacts=unsealed)  # which are of the file
     assert [one.render(again) for one in FORMATS] == [one.render(full) for one in FORMATS]
 
 

@@ -673,3 +673,27 @@ def test_a_run_that_cannot_be_watched_says_so() -> None:
     found = eager.branches([("one", UP)], DOWN)
     assert found.incomplete == "not while I am watched"
     assert found.found == ()
+
+
+def test_a_value_that_goes_through_many_functions_is_followed_once_through_each(
+    tmp_path: Path,
+) -> None:
+    """Each function asks for its caller's meaning several times: unremembered, that is 5^24."""
+    deep = 24
+    first = "def f0(x):\n    return float(x.max())\n"
+    rest = "".join(
+        f"def f{n}(x):\n    m = f{n - 1}(x)\n    if m is None:\n        return m\n    return m\n"
+        for n in range(1, deep + 1)
+    )
+    (tmp_path / "deep.py").write_text(first + rest)
+    space: dict[str, Any] = {}
+    exec(compile((tmp_path / "deep.py").read_text(), tmp_path / "deep.py", "exec"), space)
+    last = space[f"f{deep}"]
+
+    def forward(_: Any, x: Tensor) -> Tensor:
+        if last(x) > 2:
+            return x + 1
+        return x
+
+    found = records(forward, UP, DOWN)
+    assert [record.condition for record in found] == ["last(x) > 2"]
