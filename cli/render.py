@@ -14,8 +14,8 @@ from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
-from ..reports.words import counted
-from .tables import STATES, new_table, number_text, result_console, say, size_text
+from ..reports.words import counted, figure, size_text
+from .tables import STATES, new_table, result_console, say
 
 _WIDTHS = {"argmax": 110, "cosine": 100}  # of a terminal, for a column to be shown
 
@@ -49,11 +49,11 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     return {
         "output": escape(name),
         "worst feed": escape(worst.feed),
-        "max abs": number_text(worst.max_abs),
-        "SQNR dB": "exact" if worst.exact else number_text(worst.sqnr, ".1f"),
-        "cosine": number_text(worst.cosine, ".6f"),
-        "argmax": number_text(worst.argmax_agreement, ".2%"),
-        "x eager": number_text(worst.times_floor, ".2f"),
+        "max abs": figure(worst.max_abs),
+        "SQNR dB": "exact" if worst.exact else figure(worst.sqnr, ".1f"),
+        "cosine": figure(worst.cosine, ".6f"),
+        "argmax": figure(worst.argmax_agreement, ".2%"),
+        "x eager": figure(worst.times_floor, ".2f"),
         "headroom": "" if worst.headroom is None else f"{worst.headroom:+.0f} dB",
         "verdict": mark if rows else "[dim]does not count[/]",
     }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from .tables import new_table, result_console, say, size_text
+from ..reports.words import size_text
+from .tables import new_table, result_console, say
 
 if TYPE_CHECKING:
     from ..pipeline.caching.listing import Listed

@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
-from .tables import new_table, number_text, result_console, say, size_text
+from ..reports.words import figure, size_text
+from .tables import new_table, result_console, say
 
 _WORST = 10  # rows
 _WIDTH = 60  # columns of the curve
@@ -103,4 +104,4 @@ def _ratio(value: float | None) -> str:
 
 
 def _short(value: float | None) -> str:
-    return "exact" if value is None else number_text(value, ".1f")
+    return "exact" if value is None else figure(value, ".1f")

@@ -13,10 +13,10 @@ from ..calibration.options import RANDOM
 from ..core.manifest import Manifest, Pending
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
 from ..core.verdict import State, Verdict
-from ..reports.words import counted
+from ..reports.words import counted, figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
-from .tables import STATES, new_table, number_text, result_console, say, size_text
+from .tables import STATES, new_table, result_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,7 +103,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         why = f": {attempt.reason}" if attempt.reason else ""
         table.add_row(
             escape(attempt.capture),
-            number_text(attempt.sqnr, ".1f"),
+            figure(attempt.sqnr, ".1f"),
             latency_text(attempt.latency),
             "" if attempt.size is None else size_text(attempt.size),
             f"{attempt.seconds:.1f}",
@@ -177,7 +177,7 @@ def _row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]:
         "precision": str(artifact.precision),
         "made by": escape(artifact.capture or ""),
         "size": size_text(artifact.size),
-        "max abs": number_text(verdict.max_abs) if verdict else "",
+        "max abs": figure(verdict.max_abs) if verdict else "",
         "SQNR dB": sqnr_text(verdict) if verdict else "",
         "headroom": headroom_text(verdict),
         "ms (fp32)": latency_text(artifact.latency),

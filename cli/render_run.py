@@ -14,10 +14,11 @@ from ..pipeline.manifest_file import as_json
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
 from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+from ..reports.words import figure, size_text
 from .render import PlanRow, plan_rows
 from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
 from .render_regression import show_regression
-from .tables import new_table, number_text, result_console, say, show_json, size_text
+from .tables import new_table, result_console, say, show_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +59,7 @@ def _show_table(console: Console, models: Sequence[ModelEnd]) -> None:
 
 
 def _row(one: ArtifactEnd) -> tuple[str, ...]:
-    sqnr = "exact" if one.exact else number_text(one.sqnr, ".1f")
+    sqnr = "exact" if one.exact else figure(one.sqnr, ".1f")
     return (
         escape(one.name),
         size_text(one.size) if one.size else "",

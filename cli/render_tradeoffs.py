@@ -10,8 +10,9 @@ from rich.markup import escape
 
 from ..core.findings import TradeOff
 from ..core.records import Artifact
+from ..reports.words import figure
 from ..validators.accuracy_text import drop_text
-from .tables import new_table, number_text, say
+from .tables import new_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,16 +80,16 @@ def _cells(point: TradeOff, artifact: Artifact) -> dict[str, str]:
         latency = f"{point.latency:.2f}"
         latency += "" if point.parent is None else f" ({point.parent:.2f})"
     return {
-        "SQNR dB": number_text(point.sqnr, ".1f"),
+        "SQNR dB": figure(point.sqnr, ".1f"),
         "drop": _drop(point, artifact),
         "ms (fp32)": latency,
-        "int8 work": number_text(point.share, ".0%"),
+        "int8 work": figure(point.share, ".0%"),
     }
 
 
 def _drop(point: TradeOff, artifact: Artifact) -> str:
     if point.drop is None or artifact.accuracy is None:
-        return number_text(point.drop, ".4g")
+        return figure(point.drop, ".4g")
     return drop_text(artifact.accuracy, point.drop)
 
 

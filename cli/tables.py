@@ -24,7 +24,6 @@ STATES = {
     State.FAILED: "[red]FAIL[/]",
     State.ERROR: "[red]error[/]",
 }
-_KILO = 1000
 _HANGING = 2  # columns
 _LEAST = 20  # columns of prose, on however narrow a terminal
 _WIDE = 200  # what is piped is not cut to 80 columns
@@ -94,21 +93,6 @@ def say(console: Console, text: str) -> None:
     for number, line in enumerate(prose.wrap(console, max(console.width - below, _LEAST))):
         line.rstrip()
         console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)
-
-
-def size_text(size: int) -> str:
-    """Bytes as people read them, in powers of 1000."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB"):
-        if amount < _KILO:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= _KILO
-    return f"{amount:.2f} GB"
-
-
-def number_text(value: float | None, form: str = ".1e") -> str:
-    """A figure, or a dash where it is not defined."""
-    return "-" if value is None else format(value, form)
 
 
 def show_json(document: bytes) -> None:

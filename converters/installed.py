@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 
 def versions(*packages: str) -> dict[str, str]:
     """Installed versions by distribution name; those not installed are left out."""
-    found: dict[str, str] = {}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    asked = ((package, _version(package)) for package in packages)
+    return {package: version for package, version in asked if version is not None}
+
+
+@cache
+def _version(package: str) -> str | None:
+    """Each is read once in a process: its metadata is parsed whole, and every step asks."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .errors import MissingError, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .precision import Precision
-from .records import Artifact, Attempt, Checkpoint, FileRecord, Needs
+from .records import Artifact, Attempt, Checkpoint, FileRecord, Needs, names_of
 from .signature import Signature
 from .verdict import State, Verdict
 
@@ -123,7 +123,7 @@ class Manifest:
 
         A pending step is 4, as what it needs is missing here; one that was not come to is 6.
         """
-        mine = {*self.steps, *(f"rejected/{step}" for step in self.steps)}
+        mine = names_of(self.steps)
         states = [verdict.state for verdict in self.verdicts if verdict.artifact in mine]
         if State.FAILED in states:
             return 1

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .findings import Accuracy, TradeOff
 from .precision import Precision
 from .verdict import Tolerance
 
+REJECTED = (
+    "rejected"  # the folder of refused files, and what stands before a refused artifact's name
+)
 _CLOCK = 0.05  # milliseconds: less is the call, not the model
+
+
+def step_of(artifact: str) -> str:
+    """The name of the step that made the artifact of a name, which may be a refused one's."""
+    return artifact.removeprefix(f"{REJECTED}/")
+
+
+def names_of(steps: Iterable[str]) -> frozenset[str]:
+    """All names that artifacts of the steps may have: their own, and those of refused ones."""
+    own = frozenset(steps)
+    return own | {f"{REJECTED}/{step}" for step in own}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +175,11 @@ class Artifact:
     def held_to(self) -> Precision:
         """The precision that it is judged as: its own, but for an engine that uses TF32, say."""
         return self.judged_as or self.precision
+
+    @property
+    def step(self) -> str:
+        """The name of the step that made it."""
+        return step_of(self.name)
 
     @property
     def digest(self) -> str:

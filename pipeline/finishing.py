@@ -14,7 +14,7 @@ from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
 from .bench import Bench
 from .branches import accepting, with_branches
-from .folder import REJECTED, OutputFolder, opened
+from .folder import OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import write_manifest
 from .measuring import Measuring
@@ -109,7 +109,7 @@ def _as_it_is(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
         for artifact in manifest.artifacts
         if (fault := changed_file(artifact, folder))
     ]
-    names = [artifact.name.removeprefix(f"{REJECTED}/") for artifact in manifest.artifacts]
+    names = [artifact.step for artifact in manifest.artifacts]
     steps = (*names, *(failure.step for failure in manifest.failures))
     return replace(manifest, steps=steps, failures=(*manifest.failures, *faults))
 

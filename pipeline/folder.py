@@ -14,12 +14,11 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..core.records import FileRecord
+from ..core.records import REJECTED, FileRecord
 from ..core.whole import drafts_in
 from .committing import COMMIT, Commit, Move, commit, finish_commit
 from .manifest_file import FILE
 
-REJECTED = "rejected"
 REPLACED = "replaced"
 LOGS = "logs"
 WORST = "worst"

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.manifest import Manifest
-from ..core.records import Checkpoint, Needs
+from ..core.records import Checkpoint, Needs, step_of
 from .bench import Bench
 from .caching.needs import merged
 from .caching.watching import Watching, watching
-from .folder import REJECTED
 from .order import GoingOn, Order
 from .plan import Step
 from .record import read_by
@@ -26,7 +25,7 @@ def gone_on(manifest: Manifest, known: Manifest | None, going_on: GoingOn) -> Ma
     """
     kept = _kept(manifest, going_on)
     artifacts = tuple(
-        one if _step_of(one.name) in kept else replace(one, key="") for one in manifest.artifacts
+        one if one.step in kept else replace(one, key="") for one in manifest.artifacts
     )
     needs = Needs() if known is None or not kept else known.needs
     return replace(manifest, artifacts=artifacts, needs=needs)
@@ -40,16 +39,12 @@ def steps_left(plan: Sequence[Step], manifest: Manifest, going_on: GoingOn) -> t
 
 
 def _kept(manifest: Manifest, going_on: GoingOn) -> frozenset[str]:
-    here = {_step_of(a.name) for a in manifest.artifacts if _has_key(a.name, a.key, going_on)}
+    here = {a.step for a in manifest.artifacts if _has_key(a.name, a.key, going_on)}
     return going_on.kept & here
 
 
 def _has_key(name: str, key: str, going_on: GoingOn) -> bool:
-    return key == going_on.keys.get(_step_of(name), "")
-
-
-def _step_of(artifact: str) -> str:
-    return artifact.removeprefix(f"{REJECTED}/")
+    return key == going_on.keys.get(step_of(name), "")
 
 
 def watching_for(order: Order, checkpoint: Checkpoint) -> AbstractContextManager[Watching]:

@@ -12,7 +12,7 @@ from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
-from ..core.records import Artifact, Attempt, CalibrationRecord
+from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
 from ..core.verdict import Verdict
 from ..sources.branches import shortest
 from ..sources.rewrites.patching import PATCH
@@ -20,7 +20,6 @@ from ..sources.rewrites.table import answering, rewritten, suited, told
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
-from .folder import REJECTED
 from .plan import Step
 from .stage import Clock
 from .trying import Trial, Way, attempt, ways_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.manifest import Failure, Manifest
-from .folder import REJECTED
+from ..core.records import REJECTED
 from .plan import Step
 
 

@@ -12,11 +12,11 @@ from .. import __version__
 from ..core.errors import UsageError
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
-from ..core.records import Checkpoint, FileRecord
+from ..core.records import REJECTED, Checkpoint, FileRecord
 from ..validators.fingerprint import alike
 from .bench import Made
 from .environment import environment
-from .folder import REJECTED, OutputFolder
+from .folder import OutputFolder
 from .manifest_file import read_manifest, without
 from .order import Order
 from .plan import Step

@@ -10,9 +10,9 @@ from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
-from ..core.records import Artifact, Checkpoint
+from ..core.records import REJECTED, Artifact, Checkpoint
 from ..core.verdict import Tolerance
-from .folder import REJECTED, settle
+from .folder import settle
 from .manifest_file import FILE, read_manifest
 from .order import Judging, Source
 

@@ -9,10 +9,10 @@ from ..core.errors import UsageError
 from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.names import unknown
-from ..core.records import Artifact
+from ..core.records import REJECTED, Artifact, step_of
 from ..core.verdict import State, Tolerance, Verdict
 from ..validators.decide import decide
-from .folder import REJECTED, OutputFolder, opened
+from .folder import OutputFolder, opened
 from .manifest_file import without
 from .order import Judging
 from .provenance.sealing import unbound
@@ -42,7 +42,7 @@ def rejudge_folder(folder: Path, judging: Judging, tell: Tell = silence) -> Mani
     with opened(folder) as place:
         place.own(file.name for file in manifest.files)
         stage = Stage(tell=tell, logs=place.logs)
-        names = tuple(_plain(a.name) for a in judged)
+        names = tuple(step_of(a.name) for a in judged)
         failures = tuple(one for one in manifest.failures if one.step not in names)
         done = replace(manifest, steps=names, failures=failures)
         for artifact in judged:
@@ -96,12 +96,12 @@ def _restored(
     manifest: Manifest, artifact: Artifact, verdict: Verdict, place: OutputFolder, stage: Stage
 ) -> Manifest:
     """An artifact that passes now, back under its name; one that is there already stays."""
-    name = _plain(artifact.name)
+    name = step_of(artifact.name)
     if any(one.name == name for one in manifest.artifacts):
         stage.note(f"{artifact.name} passes now, and stays: {name} is there already", warning=True)
         others = tuple(v for v in manifest.verdicts if v.artifact != artifact.name)
         return replace(unbound(manifest, artifact.name), verdicts=(*others, verdict))
-    files = tuple(replace(file, name=_plain(file.name)) for file in artifact.files)
+    files = tuple(replace(file, name=step_of(file.name)) for file in artifact.files)
     place.accept(files, place.path / REJECTED)
     back = replace(
         artifact, name=name, files=files, rejected=False, tolerance=verdict.tolerance, seal=""
@@ -110,7 +110,3 @@ def _restored(
     verdict = replace(verdict, artifact=name)
     verdict = place_worst(verdict, place, back.files[0].name, was=artifact.name)
     return replace(slim, artifacts=(*slim.artifacts, back), verdicts=(*slim.verdicts, verdict))
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix(f"{REJECTED}/")

@@ -13,13 +13,13 @@ from ..core.errors import CheckpointError, MissingError, RunnerError
 from ..core.events import Tell, silence
 from ..core.findings import WorstFeed
 from ..core.manifest import Failure, Manifest
-from ..core.records import Artifact
+from ..core.records import REJECTED, Artifact
 from ..core.verdict import State, Verdict
 from ..validators.tolerance import tolerance_for
 from .accuracy import LabelledFeeds, labelled_for
 from .branches import accepting, look, with_branches
 from .feeding import redrawn
-from .folder import REJECTED, OutputFolder, opened
+from .folder import OutputFolder, opened
 from .held_out import refer, stored
 from .localising.refusal import Scene, with_guilty, wrong_by_value
 from .manifest_file import without

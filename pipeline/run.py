@@ -15,7 +15,7 @@ from ..core.digest import sha256_of
 from ..core.events import Entered, Tell, silence
 from ..core.manifest import Manifest
 from ..core.precision import Precision
-from ..core.records import Artifact
+from ..core.records import REJECTED, Artifact
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
 from .branches import with_branches
@@ -23,7 +23,7 @@ from .caching.store import FOLDER, Store
 from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .custom_ops import functions_of
-from .folder import REJECTED, OutputFolder, opened
+from .folder import OutputFolder, opened
 from .going_on import gone_on, steps_left, watching_for, with_needs
 from .held_out import moved_record, refer, stored
 from .localising.refusal import Scene, with_guilty

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import ModelcError
 from ..core.manifest import Manifest
+from ..core.records import names_of
 from .gates import Breach
 
 BREACHED = 1  # as a verdict that failed
@@ -54,6 +55,6 @@ def only_pending(one: Ended) -> bool:
     manifest = one.manifest
     if one.error is not None or one.breaches or manifest is None:
         return False
-    mine = {*manifest.steps, *(f"rejected/{step}" for step in manifest.steps)}
+    mine = names_of(manifest.steps)
     judged = all(v.passed for v in manifest.verdicts if v.artifact in mine)
     return bool(manifest.pending) and not manifest.failures and judged

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
+from ..core.records import names_of
 from ..pipeline.manifest_file import FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
 from ..reports.comparison import compare
@@ -133,7 +134,7 @@ def _measures(before: Manifest, one: Ended, parts: Parts) -> Iterator[Measure]:
 
 def _of_run(manifest: Manifest, made: Collection[str]) -> Manifest:
     """The record without what the folder holds of other runs."""
-    names = {*made, *(f"rejected/{name}" for name in made)}
+    names = names_of(made)
     return replace(
         manifest,
         artifacts=tuple(one for one in manifest.artifacts if one.name in names),

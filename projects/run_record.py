@@ -8,9 +8,9 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.manifest import Manifest
+from ..core.records import REJECTED
 from ..core.verdict import State
 from ..core.whole import write_whole
-from ..pipeline.folder import REJECTED
 from ..pipeline.manifest_file import as_json
 from ..pipeline.provenance.sealing import sealed
 from .gates import Breach

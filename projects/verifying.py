@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
+from ..core.records import REJECTED
 from ..core.verdict import State
-from ..pipeline.folder import REJECTED
 from ..pipeline.manifest_file import FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
 from ..pipeline.provenance.records import Check, Finding, Verification, Verified, verification

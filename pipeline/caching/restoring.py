@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ...core.digest import sha256_of
 from ...core.manifest import Manifest
-from ...core.records import Artifact, Checkpoint, FileRecord
+from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
 from ...validators.fingerprint import alike
-from ..folder import REJECTED, OutputFolder, opened
+from ..folder import OutputFolder, opened
 from ..going_on import gone_on
 from ..held_out import moved_record
 from ..manifest_file import without
@@ -21,7 +21,6 @@ from ..plan import Step
 from ..record import continued, known_record, no_longer_named, relative
 from ..worst import place_worst
 from .needs import merged, unmet
-from .standing import step_of
 from .steps import WORST
 from .store import Stored
 from .taking_up import Caching, walk
@@ -69,7 +68,7 @@ class Restoring:
 
         def suits(manifest: Manifest) -> bool:
             return (
-                step_of(manifest.artifacts[0]) == step.name
+                manifest.artifacts[0].step == step.name
                 and (origin is None or manifest.artifacts[0].parent == origin)
                 and (header is None or _alike(manifest, header))
                 and not unmet(manifest.needs, self.caching.root, self.caching.digests)
@@ -119,7 +118,7 @@ class Restoring:
     def _with(self, manifest: Manifest, hit: _Hit, folder: OutputFolder) -> Manifest:
         """The record with one artifact in place of what the step gave before."""
         artifact, then = self._artifact(hit, folder), hit.manifest
-        step = step_of(artifact)
+        step = artifact.step
         gone = {f"{REJECTED}/{step}", *(() if artifact.rejected else (step,))}
         slim = without(manifest, gone)
         files = [file for file in hit.stored.entry.files if file.role != WORST]
@@ -171,7 +170,7 @@ def _verdict(hit: _Hit, artifact: Artifact, folder: OutputFolder) -> Verdict:
     if verdict.worst is not None:
         draft = (hit.place / verdict.worst.file).resolve()
         verdict = replace(verdict, worst=replace(verdict.worst, file=str(draft)))
-    other = step_of(artifact) if artifact.rejected else f"{REJECTED}/{artifact.name}"
+    other = artifact.step if artifact.rejected else f"{REJECTED}/{artifact.name}"
     was = "" if artifact.rejected else other
     return place_worst(verdict, folder, artifact.files[0].name, was=was)
 

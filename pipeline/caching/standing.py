@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...core.manifest import Manifest
-from ...core.records import Artifact
+from ...core.records import REJECTED, Artifact
 from ...core.verdict import State
-from ..folder import REJECTED
 from ..manifest_file import read_manifest
 from ..provenance.sealing import is_bound
 from .digests import Digests
@@ -53,7 +52,7 @@ def _named(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[tuple[str, A
     names = {artifact.name for artifact in manifest.artifacts}
     left = {one.step for one in manifest.failures} | {one.step for one in manifest.pending}
     for artifact in manifest.artifacts:
-        step = step_of(artifact)
+        step = artifact.step
         verdict = manifest.verdict_of(artifact.name)
         judged = verdict is not None and verdict.state is not State.ERROR
         # What was refused after it was proven, or ended otherwise, came later.
@@ -61,11 +60,6 @@ def _named(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[tuple[str, A
         keyed = bool(artifact.key) and artifact.key == keys.get(step)
         if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
             yield step, artifact
-
-
-def step_of(artifact: Artifact) -> str:
-    """The name of the step that made it."""
-    return artifact.name.removeprefix(f"{REJECTED}/")
 
 
 def _changed(artifact: Artifact, folder: Path, digests: Digests) -> bool:

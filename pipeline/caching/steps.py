@@ -11,7 +11,6 @@ from ...core.events import Tell, silence
 from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ...core.verdict import State, Verdict
-from ..folder import REJECTED
 from .entry import Entry
 from .remote import Remote
 from .store import FOLDER, LIMIT, Store, Stored
@@ -131,5 +130,5 @@ def _slim(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> Manifest:
             for one in manifest.localisations
             if one.artifact == artifact.name
         ),
-        steps=(artifact.name.removeprefix(f"{REJECTED}/"),),
+        steps=(artifact.step,),
     )

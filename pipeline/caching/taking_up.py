@@ -14,7 +14,7 @@ from ..order import GoingOn, Order
 from ..orphans import orphan
 from ..plan import Step
 from .digests import Digests
-from .standing import standing_in, step_of
+from .standing import standing_in
 from .steps import StepCache
 
 Fetch: TypeAlias = Callable[[Step, str | None], Artifact | None]  # a step, its parent's SHA-256
@@ -100,8 +100,8 @@ def _standing(
     if known is None:
         return {}
     names = standing_in(known, order.out, keys, root=caching.root, digests=caching.digests)
-    found = [one for one in known.artifacts if one.key and one.key == keys.get(step_of(one))]
-    return {step_of(one): one for one in found if step_of(one) in names}
+    found = [one for one in known.artifacts if one.key and one.key == keys.get(one.step)]
+    return {one.step: one for one in found if one.step in names}
 
 
 def _orphans(plan: Sequence[Step], done: Mapping[str, Artifact]) -> list[Step]:

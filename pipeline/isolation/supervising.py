@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from ...core.events import Entered, Finished, Noted, Started, Tell, silence
 from ...core.manifest import Failure, Manifest
-from ..folder import LOGS, REJECTED, clear
+from ...core.records import REJECTED
+from ..folder import LOGS, clear
 from ..manifest_file import read_manifest
 from ..order import GoingOn, Order
 from ..plan import Step, make_plan

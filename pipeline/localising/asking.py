@@ -13,8 +13,8 @@ from ...core.findings import Localisation
 from ...core.manifest import Manifest
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...core.records import Artifact
-from ..folder import REJECTED, opened
+from ...core.records import REJECTED, Artifact
+from ..folder import opened
 from ..manifest_file import read_manifest, write_manifest
 from ..order import Judging, Source
 from ..recorded import Moved, changed_file
