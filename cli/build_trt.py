@@ -25,7 +25,7 @@ _WITH_FOLDER = {
     "timing_cache", "version_compatible", "hardware_compatible", "refittable", "strip_weights",
     "weight_streaming", "no_tf32", "plugins", "trust_engine", "builder", "timeout", "samples",
     "allow_pickle", "trust", "feeds", "seed", "atol", "rtol", "min_sqnr", "tolerance", "search",
-    "no_cache", "accept_branch",
+    "no_cache", "accept_branch", "isolate", "memory",
     "data", "metric", "max_drop", "label", "metric_output", "preprocess",
     "report", "sign_key", "json", "quiet", "debug",
 }  # fmt: skip
@@ -119,6 +119,7 @@ def build_trt(
     """
     from ..pipeline import options as asked
     from ..pipeline.building import build_order
+    from ..pipeline.finish_order import FinishOrder
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out, finish_off
 
@@ -133,7 +134,8 @@ def build_trt(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
         limits=limits_of(tolerance), search=search, accept=accept_branch)  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
-    reports = r.formats_of(report)
+    reports, cache = r.formats_of(report), o.cache_folder(no_cache=no_cache)
+    bounds = b.bounds_of(isolate, memory=memory)
     measuring = asked.measuring_of(data, metric, max_drop, label=label, output=metric_output,
         preprocess=preprocess, calibrates=not (path / FILE).is_file())  # fmt: skip
     if (path / FILE).is_file():
@@ -141,11 +143,11 @@ def build_trt(
             context, _WITH_FOLDER, f"with the folder {path}: its steps are on record",
             f"finish it: modelc build-trt {path}; or give a checkpoint",
         )  # fmt: skip
-        finish_off(
-            path, o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trust),
-            judging, settings, cache=o.cache_folder(no_cache=no_cache), json=json, quiet=quiet,
-            prepare_only=prepare_only, measuring=measuring, reports=reports, sign_key=sign_key,
-        )  # fmt: skip
+        moved = o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trust)
+        prepared = FinishOrder(out=path, judging=judging, settings=settings, moved=moved,
+                               measuring=measuring, cache=cache)  # fmt: skip
+        finish_off(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
+                   sign_key=sign_key, bounds=bounds)  # fmt: skip
     if checkpoint is not None:
         raise UsageError("--checkpoint is for a folder to finish", hint=f"give {checkpoint} alone")
     source = asked.source_of(
@@ -161,8 +163,7 @@ def build_trt(
         source=source, wanted=(Wanted(target="tensorrt", precision=precision),),
         out=out or Path("out"), judging=judging, overwrite=overwrite, lowering=lowering,
         patches=tuple(patch or ()), custom_ops=asked.custom_ops_of(custom_op),
-        settings=settings, cache=o.cache_folder(no_cache=no_cache), measuring=measuring,
+        settings=settings, cache=cache, measuring=measuring,
     )  # fmt: skip
     carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
-              prepare_only=prepare_only, sign_key=sign_key,
-              bounds=b.bounds_of(isolate, memory=memory))  # fmt: skip
+              prepare_only=prepare_only, sign_key=sign_key, bounds=bounds)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,13 +11,12 @@ import typer
 from ..core.errors import MissingError
 from ..core.events import Tell
 from ..core.manifest import Manifest
+from ..pipeline.finish_order import AnyOrder, FinishOrder
 from ..pipeline.isolation.bounds import Bounds
 from ..pipeline.manifest_file import as_json, as_text
-from ..pipeline.measuring import Measuring
-from ..pipeline.order import Judging, Order
+from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
 from ..pipeline.provenance.resigning import signing
-from ..pipeline.recorded import Moved
 from ..pipeline.reporting import fresh_reports
 from ..reports.formats import Format
 from .options_sign import private_key
@@ -66,14 +65,18 @@ def carry_out(
     raise typer.Exit(_code(manifest, prepare_only=prepare_only))
 
 
-def _run(order: Order, tell: Tell, bounds: Bounds | None) -> Manifest:
-    if bounds is None:
-        from ..pipeline.run import run
+def _run(order: AnyOrder, tell: Tell, bounds: Bounds | None) -> Manifest:
+    if bounds is not None:
+        from ..pipeline.isolation.supervising import run_isolated
 
-        return run(order, tell)
-    from ..pipeline.isolation.supervising import run_isolated
+        return run_isolated(order, tell, bounds=bounds)
+    if isinstance(order, FinishOrder):
+        from ..pipeline.finishing import finish
 
-    return run_isolated(order, tell, bounds=bounds)
+        return finish(order, tell)
+    from ..pipeline.run import run
+
+    return run(order, tell)
 
 
 def _code(manifest: Manifest, *, prepare_only: bool) -> int:
@@ -84,43 +87,31 @@ def _code(manifest: Manifest, *, prepare_only: bool) -> int:
 
 
 def finish_off(
-    folder: Path,
-    moved: Moved,
-    judging: Judging,
-    settings: Mapping[str, str],
+    order: FinishOrder,
     *,
-    cache: Path | None,
     json: bool,
     quiet: bool,
     prepare_only: bool,
-    measuring: Measuring | None = None,
     reports: Sequence[Format] = (),
+    bounds: Bounds | None = None,
     sign_key: Path | None = None,
 ) -> NoReturn:
     """Carry out what is pending in a folder, show its manifest and write its reports.
 
+    With `bounds` it runs in a process of its own.
+
     Raises:
         typer.Exit: with the manifest's exit code.
     """
-    from ..pipeline.finishing import finish
-
     key = private_key(sign_key)
     with (
-        fresh_reports(folder, reports),
+        fresh_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
-        signing(folder, key, screen),
+        signing(order.out, key, screen),
     ):
-        manifest = finish(
-            folder,
-            screen,
-            moved=moved,
-            judging=judging,
-            settings=settings,
-            cache=cache,
-            measuring=measuring,
-        )
-    _show(manifest, str(folder), json=json)
-    report_on(manifest, folder, reports, json=json)
+        manifest = _run(order, screen, bounds)
+    _show(manifest, str(order.out), json=json)
+    report_on(manifest, order.out, reports, json=json)
     raise typer.Exit(_code(manifest, prepare_only=prepare_only))
 
 

@@ -75,7 +75,9 @@ def _count(manifest: Manifest, shown: Sequence[Artifact]) -> str:
     parts = [f"{states[State.PASSED]} proven", f"{states[State.FAILED]} refused"]
     errors = states[State.ERROR] + len(manifest.failures)
     parts += [f"{errors} not judged"] if errors else []
-    parts += [f"{len(manifest.pending)} pending"] if manifest.pending else []
+    broken = {failure.step for failure in manifest.failures}
+    waiting = sum(pending.step not in broken for pending in manifest.pending)
+    parts += [f"{waiting} pending"] if waiting else []
     return ", ".join(parts)
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.registry import TARGETS, target_named
+from ..converters.registry import TARGETS
 from ..core.contract import Target
 from ..core.events import Noted, Tell, silence
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
 from .bench import Bench
 from .branches import accepting, with_branches
+from .finish_order import FinishOrder
 from .folder import OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import write_manifest
-from .measuring import Measuring
-from .order import Judging, Order, Wanted
+from .order import GoingOn, Order
 from .pace import unhurried_gc
-from .plan import Step, pending_of
+from .plan import Step, plan_of_pending
 from .recorded import (
-    Moved,
     as_recorded,
     changed_file,
     check_same,
@@ -36,38 +35,30 @@ from .subject import open_subject, read_checkpoint
 _CHANGED = 1  # as a verdict that failed
 
 
-def finish(  # noqa: PLR0913 - the options of a build command given a folder, all but one optional
-    folder: Path,
+def finish(
+    asked: FinishOrder,
     tell: Tell = silence,
     *,
-    moved: Moved | None = None,
-    judging: Judging | None = None,
-    settings: Mapping[str, str] | None = None,
-    cache: Path | None = None,
-    measuring: Measuring | None = None,
     targets: tuple[Target, ...] = TARGETS,
+    begun: Callable[[Manifest], object] | None = None,
 ) -> Manifest:
     """Carry out the pending steps of an output folder.
 
     Args:
-        folder: an output folder.
+        asked: the folder, and what is said of it today.
         tell: listens to progress.
-        moved: where checkpoint and samples are now.
-        judging: what is not given in it is as recorded.
-        settings: of the target, in place of those that were prepared with.
-        cache: a folder for what later runs may use again; None does without.
-        measuring: what to measure on labelled data.
         targets: the table of formats.
+        begun: is given the record that the run begins with, before its first step.
 
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    manifest = manifest_of(folder)
+    manifest, folder = manifest_of(asked.out), asked.out
     if not manifest.pending:
         return _as_it_is(manifest, folder, tell)
-    source = recorded_source(manifest, folder, moved or Moved())
-    judging = accepting(as_recorded(judging or Judging(), manifest), manifest)
-    plan = tuple(_step(pending, targets) for pending in manifest.pending)
+    source = recorded_source(manifest, folder, asked.moved)
+    judging = accepting(as_recorded(asked.judging, manifest), manifest)
+    plan = plan_of_pending(manifest.pending, targets)
     with unhurried_gc(), ExitStack() as held, opened(folder) as place:
         place.own(file.name for file in manifest.files)
         place.claim(step.file for step in plan)
@@ -80,19 +71,19 @@ def finish(  # noqa: PLR0913 - the options of a build command given a folder, al
             out=folder,
             judging=judging,
             signature=manifest.signature,
-            cache=cache,
-            measuring=measuring,
+            cache=asked.cache,
+            measuring=asked.measuring,
         )
         subject = open_subject(source, now, judging, stage, manifest.signature)
+        done = with_branches(manifest, subject, judging.accept, stage)
+        done = _going_on(done, plan, asked.going_on)
+        if begun is not None:
+            begun(done)
         bench = measured(bench_for(order, subject, place, stage), held)
-        done = replace(
-            with_branches(manifest, subject, judging.accept, stage),
-            steps=tuple(step.name for step in plan),
-            failures=(),
-        )
         for step, pending in zip(plan, manifest.pending, strict=True):
-            asked = {**pending.settings, **(settings or {})}
-            done = _finished(step, pending, done, _with_settings(bench, asked))
+            if step.name not in asked.going_on.done:
+                settings = {**pending.settings, **asked.settings}
+                done = _finished(step, pending, done, _with_settings(bench, settings))
         return done
 
 
@@ -114,15 +105,10 @@ def _as_it_is(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
     return replace(manifest, steps=steps, failures=(*manifest.failures, *faults))
 
 
-def _step(pending: Pending, targets: tuple[Target, ...]) -> Step:
-    target = target_named(pending.target, targets)
-    return Step(
-        target=target,
-        wanted=Wanted(target=target.NAME, precision=pending.precision),
-        captures=(),
-        parent=pending.made_from,
-        pending=pending_of(target),
-    )
+def _going_on(manifest: Manifest, plan: Sequence[Step], going_on: GoingOn) -> Manifest:
+    """The record to begin with: of this run's steps, what was done before ended as it did."""
+    names = (*sorted(going_on.done), *(step.name for step in plan))
+    return replace(manifest, steps=tuple(dict.fromkeys(names)), failures=going_on.failures)
 
 
 def _with_settings(bench: Bench, settings: Mapping[str, str]) -> Bench:

@@ -10,6 +10,7 @@ from ..converters.registry import TARGETS, deferred, target_named, target_of
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
 from ..core.errors import MissingError, UsageError
+from ..core.manifest import Pending
 from ..core.names import unknown
 from ..core.precision import Precision
 from .order import Order, Wanted
@@ -67,6 +68,28 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
     _check_lowering(order, steps)
     _check_capturing(order, steps)
     return _for_runtimes(order, steps)
+
+
+def plan_of_pending(
+    pending: Iterable[Pending], targets: tuple[Target, ...] = TARGETS
+) -> tuple[Step, ...]:
+    """The steps that a record has as pending, in its order.
+
+    Raises:
+        UsageError: one is of an unknown target.
+        MissingError: its target can here neither be made nor prepared.
+    """
+    return tuple(_of_pending(one, target_named(one.target, targets)) for one in pending)
+
+
+def _of_pending(pending: Pending, target: Target) -> Step:
+    return Step(
+        target=target,
+        wanted=Wanted(target=target.NAME, precision=pending.precision),
+        captures=(),
+        parent=pending.made_from,
+        pending=pending_of(target),
+    )
 
 
 class _Planner:

@@ -147,17 +147,15 @@ def _difference(known: Manifest, now: Manifest) -> str:
 def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
     """The manifest with what the step gave in place of what it gave before.
 
-    An earlier artifact of that name stays, with its verdict, until a proven one replaces it.
+    An earlier artifact of that name stays, with its verdict, until a proven one replaces it; and
+    what was pending stays so where it failed, to be tried again.
     """
     passed = made.verdict is not None and made.verdict.passed
     warned = tuple(dict.fromkeys((*manifest.warned, *made.warned)))
     manifest = replace(manifest, warned=warned)
     manifest = without(manifest, {f"{REJECTED}/{step.name}", *([step.name] if passed else [])})
-    pending = tuple(
-        one
-        for one in manifest.pending
-        if one.step not in (step.name, *_stale(step, made, manifest))
-    )
+    ended = _stale(step, made, manifest) if made.failure is None else ()
+    pending = tuple(one for one in manifest.pending if one.step not in ended)
     manifest = replace(manifest, pending=pending)
     if made.pending is not None:
         return replace(manifest, pending=(*pending, made.pending))
@@ -173,13 +171,12 @@ def recorded(manifest: Manifest, step: Step, made: Made) -> Manifest:
 
 
 def _stale(step: Step, made: Made, manifest: Manifest) -> tuple[str, ...]:
-    """Pending steps that were prepared with what this step has now made anew."""
+    """Pending steps that this one ends: itself, and those prepared with what it made anew."""
     if made.artifact is None or made.artifact.rejected:
-        return ()
+        return (step.name,)
     now = made.artifact.digest
-    return tuple(
-        one.step for one in manifest.pending if one.made_from == step.name and one.parent != now
-    )
+    theirs = (one for one in manifest.pending if one.made_from == step.name and one.parent != now)
+    return (step.name, *(one.step for one in theirs))
 
 
 def no_longer_named(before: Manifest, now: Manifest) -> tuple[FileRecord, ...]:

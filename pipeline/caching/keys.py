@@ -57,9 +57,11 @@ def step_keys(
     if order.parent is not None:
         return {}
     shared = [*_tools(digests), *_inputs(order, root, digests)]
+    precisions = {step.wanted.precision for step in plan}
+    lowered = {one: tuple(_lowering(order, one, root, digests)) for one in precisions}
     found: dict[str, str] = {}
     for step in plan:
-        parts = [*shared, *_of_step(order, step, root, digests)]
+        parts = [*shared, *_of_step(order, step), *lowered[step.wanted.precision]]
         parts.append(found[step.parent] if step.parent is not None else "")
         found[step.name] = hashlib.sha256(canonical(parts).encode()).hexdigest()
     return found
@@ -108,8 +110,8 @@ def _checkpoint(order: Order, root: Path, digests: Digests) -> str:
     return canonical([kind, found])
 
 
-def _of_step(order: Order, step: Step, root: Path, digests: Digests) -> Iterator[str]:
-    """What is the step's own: its place in the plan, how it is judged, how precision is lowered."""
+def _of_step(order: Order, step: Step) -> Iterator[str]:
+    """What is the step's own: its place in the plan, its tools, how it is judged."""
     target = step.target
     ready = target.readiness()
     yield canonical([step.name, target.NAME, target.SUFFIX, step.stem, step.loads_in])
@@ -119,11 +121,10 @@ def _of_step(order: Order, step: Step, root: Path, digests: Digests) -> Iterator
     yield canonical(order.judging_of(step.wanted))
     device = order.judging.device_for(target)
     yield gpus() if device == "cuda" else device
-    yield from _lowering(order, step.wanted.precision, root, digests)
 
 
 def _lowering(order: Order, precision: Precision, root: Path, digests: Digests) -> Iterator[str]:
-    """Nothing for fp32; the calibration data for INT8 alone."""
+    """How precision is lowered: nothing for fp32; the calibration data for INT8 alone."""
     lowering = order.lowering
     if precision is Precision.FP32:
         return

@@ -40,10 +40,9 @@ def standing_in(
     manifest: Manifest, folder: Path, keys: Mapping[str, str], *, root: Path, digests: Digests
 ) -> frozenset[str]:
     """As `standing`, by a manifest that was read."""
-    named = frozenset(step for step, _ in _named(manifest, keys))
-    if not named or unmet(manifest.needs, root, digests):
+    found = tuple(_named(manifest, keys))
+    if not found or unmet(manifest.needs, root, digests):
         return frozenset()
-    found = _named(manifest, keys)
     return frozenset(step for step, one in found if not _changed(one, folder, digests))
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ...core.events import Entered
+from ..finish_order import AnyOrder
 from ..folder import LOGS
-from ..order import Order
 from .bounds import Bounds
 from .crossing import Interrupted, Message, Result, Stopped, message_in
 from .ending import end
@@ -56,7 +56,7 @@ class Death:
 
 
 def carried_out(
-    order: Order, heard: Heard, bounds: Bounds, environment: Mapping[str, str] | None
+    order: AnyOrder, heard: Heard, bounds: Bounds, environment: Mapping[str, str] | None
 ) -> Death | None:
     """Start a child and hear it to its end; None where it told how it ended.
 
@@ -127,7 +127,7 @@ def _logged(process: subprocess.Popen[bytes], logs: Path) -> Iterator[None]:
         log.close(logs)
 
 
-def _give(process: subprocess.Popen[bytes], order: Order, bounds: Bounds) -> None:
+def _give(process: subprocess.Popen[bytes], order: AnyOrder, bounds: Bounds) -> None:
     """Send the request; a child that died meanwhile is found dead by who listens."""
     modules: Mapping[str, object] = sys.modules
     absent = tuple(name for name, module in modules.items() if module is None)

@@ -6,7 +6,7 @@ import pickle
 import struct
 from dataclasses import dataclass
 
-from ..order import Order
+from ..finish_order import AnyOrder
 
 LENGTH = struct.Struct("<Q")  # comes first: how many bytes follow
 
@@ -15,7 +15,7 @@ LENGTH = struct.Struct("<Q")  # comes first: how many bytes follow
 class Request:
     """What the child is to do, and how it finds the user's modules."""
 
-    order: Order
+    order: AnyOrder
     path: tuple[str, ...]
     absent: tuple[str, ...] = ()  # modules whose import is to fail, as in the parent
     threads: int | None = None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ...core.events import Entered, Finished, Noted, Started, Tell, silence
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED
+from ..finish_order import AnyOrder, FinishOrder
 from ..folder import LOGS, clear
 from ..manifest_file import read_manifest
-from ..order import GoingOn, Order
-from ..plan import Step, make_plan
+from ..order import GoingOn
+from ..plan import Step, make_plan, plan_of_pending
+from ..recorded import manifest_of
 from .bounds import Bounds
 from .child import Death, carried_out
 from .crossing import Begun, Interrupted, Message, Result, Stopped, error_of
@@ -61,13 +64,13 @@ class _Heard:
 
 
 def run_isolated(
-    order: Order,
+    order: AnyOrder,
     tell: Tell = silence,
     *,
     bounds: Bounds | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Carry out the order as `run` does, in a process of its own.
+    """Carry out the order as `run` or `finish` does, in a process of its own.
 
     A step during which that process dies, or is ended for a bound, is recorded as failed; a new
     process goes on with the rest.
@@ -84,7 +87,7 @@ def run_isolated(
         KeyboardInterrupt: this process was interrupted; nothing of the child is left.
     """
     bounds = bounds or Bounds()
-    plan = make_plan(order)
+    plan = _plan_of(order)
     while True:
         heard = _Heard(tell)
         try:
@@ -106,9 +109,15 @@ def run_isolated(
         tell(Noted(text="going on with the rest in a new process"))
 
 
+def _plan_of(order: AnyOrder) -> tuple[Step, ...]:
+    if isinstance(order, FinishOrder):
+        return plan_of_pending(manifest_of(order.out).pending)
+    return make_plan(order)
+
+
 def _after(
-    death: Death, heard: _Heard, plan: tuple[Step, ...], order: Order
-) -> tuple[Manifest, Order]:
+    death: Death, heard: _Heard, plan: tuple[Step, ...], order: AnyOrder
+) -> tuple[Manifest, AnyOrder]:
     """The record after a death, as it is on the disk, and what is left of the order.
 
     Raises:
@@ -120,10 +129,10 @@ def _after(
     begun, titles = heard.begun, tuple(heard.open)
     if begun is None or not heard.entered:
         raise before_the_first(death, titles, logs)
-    now = _record(order, begun)
+    now = _record(order.out, begun)
     step = next(one for one in plan if one.name == heard.entered)
     if _end_of(step.name, now) == _end_of(step.name, begun):
-        now = _with_failure(now, step, failure_of(step.name, death, titles, logs), order)
+        now = _with_failure(now, step, failure_of(step.name, death, titles, logs), order.out)
     else:
         text = f"{step.name} was judged; then its process died ({death.name}): no more is looked at"
         heard.tell(Noted(text=text, warning=True))
@@ -134,9 +143,9 @@ def _after(
     return now, replace(order, going_on=going_on)
 
 
-def _record(order: Order, begun: Manifest) -> Manifest:
+def _record(out: Path, begun: Manifest) -> Manifest:
     """The record of this run: the one on the disk, if the run has come to write it."""
-    found = read_manifest(order.out)
+    found = read_manifest(out)
     mine = (begun.created, begun.steps, begun.environment)
     if found is not None and (found.created, found.steps, found.environment) == mine:
         return found
@@ -154,14 +163,14 @@ def _end_of(step: str, manifest: Manifest) -> tuple[object, ...]:
     )
 
 
-def _with_failure(manifest: Manifest, step: Step, failure: Failure, order: Order) -> Manifest:
+def _with_failure(manifest: Manifest, step: Step, failure: Failure, out: Path) -> Manifest:
     """The record with the failure, written as a run in this process would."""
     from ..bench import Made
     from ..folder import opened
     from ..record import no_longer_named, recorded
 
     now = recorded(manifest, step, Made(failure=failure))
-    with opened(order.out) as folder:
+    with opened(out) as folder:
         folder.own(file.name for file in manifest.files)
         folder.commit(now, no_longer_named(manifest, now))
     return now

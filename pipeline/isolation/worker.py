@@ -16,12 +16,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ...core import threads
+from ..finish_order import FinishOrder
 from .crossing import Begun, Interrupted, Message, Result, line_of, stopped_by
 from .guarding import dismiss, guard
 from .request import LENGTH, Request, unpacked
 
 if TYPE_CHECKING:
     from ...core.events import Event
+    from ...core.manifest import Manifest
 
 _LIFELINE = 0  # standard input
 INTERRUPTED = 130
@@ -77,10 +79,18 @@ def _carried_out(request: Request, told: _Channel) -> Result:
     if request.threads is not None:
         os.environ.update(threads.variables(request.threads))
         threads.allow(request.threads)
+    order = request.order
+
+    def begun(manifest: Manifest) -> None:
+        told.send(Begun(manifest=manifest))
+
+    if isinstance(order, FinishOrder):
+        from ..finishing import finish
+
+        return Result(manifest=finish(order, told.send, begun=begun))
     from ..run import run
 
-    manifest = run(request.order, told.send, begun=lambda one: told.send(Begun(manifest=one)))
-    return Result(manifest=manifest)
+    return Result(manifest=run(order, told.send, begun=begun))
 
 
 class _Channel:

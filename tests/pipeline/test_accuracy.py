@@ -20,6 +20,7 @@ from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.accuracy import LabelledFeeds, labelled_for, measure_accuracy
+from modelc.pipeline.finish_order import FinishOrder
 from modelc.pipeline.finishing import finish
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.measuring import Measuring, parse_drop
@@ -486,7 +487,9 @@ def test_an_engine_is_measured_where_it_is_finished(
     prepared = run(order, told.append, targets=table(fake, ready=False))
     assert prepared.exit_code == 4
     assert Noted(text="engine is only prepared: not measured on labelled data") in told
-    done = finish(tmp_path / "out", measuring=asked, targets=table(fake, ready=True))
+    done = finish(
+        FinishOrder(out=tmp_path / "out", measuring=asked), targets=table(fake, ready=True)
+    )
     found = {artifact.name: artifact.accuracy for artifact in done.artifacts}
     assert found["engine"] == found["fake"]
     assert found["engine"] is not None
