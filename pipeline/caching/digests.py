@@ -38,6 +38,7 @@ class Digests:
         self._path = None if folder is None else folder / FILE
         self._now = now
         self._learned: dict[str, tuple[str, str]] = {}
+        self._asked: dict[str, str] = {}
         self._database = _opened(self._path)
 
     def __enter__(self) -> Digests:
@@ -84,6 +85,12 @@ class Digests:
         for path in sorted(_files_below(folder, {one.resolve() for one in less})):
             digest.update(f"{path.relative_to(folder).as_posix()}\0{self.of(path)}\n".encode())
         return digest.hexdigest()
+
+    def once(self, name: str, ask: Callable[[], str]) -> str:
+        """What `ask` gives under that name, asked once in a run; the database has none of it."""
+        if name not in self._asked:
+            self._asked[name] = ask()
+        return self._asked[name]
 
     def close(self) -> None:
         """Write what was learned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ...core.digest import sha256_of
@@ -30,7 +31,7 @@ def unmet(needs: Needs, root: Path, digests: Digests) -> str:
         if now != then:
             return _told(name, then, now)
     for name, then in needs.packages.items():
-        now = installed_as(name)
+        now = digests.once(f"package {name}", partial(installed_as, name))
         if now != then:
             versions = (then.partition(" ")[0], now.partition(" ")[0] or "not installed")
             return f"the package {name} changed: {' -> '.join(versions)}"

@@ -16,6 +16,10 @@ TELLING = ("cli", "projects", "reports", "testing")
 
 def digest_of_code(digests: Digests, root: Path = ROOT) -> str:
     """One digest over the source files of the rooms that make and judge artifacts."""
+    return digests.once(f"code in {root}", lambda: _digest_of_code(digests, root))
+
+
+def _digest_of_code(digests: Digests, root: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(_sources(root)):
         digest.update(f"{path.relative_to(root).as_posix()}\0{digests.of(path)}\n".encode())

@@ -76,6 +76,15 @@ def test_a_changed_file_is_read_again(tmp_path: Path, file: Path, how: str) -> N
         assert digests.of(file) == sha256_of(file)
 
 
+def test_what_is_asked_once_is_asked_again_in_the_next_run(tmp_path: Path) -> None:
+    answers = iter("abc")
+    with Digests(tmp_path) as digests:
+        found = [digests.once(name, lambda: next(answers)) for name in ("one", "one", "other")]
+    with Digests(tmp_path) as digests:
+        found.append(digests.once("one", lambda: next(answers)))
+    assert found == ["a", "a", "b", "c"]
+
+
 def test_what_is_no_database_is_replaced(tmp_path: Path, file: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / FILE).write_bytes(b"not a database, though long enough for a header" * 99)
