@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 _LOGGER = "torch.fx.experimental.symbolic_shapes"
 _FIXED = re.compile(r"eval Eq\(\w+, \d+\) \[guard added\] \((?P<place>[^\s()]+\.py:\d+) in ")
@@ -22,7 +24,23 @@ class _Places(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         match = _FIXED.search(record.getMessage())
         if match is not None and not match["place"].startswith(_TORCHS):
-            self.found.append(match["place"])
+            self.found.append(_whole(match["place"]))
+
+
+def _whole(place: str) -> str:
+    """The place with the path that torch's log cuts off: what the file shares with torch's folder.
+
+    Of files that share only the root it cuts a letter more. Where no such file is, the place is as
+    it was told.
+    """
+    import torch
+
+    file, _, line = place.rpartition(":")
+    shared = [path for path in Path(torch.__file__).parents if path != path.parent]
+    below = (str(path / file) for path in shared)
+    at_root = map(str, Path("/").glob(f"?{glob.escape(file)}"))
+    found = next((path for path in (*below, *at_root) if Path(path).is_file()), file)
+    return f"{found}:{line}"
 
 
 @contextmanager
