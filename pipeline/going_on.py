@@ -10,11 +10,27 @@ from pathlib import Path
 from ..core.manifest import Manifest
 from ..core.records import Checkpoint, Needs, step_of
 from .bench import Bench
+from .caching.digests import changed_since
 from .caching.needs import merged
 from .caching.watching import Watching, watching
 from .order import GoingOn, Order
 from .plan import Step
 from .record import read_by
+from .stage import Stage
+
+
+def still_keyed(going_on: GoingOn, stage: Stage) -> GoingOn:
+    """Without keys where a file that they were made of is another by now: this run reads that one.
+
+    What is made then is true of what was read, and must not be found again under these keys; what
+    was to be kept was made of what is no more.
+    """
+    changed = changed_since(going_on.inputs)
+    if not changed or not going_on.keys:
+        return going_on
+    text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
+    stage.note(text, warning=True)
+    return GoingOn(failures=going_on.failures)
 
 
 def gone_on(manifest: Manifest, known: Manifest | None, going_on: GoingOn) -> Manifest:

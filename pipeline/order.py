@@ -223,12 +223,14 @@ def _samples(options: CalibrationOptions) -> dict[str, str]:
 class GoingOn:
     """Where a run takes up what others began in the same folder.
 
-    `keys` are those of the steps, by artifact name, and become part of the record. The artifacts
-    named in `kept` stand in the folder with these keys, judged, and are not made again; `failures`
-    are of steps that ended so and are not tried again.
+    `keys` are those of the steps, by artifact name, and become part of the record; `inputs` is what
+    the file system said of the files that they were made of. The artifacts named in `kept` stand in
+    the folder with these keys, judged, and are not made again; `failures` are of steps that ended
+    so and are not tried again.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
     failures: tuple[Failure, ...] = ()
 

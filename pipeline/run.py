@@ -24,7 +24,7 @@ from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .custom_ops import functions_of
 from .folder import OutputFolder, opened
-from .going_on import gone_on, steps_left, watching_for, with_needs
+from .going_on import gone_on, steps_left, still_keyed, watching_for, with_needs
 from .held_out import moved_record, refer, stored
 from .localising.refusal import Scene, with_guilty
 from .making import make
@@ -58,6 +58,7 @@ def run(
     plan = make_plan(order, targets)
     with unhurried_gc(), ExitStack() as held, opened(order.out) as folder:
         stage = Stage(tell=tell, logs=folder.logs)
+        order = replace(order, going_on=still_keyed(order.going_on, stage))
         checkpoint = read_checkpoint(order.source, stage)
         watched = held.enter_context(watching_for(order, checkpoint))
         functions_of(order.custom_ops)  # what is not there is told before eager runs
@@ -162,8 +163,10 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
         CheckpointError: the checkpoint was written to meanwhile.
     """
     bench.stage.tell(Entered(artifact=step.name))
-    made = _keyed(_make(step, manifest, bench), bench.order.going_on.keys.get(step.name, ""))
+    made = _make(step, manifest, bench)
     bench.stamp.check()
+    keys = still_keyed(bench.order.going_on, bench.stage).keys
+    made = _keyed(made, keys.get(step.name, ""))
     now = with_needs(recorded(manifest, step, made), bench)
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:

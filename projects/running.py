@@ -58,7 +58,8 @@ class Ready:
 
     def ended(self, manifest: Manifest) -> Ended:
         """With the record that the model ended with."""
-        kept = self.taken.going_on.kept
+        keyed = {one.step for one in manifest.artifacts if one.key}
+        kept = self.taken.going_on.kept & keyed  # of inputs that changed meanwhile nothing is
         restored = tuple(name for name in self.taken.restored if name in kept)
         return Ended(
             name=self.model.name,
@@ -109,13 +110,15 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready |
     if caching is None:
         return Ready(model=model, taken=TakenUp(manifest=None, going_on=GoingOn()), since=since)
     try:
-        keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
+        with caching.digests.noting() as inputs:
+            keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
         taken = take_up(model.order, model.plan, keys, caching)
+        going_on = replace(taken.going_on, inputs=inputs)
     except ModelcError as error:
         return _stopped(model, error, since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
-    return Ready(model=model, taken=taken, since=since)
+    return Ready(model=model, taken=replace(taken, going_on=going_on), since=since)
 
 
 def _as_it_stands(ready: Ready) -> Ended:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -38,7 +38,8 @@ class Digests:
         self._path = None if folder is None else folder / FILE
         self._now = now
         self._learned: dict[str, tuple[str, str]] = {}
-        self._asked: dict[str, str] = {}
+        self._asked: dict[str, tuple[str, dict[str, str]]] = {}
+        self._noted: dict[str, str] = {}
         self._database = _opened(self._path)
 
     def __enter__(self) -> Digests:
@@ -61,7 +62,7 @@ class Digests:
         name = str(path.absolute())
         began = self._now()
         before = path.stat()
-        stamp = _stamp(before)
+        stamp = self._noted[name] = _stamp(before)
         known = self._known(name)
         if known is not None and known[0] == stamp:
             return known[1]
@@ -82,15 +83,33 @@ class Digests:
             OSError: one of them cannot be read.
         """
         digest = hashlib.sha256()
-        for path in sorted(_files_below(folder, {one.resolve() for one in less})):
+        apart = {one.resolve() for one in less}
+        found: list[Path] = []
+        for place, files in _walked(folder, apart):
+            found += files
+            if place.resolve() not in {one.parent for one in apart}:  # it changes with those
+                self._noted[str(place.absolute())] = _stamp(place.stat())
+        for path in sorted(found):
             digest.update(f"{path.relative_to(folder).as_posix()}\0{self.of(path)}\n".encode())
         return digest.hexdigest()
 
     def once(self, name: str, ask: Callable[[], str]) -> str:
         """What `ask` gives under that name, asked once in a run; the database has none of it."""
         if name not in self._asked:
-            self._asked[name] = ask()
-        return self._asked[name]
+            noted, self._noted = self._noted, {}
+            try:
+                self._asked[name] = (ask(), self._noted)
+            finally:
+                self._noted = noted
+        answer, of_it = self._asked[name]
+        self._noted.update(of_it)
+        return answer
+
+    @contextmanager
+    def noting(self) -> Iterator[dict[str, str]]:
+        """What the file system says of all that is digested in the block, by path."""
+        self._noted = {}
+        yield self._noted
 
     def close(self) -> None:
         """Write what was learned."""
@@ -130,6 +149,18 @@ class Digests:
         self._database = None
         if self._path is not None:
             _remove(self._path)
+
+
+def changed_since(noted: Mapping[str, str]) -> str:
+    """The first of what was noted that is no longer as it was; empty where all of it is."""
+    return next((name for name, then in noted.items() if _stamp_now(Path(name)) != then), "")
+
+
+def _stamp_now(path: Path) -> str:
+    try:
+        return _stamp(path.stat())
+    except OSError:
+        return ""
 
 
 def _stamp(found: os.stat_result) -> str:
@@ -176,8 +207,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _files_below(folder: Path, less: set[Path]) -> Iterator[Path]:
-    """Files, also behind links to folders; a folder that a link leads back to is read once."""
+def _walked(folder: Path, less: set[Path]) -> Iterator[tuple[Path, list[Path]]]:
+    """Folders with their files, also behind links; one that a link leads back to is read once."""
     seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
@@ -186,9 +217,8 @@ def _files_below(folder: Path, less: set[Path]) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add((state.st_dev, state.st_ino))
-        for path in map(here.joinpath, names):
-            if path.is_file() and not _is_one_of(path, less):
-                yield path
+        paths = map(here.joinpath, names)
+        yield here, [path for path in paths if path.is_file() and not _is_one_of(path, less)]
 
 
 def _is_one_of(path: Path, less: set[Path]) -> bool:

@@ -13,7 +13,6 @@ from ...core.records import REJECTED
 from ..finish_order import AnyOrder, FinishOrder
 from ..folder import LOGS, clear
 from ..manifest_file import read_manifest
-from ..order import GoingOn
 from ..plan import Step, make_plan, plan_of_pending
 from ..recorded import manifest_of
 from .bounds import Bounds
@@ -139,7 +138,7 @@ def _after(
     ended = {one.name for one in plan if _end_of(one.name, now) != _end_of(one.name, begun)}
     failed = {failure.step for failure in now.failures}
     kept = order.going_on.kept | (ended - failed)
-    going_on = GoingOn(keys=order.going_on.keys, kept=kept, failures=now.failures)
+    going_on = replace(order.going_on, kept=kept, failures=now.failures)
     return now, replace(order, going_on=going_on)
 
 

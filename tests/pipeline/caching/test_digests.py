@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.digest import sha256_of
-from modelc.pipeline.caching.digests import FILE, Digests
+from modelc.pipeline.caching.digests import FILE, Digests, changed_since
 
 LATER = 10 * 10**9
 
@@ -145,3 +145,43 @@ def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(b"1")
     (tmp_path / "again").symlink_to(tmp_path)
     assert Digests(None).of_tree(tmp_path)
+
+
+def test_a_file_that_changes_after_it_was_digested_is_told(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "other.bin").write_bytes(b"1")
+    digests = Digests(None)
+    digests.of(tmp_path / "other.bin")
+    with digests.noting() as noted:
+        digests.of(file)
+    (tmp_path / "other.bin").write_bytes(b"2")
+    assert changed_since(noted) == ""
+    content = file.read_bytes()
+    file.write_bytes(content)  # back to what it was: meanwhile it may have been another
+    assert changed_since(noted) == str(file)
+
+
+def test_a_file_that_comes_into_a_folder_after_it_was_digested_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data" / "out").mkdir(parents=True)
+    (tmp_path / "data" / "more").mkdir()
+    digests = Digests(None)
+    with digests.noting() as noted:
+        digests.of_tree(tmp_path / "data", less=(tmp_path / "data" / "out",))
+    (tmp_path / "data" / "out" / "model.onnx").write_bytes(b"1")
+    (tmp_path / "data" / "out").rename(tmp_path / "data" / "moved")
+    assert changed_since(noted) == ""
+    (tmp_path / "data" / "more" / "new.npy").write_bytes(b"1")
+    assert changed_since(noted) == str(tmp_path / "data" / "more")
+
+
+def test_what_is_asked_once_is_noted_by_whoever_asks(tmp_path: Path, file: Path) -> None:
+    digests = Digests(None)
+    noted = []
+    for _ in range(2):
+        with digests.noting() as found:
+            digests.of(tmp_path / "w.bin")
+            digests.once("all", lambda: digests.of(file))
+        noted.append(found)
+    assert noted[0] == noted[1]
+    with digests.noting() as found:
+        digests.once("all", lambda: digests.of(file))
+    assert list(found) == [str(file)]

@@ -259,6 +259,36 @@ def test_only_what_is_kept_has_a_key_afterwards(project: Project) -> None:
     assert {one.name: one.key for one in manifest.artifacts} == {"fake": "d" * 64, "child": ""}
 
 
+def test_inputs_that_change_while_a_run_waits_or_works_leave_no_key(
+    project: Project, fake: Callable[..., object], tmp_path: Path
+) -> None:
+    """What was made of other bytes must not be found by the key of those before."""
+    samples = tmp_path / "samples.npy"
+    samples.write_bytes(b"1")
+    digests = Digests(None)
+    with digests.noting() as inputs:
+        digests.of(samples)
+    order = replace(project.order, going_on=GoingOn(keys=KEYS, inputs=inputs))
+    writes = fake(
+        origin="fake", NAME="child", SUFFIX=".child", CAPTURES=(), text="a child",
+        on_convert=lambda _: samples.write_bytes(b"2"),
+    )  # fmt: skip
+    manifest = run(order, targets=(project.targets[0], writes))  # type: ignore[arg-type]  # fakes
+    assert {one.name: one.key for one in manifest.artifacts} == {"fake": KEYS["fake"], "child": ""}
+    manifest = run(order, targets=project.targets)  # type: ignore[arg-type]  # fakes
+    assert {one.name: one.key for one in manifest.artifacts} == {"fake": "", "child": ""}
+
+
+def test_what_stands_is_made_anew_where_inputs_changed_before_the_run(
+    project: Project, tmp_path: Path
+) -> None:
+    project.run()
+    inputs = {str(tmp_path / "samples.npy"): "as it was"}
+    going_on = GoingOn(keys=KEYS, inputs=inputs, kept=frozenset({"fake", "child"}))
+    run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
+    assert project.made == ["model", "child", "model", "child"]
+
+
 def test_another_models_folder_is_refused_as_a_run_refuses_it(project: Project) -> None:
     manifest = project.run().manifest
     assert manifest is not None
