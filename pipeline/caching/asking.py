@@ -15,16 +15,17 @@ OURS = "modelc"
 _LISTENERS = (__file__, str(Path(__file__).with_name("watching.py")))
 
 
-def asker() -> str:
+def asker(*, lists: bool = False) -> str:
     """Whose is the innermost frame that is neither Python's nor an installed package's.
 
-    Where there is none, as in a thread of a library, it counts as the user's.
+    Where there is none, as in a thread of a library, it counts as the user's. Who `lists` a folder
+    for an import is Python, whoever asks for it; the code that is found there is read for that one.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith("<frozen importlib"):
-            return OURS  # an import looks into folders, whoever asks for it
+        if lists and name.startswith("<frozen importlib"):
+            return OURS
         if not (name in _LISTENERS or name.startswith("<") or _is_theirs(name)):
             return OURS if is_own(Path(os.path.realpath(name))) else USER
         frame = frame.f_back

@@ -133,7 +133,7 @@ class Watching:
         self._note(path, digest_now(Path(path)))
 
     def _listed(self, path: str) -> None:
-        if not self._is_aside(path) and asker() == USER:
+        if not self._is_aside(path) and asker(lists=True) == USER:
             self._note(f"{path.rstrip(os.sep)}/", names_now(Path(path)))
 
     def _note(self, name: str, digest: str) -> None:

@@ -86,6 +86,21 @@ def test_a_file_outside_the_project_is_a_need_by_its_whole_path(
     assert files[str(tmp_path / "shared.txt")] == sha256_of(tmp_path / "shared.txt")
 
 
+def test_a_module_outside_the_project_that_is_loaded_by_its_path_is_a_need(
+    project: Path, tmp_path: Path
+) -> None:
+    """It is none of `sys.modules`, and it is the import machinery that opens it."""
+    (tmp_path / "act.py").write_text("act = 1")
+    net = (
+        "import importlib.util as u\n"
+        f"spec = u.spec_from_file_location('act', {str(tmp_path / 'act.py')!r})\n"
+        "spec.loader.exec_module(u.module_from_spec(spec))"
+    )
+    path = str(tmp_path / "act.py")
+    assert heard(project, net).files[path] == sha256_of(tmp_path / "act.py")
+    assert heard(project, net).files[path] == sha256_of(tmp_path / "act.py")  # now compiled
+
+
 def test_a_file_that_a_forked_worker_reads_is_a_need(project: Path) -> None:
     net = "import multiprocessing as m\ndef read(n): return Path(n).read_text()\n"
     code = "import nets\n    nets.m.get_context('fork').Pool(1).map(nets.read, ['cfg.json'])"
