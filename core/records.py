@@ -60,7 +60,8 @@ class Needs:
     """What a run read beside its order: the user's code and files, and packages that they loaded.
 
     `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
-    lies below that; `packages` is version by distribution name.
+    lies below that; of what was only looked for, `present` or `absent`. `packages` is version by
+    distribution name.
     """
 
     files: dict[str, str] = field(default_factory=dict)

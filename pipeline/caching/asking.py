@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -12,19 +13,24 @@ from .places import is_installed, is_standard
 
 USER = "user"
 OURS = "modelc"
-_LISTENERS = (__file__, str(Path(__file__).with_name("watching.py")))
+_IMPORTS = ("<frozen importlib", str(Path(importlib.__file__).parent))
+_LISTENERS = (
+    __file__,
+    *(str(Path(__file__).with_name(f"{n}.py")) for n in ("looking", "watching")),
+)
 
 
-def asker(*, lists: bool = False) -> str:
+def asker(*, reads: bool = True) -> str:
     """Whose is the innermost frame that is neither Python's nor an installed package's.
 
-    Where there is none, as in a thread of a library, it counts as the user's. Who `lists` a folder
-    for an import is Python, whoever asks for it; the code that is found there is read for that one.
+    Where there is none, as in a thread of a library, it counts as the user's. What
+    an import or a search for packages `reads` is read for whoever asks for that; the folders and
+    names that it looks through on the way are Python's own affair.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if lists and name.startswith("<frozen importlib"):
+        if not reads and name.startswith(_IMPORTS):
             return OURS
         if not (name in _LISTENERS or name.startswith("<") or _is_theirs(name)):
             return OURS if is_own(Path(os.path.realpath(name))) else USER

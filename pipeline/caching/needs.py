@@ -13,6 +13,7 @@ from .digests import Digests
 from .loaded_packages import installed_as
 
 ABSENT = "absent"  # what was looked for and was not there
+PRESENT = "present"  # what was looked for and was there, and nobody read it
 UNSURE = "unsure"  # what changed meanwhile, or cannot be known: no digest is ever equal to it
 
 
@@ -27,7 +28,7 @@ def unmet(needs: Needs, root: Path, digests: Digests) -> str:
     for name, then in needs.files.items():
         if then == UNSURE:
             return f"{name}: what was read of it cannot be known again"
-        now = _now(root / name, name, digests)
+        now = _now(root / name, name, then, digests)
         if now != then:
             return _told(name, then, now)
     for name, then in needs.packages.items():
@@ -42,11 +43,19 @@ def merged(one: Needs, other: Needs) -> Needs:
     """What both needed; a file that each of them read with other bytes is in doubt."""
     files = dict(one.files)
     for name, digest in other.files.items():
-        files[name] = digest if files.get(name, digest) == digest else UNSURE
+        files[name] = joined(files.get(name, digest), digest)
     packages = dict(one.packages)
     for name, told in other.packages.items():
         packages[name] = told if packages.get(name, told) == told else UNSURE
     return Needs(files=files, packages=packages)
+
+
+def joined(one: str, other: str) -> str:
+    """What two looks at a name say: that something was there says less than what was in it."""
+    known = {one, other} - {PRESENT}
+    if len(known) == 1 and (one == other or ABSENT not in known):
+        return known.pop()
+    return UNSURE if known else PRESENT
 
 
 def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
@@ -70,7 +79,9 @@ def names_now(folder: Path) -> str:
     return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
 
 
-def _now(path: Path, name: str, digests: Digests) -> str:
+def _now(path: Path, name: str, then: str, digests: Digests) -> str:
+    if then == PRESENT:
+        return PRESENT if path.exists() else ABSENT
     return names_now(path) if name.endswith("/") else digest_now(path, digests.of)
 
 

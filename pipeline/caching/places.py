@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
@@ -14,11 +15,12 @@ _STANDARD = tuple(
         for place in (sysconfig.get_path(name), os.path.realpath(sysconfig.get_path(name)))
     }
 )
+_ZIPPED = f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"  # seldom there
 
 
 def is_standard(path: str) -> bool:
     """Whether it is a file of Python's own library, or a program beside it."""
-    return path.startswith(_STANDARD) and not is_installed(path)
+    return (path.startswith(_STANDARD) and not is_installed(path)) or path.endswith(_ZIPPED)
 
 
 def is_installed(path: str) -> bool:

@@ -25,7 +25,8 @@ from typing import BinaryIO
 from ...core.records import Needs
 from .asking import USER, asker
 from .loaded_packages import loaded_packages
-from .needs import ABSENT, UNSURE, digest_now, names_now
+from .looking import LOOKS, hear_looks
+from .needs import ABSENT, PRESENT, UNSURE, digest_now, joined, names_now
 from .own_code import is_own
 from .places import is_theirs
 
@@ -97,6 +98,8 @@ class Watching:
             return
         if event in _LISTS:
             self._listed(path)
+        elif event == LOOKS:
+            self._looked_for(path, there=bool(args[1]))
         elif event == "open":
             flags = args[2]
             self._opened(path, flags if isinstance(flags, int) else 0)
@@ -133,15 +136,25 @@ class Watching:
         self._note(path, digest_now(Path(path)))
 
     def _listed(self, path: str) -> None:
-        if not self._is_aside(path) and asker(lists=True) == USER:
+        if not self._is_aside(path) and asker(reads=False) == USER:
             self._note(f"{path.rstrip(os.sep)}/", names_now(Path(path)))
+
+    def _looked_for(self, path: str, *, there: bool) -> None:
+        """Whether there is such a file may decide what the code does, though it opens none."""
+        made_up = Path(path).name.startswith("<")  # a name of code that is in no file
+        if made_up or is_theirs(path) or path in self._read.written:
+            return
+        if asker(reads=False) != USER or self._is_aside(path):
+            return
+        if not (there and path in self._read.files):
+            self._note(path, PRESENT if there else ABSENT)
 
     def _note(self, name: str, digest: str) -> None:
         if os.getpid() != self._process:  # a worker of a loader, which was forked off
             self._told.write(f"{digest} {name}\n".encode(errors="surrogateescape"))
             return
         before = self._read.files.get(name, digest)
-        self._read.files[name] = digest if before in (digest, ABSENT) else UNSURE
+        self._read.files[name] = digest if before == ABSENT else joined(before, digest)
 
     def _is_aside(self, path: str) -> bool:
         """Whether it is none of the user's: installed, a device, modelc's, or made by this run."""
@@ -230,6 +243,7 @@ def watching(
     """Watch what this process reads until the end of the block; arguments as of `Watching`."""
     if not _hooked:
         sys.addaudithook(_heard)  # it cannot be taken away again: one for all runs
+        hear_looks(_heard)
         _hooked.append(True)
     watched = Watching(root, keyed=keyed, ours=ours, read=read)
     _active.append(watched)
@@ -241,7 +255,7 @@ def watching(
 
 
 def _heard(event: str, args: tuple[object, ...]) -> None:
-    if event in _OPENS or event in _LISTS or event in _UNKNOWABLE:
+    if event in _OPENS or event in _LISTS or event in _UNKNOWABLE or event == LOOKS:
         for watched in tuple(_active):
             watched.hear(event, args)
 

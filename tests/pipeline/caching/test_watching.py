@@ -14,7 +14,7 @@ import pytest
 from modelc.core.digest import sha256_of
 from modelc.core.records import Needs
 from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.needs import ABSENT, UNSURE, merged, unmet
+from modelc.pipeline.caching.needs import ABSENT, PRESENT, UNSURE, joined, merged, unmet
 from modelc.pipeline.caching.watching import Read, watching
 
 SCRIPT = """
@@ -115,6 +115,60 @@ def test_a_file_that_is_looked_for_in_vain_is_a_need(project: Path) -> None:
     assert unmet(needs, project, Digests(None)) == "more.json is new"
 
 
+@pytest.mark.parametrize(
+    "look",
+    [
+        "Path('flag').exists()",
+        "Path('flag').is_file()",
+        "os.path.exists('flag')",
+        "os.path.isdir('flag')",
+        "try: os.stat(b'flag')\nexcept OSError: pass",
+        "Path('flag/more').exists()",
+    ],
+)
+def test_a_file_that_code_asks_after_without_opening_it_is_a_need(project: Path, look: str) -> None:
+    needs = heard(project, look)
+    assert unmet(needs, project, Digests(None)) == ""
+    (project / "flag").mkdir()
+    (project / "flag" / "more").write_text("")
+    assert unmet(needs, project, Digests(None)).endswith("is new")
+    needs = heard(project, look)
+    assert unmet(needs, project, Digests(None)) == ""
+    (project / "flag" / "more").unlink()
+    (project / "flag").rmdir()
+    assert unmet(needs, project, Digests(None)).endswith("is gone")
+
+
+def test_what_is_in_a_file_that_is_only_asked_after_does_not_count(project: Path) -> None:
+    needs = heard(project, "Path('cfg.json').exists()")
+    assert needs.files["cfg.json"] == PRESENT
+    (project / "cfg.json").write_text("[]")
+    assert unmet(needs, project, Digests(None)) == ""
+
+
+def test_what_is_asked_after_and_then_read_counts_by_its_bytes(project: Path) -> None:
+    net = "if Path('cfg.json').exists(): Path('cfg.json').read_text()\nPath('cfg.json').exists()"
+    assert heard(project, net).files["cfg.json"] == sha256_of(project / "cfg.json")
+
+
+def test_what_the_run_makes_itself_is_none_though_it_is_asked_after(project: Path) -> None:
+    net = (
+        "Path('made.txt').write_text('1'); Path('made.txt').exists()\n"
+        "import shutil, tempfile; shutil.rmtree(tempfile.mkdtemp())"
+    )
+    assert set(heard(project, net).files) == {"nets.py"}
+
+
+def test_links_are_copied_as_ever_while_looks_are_heard(tmp_path: Path) -> None:
+    """`shutil` asks whether its `os.stat` is one that can be asked about links themselves."""
+    import shutil
+
+    (tmp_path / "a").symlink_to("nowhere")
+    with watching(tmp_path, read=Read()):
+        shutil.copy2(tmp_path / "a", tmp_path / "b", follow_symlinks=False)
+    assert (tmp_path / "b").is_symlink()
+
+
 def test_a_folder_that_the_users_code_lists_is_a_need(project: Path) -> None:
     needs = heard(project, "[p for p in Path('data').glob('*')]")
     assert "data/" in needs.files
@@ -124,6 +178,12 @@ def test_a_folder_that_the_users_code_lists_is_a_need(project: Path) -> None:
 
 def test_a_folder_that_an_import_looks_through_is_none(project: Path) -> None:
     assert not [name for name in heard(project, "").files if name.endswith("/")]
+
+
+def test_where_packages_are_looked_for_is_none(project: Path) -> None:
+    """Else no result would hold on a machine that has Python elsewhere."""
+    net = "import importlib.metadata as m; m.version('rich'); import huggingface_hub"
+    assert set(heard(project, net).files) == {"nets.py"}
 
 
 def test_what_the_run_wrote_itself_is_no_need(project: Path) -> None:
@@ -211,3 +271,21 @@ def test_what_changed_is_told(tmp_path: Path, then: dict[str, str], told: str) -
 def test_needs_that_contradict_each_other_are_a_doubt() -> None:
     both = merged(Needs(files={"a": "1", "b": "1"}), Needs(files={"a": "2"}, packages={"p": "1"}))
     assert both == Needs(files={"a": UNSURE, "b": "1"}, packages={"p": "1"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (PRESENT, PRESENT, PRESENT),
+        (PRESENT, "1", "1"),
+        ("1", PRESENT, "1"),
+        (PRESENT, ABSENT, UNSURE),
+        (ABSENT, PRESENT, UNSURE),
+        (ABSENT, ABSENT, ABSENT),
+        (ABSENT, "1", UNSURE),
+        ("1", "2", UNSURE),
+        (UNSURE, PRESENT, UNSURE),
+    ],
+)
+def test_two_looks_at_a_name_say_together(one: str, other: str, both: str) -> None:
+    assert joined(one, other) == both
