@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
-    """Check a folder of one model, or of a run with several.
+    """Check a folder of one model, or of a run with several and what earlier runs left beside them.
 
     Args:
         folder: it holds a manifest, or the `run.json` of a run.
@@ -46,7 +46,16 @@ def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
         return verification([], [wrong])
     models = [_of_model(one, folder, key) for one in record.models]
     claimed = [one for one in models if one is not None]
-    return verification(claimed, [*_of_run(record, text, folder)])
+    named = {one.name for one in record.models}
+    earlier = [verify_folder(place, key=key, name=place.name) for place in _beside(folder, named)]
+    return verification([*claimed, *earlier], [*_of_run(record, text, folder)])
+
+
+def _beside(folder: Path, named: Collection[str]) -> Iterator[Path]:
+    """Folders of models that the last run left out, and whose manifests claim something still."""
+    for place in sorted(folder.iterdir()):
+        if place.name not in named and (place / MANIFEST).is_file():
+            yield place
 
 
 def _read(text: bytes) -> RunRecord:

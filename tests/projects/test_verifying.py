@@ -65,6 +65,17 @@ def test_one_changed_artifact_fails_the_whole(ran: Path) -> None:
     assert [model.passed for model in found.models] == [True, False]
 
 
+def test_a_changed_artifact_of_a_model_that_the_last_run_left_out_fails(ran: Path) -> None:
+    ended = Ended(name="one", folder="elsewhere/one", manifest=manifest_of(ran / "one"))
+    write_record(record_of_run([ended], seconds=1.0), ran)
+    found = verify(ran)
+    assert found.passed
+    assert [model.name for model in found.models] == ["one", "two"]
+    with (ran / "two" / "model.torchscript.pt").open("ab") as stream:
+        stream.write(b"\0")
+    assert [model.passed for model in verify(ran).models] == [True, False]
+
+
 def test_a_model_whose_folder_is_gone_fails(ran: Path) -> None:
     shutil.rmtree(ran / "one")
     found = verify(ran)
