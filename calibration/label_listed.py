@@ -83,6 +83,20 @@ def list_in(path: Path) -> Path | None:
     return next((path / name for name in LISTS if (path / name).is_file()), None)
 
 
+def named_beside(path: Path) -> tuple[Path, ...]:
+    """What labelled data at `path` is read from beside that file or folder, wherever it lies.
+
+    Files that a list names, and the names of classes.
+
+    Raises:
+        UsageError: the list cannot be read.
+    """
+    listed = list_in(path)
+    named = [] if listed is None else [listed.parent / row[0] for _, row in _rows(listed)]
+    classes = (path if path.is_dir() else path.parent) / FILE
+    return (*named, *([classes] if classes.is_file() else []))
+
+
 def listed_files(path: Path, names: Sequence[str], images: Images) -> ListedFiles:
     """The files that a list names, relative to its folder."""
     folder, classes = path.parent, told_classes(path.parent)

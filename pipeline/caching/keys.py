@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import __version__
+from ...calibration.label_listed import named_beside
 from ...calibration.options import RANDOM
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
@@ -82,6 +83,7 @@ def _inputs(order: Order, root: Path, digests: Digests) -> Iterator[str]:
         data = replace(measuring.data, source=_name(measuring.data.source).name)
         parts["measuring"] = replace(measuring, data=data)
         yield _data(measuring.data.source, order, root, digests)
+        yield from _beside(measuring.data.source, root, digests)
     if source.samples is not None:
         yield _data(str(source.samples), order, root, digests)
     yield canonical(parts)
@@ -154,6 +156,16 @@ def _data(source: str, order: Order, root: Path, digests: Digests) -> str:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}", hint="give samples that are there"
         ) from error
+
+
+def _beside(source: str, root: Path, digests: Digests) -> Iterator[str]:
+    """The bytes of what labelled data is read from beside its file or folder."""
+    path = root / source
+    for file in named_beside(path) if path.exists() else ():
+        try:
+            yield digests.of(file)
+        except OSError:  # the run says what is wrong with it
+            yield ""
 
 
 def _named_files(value: str, root: Path, digests: Digests) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +136,22 @@ def test_labelled_data_and_samples_count_by_their_bytes(plain: Order, tmp_path: 
     (tmp_path / "data.npz").write_bytes(b"2")
     found.append(keys_of(order, tmp_path)["onnx"])
     assert len(set(found)) == 3
+
+
+def test_files_that_a_list_of_labels_names_count_by_their_bytes(
+    plain: Order, tmp_path: Path
+) -> None:
+    """They may lie anywhere; so may the classes, which are beside the list."""
+    root = tmp_path / "project"
+    shutil.copytree(tmp_path, root, ignore=shutil.ignore_patterns("project"))
+    (tmp_path / "far.npy").write_bytes(b"1")
+    (root / "list.csv").write_text(f"file,label\n../far.npy,0\n{tmp_path}/other.npy,1\n")
+    order = replace(plain, measuring=Measuring(data=LabelledOptions(source="list.csv")))
+    found = [keys_of(order, root)["onnx"]]
+    for name in ("far.npy", "other.npy", "project/classes.txt"):
+        (tmp_path / name).write_bytes(b"2")
+        found.append(keys_of(order, root)["onnx"])
+    assert len(set(found)) == 4
 
 
 def test_what_else_is_made_changes_no_key(plain: Order, tmp_path: Path) -> None:
