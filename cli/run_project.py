@@ -81,6 +81,7 @@ def run_project(asked: Asked, given: Given) -> int:
 def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -> tuple[Ended, ...]:
     from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
+    from ..projects.run_record import clear_record
     from ..projects.running import Limits, run_models
     from ..reports.formats import formats_of
 
@@ -97,6 +98,7 @@ def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -
         for model in models:
             held.enter_context(signing(model.order.out, key, screen))
         caching = held.enter_context(_caching(run, asked, screen))
+        clear_record(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
 

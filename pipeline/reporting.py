@@ -78,11 +78,11 @@ def fresh_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
     removed once it has changed the record that they were made from.
 
     Raises:
-        UsageError: a file of somebody else has the name of a document to write.
+        UsageError: a file of somebody else has the name of a document to write, or it cannot be
+            removed.
     """
     for one in formats:
-        check_own(folder / one.file, one)
-        (folder / one.file).unlink(missing_ok=True)
+        _clear(folder / one.file, one)
     before = _record(folder)
     try:
         yield
@@ -91,6 +91,16 @@ def fresh_reports(folder: Path, formats: Collection[Format]) -> Iterator[None]:
             for one in FORMATS:
                 if one not in formats and _is_own(folder / one.file, one):
                     (folder / one.file).unlink()
+
+
+def _clear(path: Path, kind: Marked) -> None:
+    check_own(path, kind)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be removed: {error.strerror}", hint="give another -o"
+        ) from error
 
 
 def _record(folder: Path) -> bytes | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..pipeline.reporting import check_own, write_document
 from . import ci_junit, ci_summary, comment
-from .run_record import RunRecord
+from .run_record import RunRecord, writing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,12 @@ def clear_documents(out: Path) -> None:
     """Remove those of an earlier run, so that no success of it outlives a run that breaks.
 
     Raises:
-        UsageError: a file of somebody else has the name of one.
+        UsageError: a file of somebody else has the name of one, or the folder cannot be written.
     """
-    for one in DOCUMENTS:
-        check_own(out / one.file, one)
-        (out / one.file).unlink(missing_ok=True)
+    with writing(out):
+        for one in DOCUMENTS:
+            check_own(out / one.file, one)
+            (out / one.file).unlink(missing_ok=True)
 
 
 def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Path, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import __version__
+from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import REJECTED
 from ..core.verdict import State
@@ -95,9 +97,40 @@ def against(record: RunRecord, regression: Regression | None) -> RunRecord:
 
 
 def write_record(record: RunRecord, folder: Path) -> Path:
-    """Write `run.json` into the folder of all models, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return write_whole(folder / FILE, sealed(as_json(replace(record, seal=""))))
+    """Write `run.json` into the folder of all models, whole or not at all.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_whole(folder / FILE, sealed(as_json(replace(record, seal=""))))
+
+
+def clear_record(folder: Path) -> None:
+    """Remove that of an earlier run, so that no success of it outlives a run that breaks.
+
+    Raises:
+        UsageError: the folder cannot be written, or is none.
+    """
+    with writing(folder):
+        (folder / FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Tell in one line that the folder of all models cannot be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror or first_line(error)}",
+            hint="give a folder of your own with -o, with room on its disk",
+        ) from error
 
 
 def _model(one: Ended) -> ModelEnd:

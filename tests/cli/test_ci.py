@@ -203,6 +203,24 @@ def test_a_base_that_is_not_there_is_refused_before_anything_is_made(job: Job) -
     assert not (job.root / "ml" / "out").exists()
 
 
+@pytest.mark.parametrize("more", [(), ("--report", "html")])
+def test_a_file_in_place_of_the_results_is_told_and_kept(job: Job, more: tuple[str, ...]) -> None:
+    (job.root / "file").write_text("mine")
+    ran = job.run("-o", job.root / "file", *more)
+    assert ran.returncode == 2, ran.stderr
+    assert "Not a directory" in ran.stderr
+    assert (job.root / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_no_record_of_an_earlier_run_outlives_one_that_is_ended(job: Job) -> None:
+    assert job.run("-o", job.root / "out").returncode == 0
+    ends = "import os, signal\nos.kill(os.getppid(), signal.SIGINT)\nsignal.pause()\n"
+    (job.root / "ml" / "nets.py").write_text(ends)
+    assert job.run("-o", job.root / "out").returncode == 130
+    assert {path.name for path in (job.root / "out").iterdir()} == {"one"}
+
+
 @pytest.mark.slow
 def test_a_job_leaves_documents_and_a_second_one_is_held_against_the_first(job: Job) -> None:
     first = job.run("-o", job.root / "base")
