@@ -15,6 +15,7 @@ from .provenance.sealing import bound, sealed
 FILE = "manifest.json"
 SIGNATURE = f"{FILE}.sig"
 SCHEMA_ID = "urn:modelc:manifest:1"
+_LONGEST = 255  # bytes of a file's name
 _OTHER = "give an output folder, its manifest.json or a report.json"
 
 
@@ -32,8 +33,8 @@ def manifest_in(path: Path) -> Manifest:
     """The manifest in a file of any name, as `report.json` is.
 
     Raises:
-        UsageError: it cannot be read, is not a manifest of this schema version, or has paths that
-            lead out of its folder.
+        UsageError: it cannot be read, is not a manifest of this schema version, has paths that lead
+            out of its folder or are none, or an artifact that is of no file.
     """
     import msgspec
 
@@ -51,10 +52,15 @@ def manifest_in(path: Path) -> Manifest:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
+    bare = next((one.name for one in manifest.artifacts if not one.files), None)
+    if bare is not None:
+        raise UsageError(f"{path} names {bare!r} without a file of it", hint=hint)
     for name in paths_in(manifest):
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:
             raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
+        if "\0" in name or any(len(part.encode()) > _LONGEST for part in place.parts):
+            raise UsageError(f"{path} has a name that no file has: {name[:80]!r}", hint=hint)
     return manifest
 
 

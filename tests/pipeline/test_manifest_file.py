@@ -104,6 +104,25 @@ def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["model\0.onnx", "n" * 300, "ä" * 150 + "/model.onnx"])
+def test_a_name_that_no_file_can_have_is_refused(
+    document: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    wrong = json.loads(json.dumps(document))
+    wrong["artifacts"][0]["files"][0]["name"] = name
+    (tmp_path / FILE).write_text(json.dumps(wrong))
+    with pytest.raises(UsageError, match="a name that no file has"):
+        read_manifest(tmp_path)
+
+
+def test_an_artifact_of_no_file_is_refused(document: dict[str, Any], tmp_path: Path) -> None:
+    wrong = json.loads(json.dumps(document))
+    wrong["artifacts"][0]["files"] = []
+    (tmp_path / FILE).write_text(json.dumps(wrong))
+    with pytest.raises(UsageError, match="without a file of it"):
+        read_manifest(tmp_path)
+
+
 @pytest.mark.parametrize("part", ["artifact", "verdict", "worst"])
 def test_a_manifest_whose_names_lead_out_of_its_folder_is_refused(
     document: dict[str, Any], tmp_path: Path, part: str
