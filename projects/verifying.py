@@ -20,6 +20,8 @@ from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PublicKey
 
+_LONGEST = 255  # bytes of a file's name
+
 
 def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
     """Check a folder of one model, or of a run with several and what earlier runs left beside them.
@@ -65,14 +67,15 @@ def _read(text: bytes) -> RunRecord:
     record = msgspec.json.decode(text, type=RunRecord)
     for one in record.models:
         if not _is_plain(one.name):
-            raise ValueError(f"{one.name!r} is no name of a model's folder")
+            raise ValueError(f"{one.name[:40]!r} is no name of a model's folder")
     return record
 
 
 def _is_plain(name: str) -> bool:
-    """Whether it is the name of something in a folder, and no way out of it."""
+    """Whether something in a folder can have the name, and it is no way out of it."""
     parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
-    return name != ".." and parts == ((name,), (name,))
+    fits = len(name.encode()) <= _LONGEST and "\0" not in name
+    return fits and name != ".." and parts == ((name,), (name,))
 
 
 def _of_model(end: ModelEnd, folder: Path, key: PublicKey | None) -> Verified | None:

@@ -92,8 +92,9 @@ def test_a_verdict_that_the_run_says_otherwise_fails(ran: Path) -> None:
     assert [one.of for one in failed] == ["one"]
 
 
-def test_a_name_that_leads_out_of_the_folder_fails(ran: Path) -> None:
-    ended = Ended(name="../one", folder="", manifest=manifest_of(ran / "one"))
+@pytest.mark.parametrize("name", ["../one", "n" * 300])
+def test_a_name_that_leads_out_of_the_folder_or_is_none_fails(ran: Path, name: str) -> None:
+    ended = Ended(name=name, folder="", manifest=manifest_of(ran / "one"))
     write_record(record_of_run([ended], seconds=1.0), ran)
     found = verify(ran)
     assert not found.passed
