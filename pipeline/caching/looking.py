@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 LOOKS = "os.stat"  # told as an event, as if it were one of Python's own
+_ABLE = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks)  # `shutil` asks these
 Hear: TypeAlias = Callable[[str, tuple[object, ...]], None]  # an event: a path, whether it is there
 
 
-def hear_looks(hear: Hear) -> None:
-    """Have `hear` told of each path that `os.stat` is asked for, as long as this process lives."""
-    asked = os.stat
+@contextmanager
+def looks_told(hear: Hear) -> Iterator[None]:
+    """Have `hear` told of each path that `os.stat` is asked for until the end of the block."""
+    asked, told = os.stat, [hear]
 
     @functools.wraps(asked)
     def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
@@ -28,10 +31,18 @@ def hear_looks(hear: Hear) -> None:
             there = False
             raise
         finally:
-            if dir_fd is None:
+            if dir_fd is None and told:
                 hear(LOOKS, (path, there))
 
-    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-        if asked in able:  # `shutil` looks its functions up in these
-            able.add(stat)
+    able = [one for one in _ABLE if asked in one]
+    for one in able:
+        one.add(stat)
     os.stat = stat
+    try:
+        yield
+    finally:
+        told.clear()
+        if os.stat is stat:  # else another has wrapped it, and passes on to what says nothing more
+            os.stat = asked
+            for one in able:
+                one.discard(stat)

@@ -25,7 +25,7 @@ from typing import BinaryIO
 from ...core.records import Needs
 from .asking import USER, asker
 from .loaded_packages import loaded_packages
-from .looking import LOOKS, hear_looks
+from .looking import LOOKS, looks_told
 from .needs import ABSENT, PRESENT, UNSURE, digest_now, joined, names_now
 from .own_code import is_own
 from .places import is_theirs
@@ -243,19 +243,19 @@ def watching(
     """Watch what this process reads until the end of the block; arguments as of `Watching`."""
     if not _hooked:
         sys.addaudithook(_heard)  # it cannot be taken away again: one for all runs
-        hear_looks(_heard)
         _hooked.append(True)
     watched = Watching(root, keyed=keyed, ours=ours, read=read)
     _active.append(watched)
     try:
-        yield watched
+        with looks_told(watched.hear):
+            yield watched
     finally:
         _active.remove(watched)
         watched.close()
 
 
 def _heard(event: str, args: tuple[object, ...]) -> None:
-    if event in _OPENS or event in _LISTS or event in _UNKNOWABLE or event == LOOKS:
+    if event in _OPENS or event in _LISTS or event in _UNKNOWABLE:
         for watched in tuple(_active):
             watched.hear(event, args)
 
