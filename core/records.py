@@ -57,15 +57,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a run read beside its order: the user's code and files, and packages that they loaded.
+    """What a run read beside its order: the user's code, files, variables, packages they loaded.
 
     `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
     lies below that; of what was only looked for, `present` or `absent`. `packages` is version by
-    distribution name.
+    distribution name, `variables` SHA-256 of the value by name of an environment variable.
     """
 
     files: dict[str, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

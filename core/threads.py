@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_KNOWN = (
+VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "TBB_NUM_THREADS", "RAYON_NUM_THREADS",
 )  # fmt: skip
@@ -17,7 +17,7 @@ _allowed: list[int] = []
 
 def variables(threads: int) -> Mapping[str, str]:
     """What to set in the environment of a process before its libraries are loaded."""
-    return dict.fromkeys(_KNOWN, str(threads))
+    return dict.fromkeys(VARIABLES, str(threads))
 
 
 def allow(threads: int) -> None:

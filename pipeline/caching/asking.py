@@ -16,21 +16,24 @@ OURS = "modelc"
 _IMPORTS = ("<frozen importlib", str(Path(importlib.__file__).parent))
 _LISTENERS = (
     __file__,
-    *(str(Path(__file__).with_name(f"{n}.py")) for n in ("looking", "watching")),
+    *(str(Path(__file__).with_name(f"{n}.py")) for n in ("looking", "variables", "watching")),
 )
 
 
-def asker(*, reads: bool = True) -> str:
+def asker(*, reads: bool = True, direct: bool = False) -> str:
     """Whose is the innermost frame that is neither Python's nor an installed package's.
 
     Where there is none, as in a thread of a library, it counts as the user's. What
     an import or a search for packages `reads` is read for whoever asks for that; the folders and
-    names that it looks through on the way are Python's own affair.
+    names that it looks through on the way are Python's own affair. Where it must be asked
+    `direct`, what an installed package asks is that package's own.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not reads and name.startswith(_IMPORTS):
+            return OURS
+        if direct and is_installed(name):
             return OURS
         if not (name in _LISTENERS or name.startswith("<") or _is_theirs(name)):
             return OURS if is_own(Path(os.path.realpath(name))) else USER

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,10 @@ def unmet(needs: Needs, root: Path, digests: Digests) -> str:
         if now != then:
             versions = (then.partition(" ")[0], now.partition(" ")[0] or "not installed")
             return f"the package {name} changed: {' -> '.join(versions)}"
+    for name, then in needs.variables.items():
+        now = digest_of_value(os.environ.get(name))
+        if now != then:
+            return _told(f"the environment variable {name}", then, now)
     return ""
 
 
@@ -44,10 +49,17 @@ def merged(one: Needs, other: Needs) -> Needs:
     files = dict(one.files)
     for name, digest in other.files.items():
         files[name] = joined(files.get(name, digest), digest)
-    packages = dict(one.packages)
-    for name, told in other.packages.items():
-        packages[name] = told if packages.get(name, told) == told else UNSURE
-    return Needs(files=files, packages=packages)
+    return Needs(
+        files=files,
+        packages=_alike(one.packages, other.packages),
+        variables=_alike(one.variables, other.variables),
+    )
+
+
+def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Both; what they do not say alike is in doubt."""
+    shared = {name: told if one.get(name, told) == told else UNSURE for name, told in other.items()}
+    return {**one, **shared}
 
 
 def joined(one: str, other: str) -> str:
@@ -56,6 +68,11 @@ def joined(one: str, other: str) -> str:
     if len(known) == 1 and (one == other or ABSENT not in known):
         return known.pop()
     return UNSURE if known else PRESENT
+
+
+def digest_of_value(value: str | None) -> str:
+    """SHA-256 of a variable's value, `ABSENT` where it is not set."""
+    return ABSENT if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
 
 
 def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:

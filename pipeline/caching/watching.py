@@ -29,6 +29,7 @@ from .looking import LOOKS, looks_told
 from .needs import ABSENT, PRESENT, UNSURE, digest_now, joined, names_now
 from .own_code import is_own
 from .places import is_theirs
+from .variables import Variables, variables_heard
 
 _OPENS = frozenset({"open", "sqlite3.connect", "ctypes.dlopen"})
 _LISTS = frozenset({"os.listdir", "os.scandir"})
@@ -45,6 +46,7 @@ class Read:
     files: dict[str, str] = field(default_factory=dict)
     stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
+    variables: Variables = field(default_factory=Variables)
 
 
 class Watching:
@@ -185,6 +187,11 @@ class Watching:
         real = os.path.realpath(path)
         return any(real == place or real.startswith(f"{place}{os.sep}") for place in places)
 
+    @property
+    def variables(self) -> Variables:
+        """What hears of environment variables."""
+        return self._read.variables
+
     def needs(self) -> Needs:
         """What was read so far, with the modules that are loaded and their packages."""
         self._busy.now = True
@@ -192,7 +199,8 @@ class Watching:
             self._hear_workers()
             self._add_modules()
             files = {self._relative(name): one for name, one in sorted(self._read.files.items())}
-            return Needs(files=files, packages=loaded_packages())
+            variables = dict(sorted(self.variables.read.items()))
+            return Needs(files=files, packages=loaded_packages(), variables=variables)
         finally:
             self._busy.now = False
 
@@ -247,7 +255,7 @@ def watching(
     watched = Watching(root, keyed=keyed, ours=ours, read=read)
     _active.append(watched)
     try:
-        with looks_told(watched.hear):
+        with looks_told(watched.hear), variables_heard(watched.variables):
             yield watched
     finally:
         _active.remove(watched)
