@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,9 @@ from ..core.errors import ModelcError
 from ..core.events import Noted, Tell
 from ..pipeline.caching.keys import step_keys
 from ..pipeline.caching.taking_up import Caching, TakenUp, take_up
+from ..pipeline.folder import LOGS
 from ..pipeline.isolation.bounds import Bounds
+from ..pipeline.isolation.crossing import BrokenOffError
 from ..pipeline.order import GoingOn
 from .gates import breaches_of
 from .outcome import Ended
@@ -207,9 +210,19 @@ class _Crew:
             manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)
         except ModelcError as error:
             return _stopped(model, error, ready.since)
+        except BrokenOffError as error:
+            return _stopped(model, _bug(error, order.out / LOGS), ready.since)
         if self._caching is not None and self._caching.steps is not None:
             self._caching.steps.keep(manifest, order.out, model.name)
         return ready.ended(manifest)
+
+
+def _bug(error: BrokenOffError, logs: Path) -> ModelcError:
+    """A bug of ours, which is the end of one model and not of the run; its traceback is written."""
+    logs.mkdir(parents=True, exist_ok=True)
+    path = logs / "bug.log"
+    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    return ModelcError(f"a bug of modelc: {error}", hint=f"please report {path}")
 
 
 def _cores() -> int:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from modelc.core.events import Event, Finished, silence
+from modelc.core.manifest import Manifest
 from modelc.pipeline.caching.digests import Digests
 from modelc.pipeline.caching.steps import StepCache
 from modelc.pipeline.caching.taking_up import Caching
-from modelc.pipeline.order import Source
+from modelc.pipeline.isolation import supervising
+from modelc.pipeline.isolation.crossing import BrokenOffError
+from modelc.pipeline.order import Order, Source
 from modelc.projects.orders import plan_project
 from modelc.projects.outcome import Ended, exit_code_of
 from modelc.projects.running import Limits, run_models
@@ -91,6 +94,29 @@ def test_a_second_run_makes_nothing_and_a_changed_weight_makes_its_own_model_alo
     assert made(third["two"]) == ["torchscript"]
     digests = [one.manifest.artifacts[0].digest for one in third.values() if one.manifest]
     assert digests[0] != digests[1]
+
+
+def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = supervising.run_isolated
+
+    def breaks(order: Order, *args: object, **options: object) -> Manifest:
+        if order.out.name == "one":
+            raise BrokenOffError("KeyError('x')") from RuntimeError("in the child, line 7")
+        return real(order, *args, **options)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(supervising, "run_isolated", breaks)
+    place.write("one", "two")
+    ended = place.run(GOES_ON)
+    assert ended["two"].exit_code == 0
+    assert ended["one"].exit_code == exit_code_of(tuple(ended.values())) == 70
+    error = ended["one"].error
+    assert error is not None
+    assert error.message == "a bug of modelc: KeyError('x')"
+    log = Path(ended["one"].folder) / "logs" / "bug.log"
+    assert str(log) in error.hint
+    assert "in the child, line 7" in log.read_text()
 
 
 def test_a_folder_that_is_gone_is_filled_from_the_cache_and_without_it_made_anew(
