@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
-from ..converters.capture.causes import is_needless, strict_may_take, telling
+from ..converters.capture.causes import is_needless, strict_may_take, telling, way_out
 from ..core.capture import Capture
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
@@ -196,7 +196,7 @@ def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failu
     return Failure(
         step=step.name,
         message=error.message,
-        hint=error.hint,
+        hint=way_out(error, set(step.target.CAPTURES).difference(step.captures)),
         exit_code=error.exit_code,
         attempts=tuple(attempts),
     )

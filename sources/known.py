@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ..core.signature import InputPattern, InputSpec, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ..core.dims import Dim
     from .loaded import Loaded
 
 
@@ -17,15 +18,17 @@ def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, 
     """What is known, where that is only assumed in the form that the user gives it.
 
     An input that the user states whole (dtype and every dim) then stands in for the known one, or
-    beside it; its values stay as they are known unless others are given. What the checkpoint's own
-    program says is left as it is: the user cannot change it.
+    beside it; its values stay as they are known unless others are given. A range that is given to a
+    dim once holds in all known inputs. What the checkpoint's own program says is left as it is: the
+    user cannot change it.
 
     Raises:
         UsageError: two inputs contradict each other.
     """
     if not loaded.assumed:
         return loaded.known
-    known = dict(loaded.known)
+    ranges = {dim.name: dim for one in patterns for dim in one.dims or () if dim and dim.bounded}
+    known = {name: _within(spec, ranges) for name, spec in loaded.known.items()}
     whole = [p for p in patterns if p.dtype and p.dims is not None and None not in p.dims]
     # What follows a dim may follow one that is known alone: it is settled with all the others.
     plain = [replace(p, values=None) if p.values and p.values.follows else p for p in whole]
@@ -35,3 +38,9 @@ def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, 
         values = spec.values or (usual.values if usual else None)
         known[name] = replace(spec, values=values)
     return known
+
+
+def _within(spec: InputSpec, ranges: Mapping[str | None, Dim]) -> InputSpec:
+    """The input with the ranges that are given to its named dims."""
+    dims = (dim if dim.name is None else ranges.get(dim.name, dim) for dim in spec.dims)
+    return replace(spec, dims=tuple(dims))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...core.capture import Capture
 from ...core.errors import ConversionError, ModelcError
 from ...core.findings import Warned
 
@@ -51,7 +52,9 @@ _OPERATOR = "operator {ns}::{op} has no ONNX translation"
 _WRITE = "write it: --custom-op {ns}::{op}=PKG.MOD:FN, or make it of other operators"
 NUMPY = "numpy"
 _OUT_OF_TORCH = "torch.from_numpy results are registered"  # the tracer, where arrays come back
-_TENSORS = "keep it in tensors (torch.where, torch.cond), or --capture script or mixed"
+_BY_SCRIPT = ", or --capture script or mixed"
+_BY_HAND = ", in forward or in a copy of it (--patch)"
+_TENSORS = f"keep it in tensors (torch.where, torch.cond){_BY_SCRIPT}"
 _NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
 
 # The first that matches is the cause. The words are those of torch 2.13.
@@ -209,6 +212,11 @@ def cause_of(text: str) -> tuple[Cause, dict[str, str]] | None:
 def telling(errors: Sequence[ModelcError]) -> ModelcError:
     """Of several refusals of one model the one that says most; the first of equals."""
     return min(errors, key=_rank)
+
+
+def way_out(error: ModelcError, left: Collection[Capture]) -> str:
+    """The error's hint, which names no capture that is not `left` to be tried for the format."""
+    return error.hint if Capture.SCRIPT in left else error.hint.replace(_BY_SCRIPT, _BY_HAND)
 
 
 def _rank(error: ModelcError) -> int:

@@ -179,7 +179,7 @@ def refusing(**reasons: str) -> Callable[[Job], None]:
         if text is not None:
             found = cause_of(text)
             assert found is not None
-            raise RefusedError(f"no: {text}", hint="look", cause=found[0])
+            raise RefusedError(f"no: {text}", hint=found[0].hint, cause=found[0])
 
     return refuse
 
@@ -211,6 +211,24 @@ def test_of_refusals_by_all_the_most_telling_is_the_error(order: Orders, fake: F
     (failure,) = run(order("fake"), targets=(target,)).failures
     assert failure.message == f"no: {BRANCH}"
     assert [a.reason for a in failure.attempts] == [f"no: {compiles}", f"no: {BRANCH}"]
+
+
+@pytest.mark.parametrize(
+    ("able", "capture", "hinted"),
+    [
+        (ORDERED, Capture.EXPORT, True),
+        (ORDERED, None, False),
+        ((Capture.EXPORT,), None, False),
+    ],
+)
+def test_a_hint_names_no_capture_that_was_tried_or_that_the_format_lacks(
+    order: Orders, fake: Fakes, able: tuple[Capture, ...], capture: Capture | None, *, hinted: bool
+) -> None:
+    reasons = {one.value.replace("-", "_"): BRANCH for one in Capture}
+    target = fake(CAPTURES=able, on_convert=refusing(**reasons))
+    (failure,) = run(order("fake", capture=capture), targets=(target,)).failures
+    assert ("--capture script" in failure.hint) == hinted
+    assert ("--patch" in failure.hint) != hinted
 
 
 def test_a_looser_tolerance_is_heeded(order: Orders, gate_source: Source) -> None:
