@@ -215,9 +215,9 @@ def test_a_file_in_place_of_the_results_is_told_and_kept(job: Job, more: tuple[s
 @pytest.mark.slow
 def test_no_record_of_an_earlier_run_outlives_one_that_is_ended(job: Job) -> None:
     assert job.run("-o", job.root / "out").returncode == 0
-    ends = "import os, signal\nos.kill(os.getppid(), signal.SIGINT)\nsignal.pause()\n"
+    ends = "import os, signal\nos.kill(os.getppid(), signal.SIGTERM)\nsignal.pause()\n"
     (job.root / "ml" / "nets.py").write_text(ends)
-    assert job.run("-o", job.root / "out").returncode == 130
+    assert job.run("-o", job.root / "out").returncode == 143
     assert {path.name for path in (job.root / "out").iterdir()} == {"one"}
 
 
