@@ -15,9 +15,7 @@ from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.words import counted, figure, size_text
-from .tables import STATES, new_table, result_console, say
-
-_WIDTHS = {"argmax": 110, "cosine": 100}  # of a terminal, for a column to be shown
+from .tables import STATES, fitted_table, new_table, result_console, say
 
 
 def show_verdict(verdict: Verdict) -> None:
@@ -26,11 +24,7 @@ def show_verdict(verdict: Verdict) -> None:
     rows = [_output_row(verdict, name) for name in dict.fromkeys(o.output for o in verdict.outputs)]
     right = ("max abs", "SQNR dB", "cosine", "argmax", "x eager", "headroom")
     columns = ["output", "worst feed", *right, "verdict"]
-    columns = [c for c in columns if console.width >= _WIDTHS.get(c, 0)]
-    table = new_table(*columns, right=right)
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
-    console.print(table)
+    console.print(fitted_table(console, columns, rows, right=right, less=("argmax", "cosine")))
     state = STATES[verdict.state]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
     feeds = counted(len(verdict.feeds), "feed")

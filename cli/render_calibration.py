@@ -9,13 +9,14 @@ from rich.markup import escape
 
 from ..calibration.findings import Finding, Severity
 from ..calibration.report import CalibrationReport, InputReport, Spread
-from .tables import new_table, result_console, say
+from .tables import fitted_table, result_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _BLOCKS = "·▁▂▃▄▅▆▇█"
+_FIGURES = ("min", "max", "mean", "std", "0.1 %", "99.9 %")
 _CHANNELS = 4  # as many rows of channels an input; all are in the JSON document
 
 
@@ -50,16 +51,25 @@ def _show_counts(console: Console, report: CalibrationReport) -> None:
 
 
 def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
-    figures = ("min", "max", "mean", "std", "0.1 %", "99.9 %")
-    table = new_table("input", "dtype", "shape", *figures, "histogram", right=figures)
+    rows: list[dict[str, str]] = []
     for one in inputs:
         shapes = ", ".join(one.shapes[:2]) + (", …" if len(one.shapes) > 2 else "")  # noqa: PLR2004 - two fit
-        edges = (_figure(one.percentiles["0.1"]), _figure(one.percentiles["99.9"]))
-        bars = f"[cyan]{bars_text(one.histogram)}[/]"
-        table.add_row(escape(one.name), one.dtype, shapes, *_spread(one.total), *edges, bars)
-        for index, channel in _channels(one):
-            table.add_row(f"  [dim]channel {index}[/]", "", "", *_spread(channel), "", "", "")
-    console.print(table)
+        row = {
+            "input": escape(one.name),
+            "dtype": one.dtype,
+            "shape": shapes,
+            "0.1 %": _figure(one.percentiles["0.1"]),
+            "99.9 %": _figure(one.percentiles["99.9"]),
+            "histogram": f"[cyan]{bars_text(one.histogram)}[/]",
+        }
+        rows.append(row | _spread(one.total))
+        rows += [
+            {"input": f"  [dim]channel {index}[/]"} | _spread(channel)
+            for index, channel in _channels(one)
+        ]
+    columns = ("input", "dtype", "shape", *_FIGURES, "histogram")
+    less = ("0.1 %", "99.9 %", "dtype", "std", "shape")
+    console.print(fitted_table(console, columns, rows, right=_FIGURES, less=less))
 
 
 def _channels(one: InputReport) -> Iterator[tuple[int, Spread]]:
@@ -68,8 +78,9 @@ def _channels(one: InputReport) -> Iterator[tuple[int, Spread]]:
         yield from enumerate(one.channels[:_CHANNELS])
 
 
-def _spread(spread: Spread) -> tuple[str, str, str, str]:
-    return tuple(map(_figure, (spread.low, spread.high, spread.mean, spread.std)))  # type: ignore[return-value]  # four
+def _spread(spread: Spread) -> dict[str, str]:
+    figures = (spread.low, spread.high, spread.mean, spread.std)
+    return dict(zip(_FIGURES, map(_figure, figures), strict=False))  # the first four
 
 
 def _figure(value: float) -> str:

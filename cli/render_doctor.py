@@ -33,6 +33,7 @@ def show_diagnosis(diagnosis: Diagnosis) -> None:
 
 def _show_checks(console: Console, checks: Sequence[Check]) -> None:
     table = new_table("check", "", "found", "what mends it")
+    table.columns[0].no_wrap = True
     for check in checks:
         # What is as it should be, or need not be there, is not to be mended.
         mend = check.mend if check.state is not State.OK else ""
@@ -43,6 +44,7 @@ def _show_checks(console: Console, checks: Sequence[Check]) -> None:
 
 def _show_buildable(console: Console, title: str, makes: str, rows: Sequence[Buildable]) -> None:
     table = new_table(title, "here", makes, "version, or why not", "what mends it")
+    table.columns[0].no_wrap = True
     for row in rows:
         mark = "[green]yes[/]" if row.ready else "[red]no[/]"
         table.add_row(row.name, mark, escape(row.makes), escape(row.told), escape(row.mend))

@@ -16,7 +16,7 @@ from ..core.verdict import State, Verdict
 from ..reports.words import counted, figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
-from .tables import STATES, new_table, result_console, say
+from .tables import STATES, fitted_table, new_table, result_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,28 +25,23 @@ _NOTES = 8  # shown of each artifact
 _WARNED = 3  # warnings of the tracer that are shown
 _TRACER = "TracerWarning"
 _TRACES = ("trace", "mixed")  # captures that trace at least a part
-_WIDTHS = {"max abs": 118, "seconds": 105, "made by": 92, "size": 84}  # of a terminal, to be shown
+_LESS = ("max abs", "seconds", "made by", "size")  # columns that go first where not all fit
 
 
 def show_manifest(manifest: Manifest, out: str) -> None:
     """The verdict table of the last run, the reasons of what did not pass, where the record is."""
     console = result_console()
     shown = shown_artifacts(manifest)
-    columns = [c for c in _columns(shown) if console.width >= _WIDTHS.get(c, 0)]
-    right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
-    table = new_table(*columns, right=right)
-    for artifact in shown:
-        row = _row(artifact, manifest.verdict_of(artifact.name))
-        table.add_row(*(row[column] for column in columns))
+    rows = [_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
     broken = {failure.step for failure in manifest.failures}
     waiting = [p for p in manifest.pending if p.step in manifest.steps and p.step not in broken]
     for step, mark in (
         *((failure.step, "[red]error[/]") for failure in manifest.failures),
         *((pending.step, "[yellow]pending[/]") for pending in waiting),
     ):
-        row = {"format": escape(step), "verdict": mark}
-        table.add_row(*(row.get(column, "") for column in columns))
-    console.print(table)
+        rows.append({"format": escape(step), "verdict": mark})
+    right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
+    console.print(fitted_table(console, _columns(shown), rows, right=right, less=_LESS))
     show_accuracy(console, shown)
     for artifact in shown:
         _show_attempts(console, artifact)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ STATES = {
 _HANGING = 2  # columns
 _LEAST = 20  # columns of prose, on however narrow a terminal
 _WIDE = 200  # what is piped is not cut to 80 columns
+_WIDEST = 10_000  # columns: as wide as a table would be
 
 
 class CleanConsole(Console):
@@ -76,6 +77,38 @@ def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def fitted_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, str]],
+    *,
+    right: Iterable[str] = (),
+    less: Sequence[str] = (),
+) -> Table:
+    """A table of rows by column, without as many columns of `less` as the console is too narrow.
+
+    They go in the order of `less`. A cell that a row has no text for is empty.
+    """
+    kept = list(columns)
+    table = _filled(kept, rows, right)
+    options = console.options.update(max_width=_WIDEST)
+    for gone in less:
+        if console.measure(table, options=options).maximum <= console.width:
+            break
+        kept = [column for column in kept if column != gone]
+        table = _filled(kept, rows, right)
+    return table
+
+
+def _filled(
+    columns: Sequence[str], rows: Sequence[Mapping[str, str]], right: Iterable[str]
+) -> Table:
+    table = new_table(*columns, right=right)
+    for row in rows:
+        table.add_row(*(row.get(column, "") for column in columns))
     return table
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from modelc.cli.render import show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import say
+from modelc.cli.tables import fitted_table, say
 from modelc.core.manifest import Failure, Manifest
 
 
@@ -111,3 +111,17 @@ def test_a_verdict_fits_a_narrow_terminal(
     output = records.measured("one-hot", 10.0, "output", times_floor=1.36, argmax_agreement=1.0)
     show_verdict(records.judged("model.onnx", output))
     assert "headroom" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "kept"),
+    [(80, "name first second third"), (31, "name first third"), (22, "name third")],
+)
+def test_a_table_goes_without_the_columns_that_do_not_fit(width: int, kept: str) -> None:
+    columns = ("name", "first", "second", "third")
+    row = dict.fromkeys(columns, "0123456")
+    with io.StringIO() as stream:
+        console = Console(file=stream, width=width, color_system=None)
+        console.print(fitted_table(console, columns, [row, {}], less=("second", "first")))
+        head = stream.getvalue().split("─")[0]
+    assert " ".join(head.split()) == kept
