@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,18 @@ def surroundings() -> dict[str, str]:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in paths if p)}
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children get the defaults of signals, even where this process runs in the background."""
+    before = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)),
+    ]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -67,6 +67,7 @@ def test_what_is_no_bound_is_refused(given: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("sent", "code", "told"),
     [

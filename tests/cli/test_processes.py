@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,14 +106,6 @@ def test_an_interrupt_that_a_library_made_an_import_error_is_an_interrupt(
     assert ran.returncode == 130
     assert "error: interrupted" in ran.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Children get SIGINT's default, even where this process runs in a shell's background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow
