@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
+
+from .users import is_users
 
 _LOGGER = "torch.fx.experimental.symbolic_shapes"
-_FIXED = re.compile(r"eval Eq\(\w+, \d+\) \[guard added\] \((?P<place>[^\s()]+\.py:\d+) in ")
-_TORCHS = ("torch/", "_ops.py:")  # frames of torch's own, as its log shortens them
+_FIXED = re.compile(r"eval Eq\(\w+, \d+\) \[guard added\]")
 
 
 class _Places(logging.Handler):
@@ -22,25 +24,25 @@ class _Places(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        match = _FIXED.search(record.getMessage())
-        if match is not None and not match["place"].startswith(_TORCHS):
-            self.found.append(_whole(match["place"]))
+        place = _here() if _FIXED.search(record.getMessage()) else ""
+        if place:
+            self.found.append(place)
 
 
-def _whole(place: str) -> str:
-    """The place with the path that torch's log cuts off: what the file shares with torch's folder.
+def _here() -> str:
+    """`file:line` of the user's innermost frame that led to the call; empty without one.
 
-    Of files that share only the root it cuts a letter more. Where no such file is, the place is as
-    it was told.
+    What is above the frames of this room has started the export, and is not the model's.
     """
-    import torch
-
-    file, _, line = place.rpartition(":")
-    shared = [path for path in Path(torch.__file__).parents if path != path.parent]
-    below = (str(path / file) for path in shared)
-    at_root = map(str, Path("/").glob(f"?{glob.escape(file)}"))
-    found = next((path for path in (*below, *at_root) if Path(path).is_file()), file)
-    return f"{found}:{line}"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            return f"{name}:{frame.f_lineno}"
+        if name != __file__ and Path(name).parent == Path(__file__).parent:
+            return ""
+        frame = frame.f_back
+    return ""
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from modelc.converters import capture
 from modelc.converters.capture.dims import dynamic_shapes
 from modelc.converters.capture.exporting import exported
 from modelc.core.call import bind, parameters_of_schema
@@ -185,6 +186,30 @@ def test_the_line_that_fixes_a_dim_is_named(job_of: JobOf) -> None:
         exported(job)
     level = logging.getLogger("torch.fx.experimental.symbolic_shapes").level
     assert level in (logging.NOTSET, logging.WARNING)
+
+
+class Looped(nn.Module):
+    """A loop over a tensor, whose length torch asks for in code of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([row * 2 for row in x])
+
+
+def test_the_users_line_is_named_where_torchs_own_code_asks(job_of: JobOf) -> None:
+    job = job_of(Looped(), "x:float32[batch=1..4,3]")
+    code = Looped.forward.__code__
+    place = f"{re.escape(code.co_filename)}:{code.co_firstlineno + 1}"
+    with pytest.raises(ConversionError, match=rf"'batch' of x .* \(at {place}\)$"):
+        exported(job)
+
+
+def test_what_started_the_export_is_not_named() -> None:
+    said = "log.info('eval Eq(s0, 2) [guard added] (_ops.py:920 in decompose)')"
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    with capture.specialised.specialised() as places:
+        for file in (capture.exporting.__file__, "/home/me/nets.py"):
+            exec(compile(said, str(file), "exec"), {"log": logger})
+    assert places == ["/home/me/nets.py:1"]
 
 
 def test_a_specialised_dim_is_refused_with_static_for_a_hint(job_of: JobOf) -> None:
