@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -48,11 +49,25 @@ def check_gates(
             faults.add(
                 f"{place}: nothing is measured without data", hint="add data, or leave it out"
             )
-        pattern = one.path[1] if len(one.path) == _PATTERNED else ALL
-        if not one.shared and not any(
-            fnmatchcase(name, pattern) or name == pattern for name in artifacts
-        ):
-            faults.add(
-                f"{place}: it is for none of {', '.join(artifacts)}",
-                hint="write an artifact's name or a pattern, as *-int8",
-            )
+        if not one.shared:
+            _check_held(one, artifacts, faults)
+
+
+def check_shared_gates(said: Iterable[Said], artifacts: Sequence[str], faults: Faults) -> None:
+    """Keep gates for all models in `faults` that are for no artifact of any of them."""
+    for one in dict.fromkeys(said):
+        if one.path[0] == GATES and one.shared:
+            _check_held(one, artifacts, faults)
+
+
+def _check_held(one: Said, artifacts: Sequence[str], faults: Faults) -> None:
+    pattern = one.path[1] if len(one.path) == _PATTERNED else ALL
+    if any(fnmatchcase(name, pattern) or name == pattern for name in artifacts):
+        return
+    near = difflib.get_close_matches(pattern, artifacts, n=1)
+    faults.add(
+        f"{one.told} {one.name}: it is for none of {', '.join(artifacts)}",
+        hint=f"did you mean {near[0]!r}?"
+        if near
+        else "write an artifact's name or a pattern, as *-int8",
+    )

@@ -17,7 +17,7 @@ from ..pipeline.trust import refuse_kind
 from ..sources.identify import openable
 from .existing import check_paths
 from .faults import Faults
-from .gate_records import check_gates, gates_of
+from .gate_records import check_gates, check_shared_gates, gates_of
 from .keys import ENGINE
 from .layers import Given, settings_lenient
 from .matrix import matrix_of
@@ -113,6 +113,10 @@ def _orders(
         out = settings.run.out / model.name
         one = _Ordering(model, out, cache, targets).order(faults)
         found += [] if one is None else [one]
+    if len(found) == len(known):  # else what the others make is not known
+        said = (one for model in settings.models for one in model.said.values())
+        asked = (step.name for model in found for step in model.plan if step.asked)
+        check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
     return tuple(found)
 
 

@@ -158,9 +158,22 @@ def test_a_gate_for_no_artifact_is_a_fault(faults: Callable[..., list[ModelcErro
     assert "it is for none of onnx" in fault.message
 
 
-def test_a_gate_of_the_defaults_may_be_for_other_models(plan: Callable[..., Planned]) -> None:
-    (model,) = plan(f"[defaults.gates.'*-int8']\nmax-size = '1 MB'\n{ONNX}").models
-    assert [gate.pattern for gate in model.gates] == ["*-int8"]
+@pytest.mark.parametrize("said", ["models.digits", "defaults"])
+def test_a_gate_for_no_artifact_names_the_nearest(
+    said: str, faults: Callable[..., list[ModelcError]]
+) -> None:
+    (fault,) = faults(f"{ONNX}[{said}.gates.onx]\nmax-size = '1 MB'\n")
+    assert f":7 [{said}.gates.onx] gates.onx.max-size: it is for none of onnx" in fault.message
+    assert fault.hint == "did you mean 'onnx'?"
+
+
+def test_a_gate_of_the_defaults_may_be_for_one_model_alone(plan: Callable[..., Planned]) -> None:
+    gate = "[defaults.gates.'*-fp16']\nmax-size = '1 MB'\n"
+    twin = ONNX.replace("models.digits", "models.twin")
+    text = f"{gate}{ONNX}{twin}precision = 'fp16'\n"
+    assert [gate.pattern for model in plan(text).models for gate in model.gates] == ["*-fp16"] * 2
+    (model,) = plan(text, names=["digits"]).models
+    assert [gate.pattern for gate in model.gates] == ["*-fp16"]
 
 
 def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., Planned]) -> None:
