@@ -47,7 +47,7 @@ class ModelEnd:
     """One model.
 
     `error` is what stopped it before its artifacts, `state` passed, failed, error, pending, or
-    not-run. `seconds` is wall time.
+    not-run. `seconds` is the wall time of its own work.
     """
 
     name: str

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
@@ -47,11 +47,11 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A model whose done steps have been taken up; what is left is to be carried out."""
+    """A model whose done steps have been taken up, in `seconds`; what is left is to be made."""
 
     model: ModelOrder
     taken: TakenUp
-    since: float = field(default_factory=time.perf_counter)
+    seconds: float
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ class Ready:
         done = self.taken.going_on.done
         return tuple(step.name for step in self.model.plan if step.name not in done)
 
-    def ended(self, manifest: Manifest) -> Ended:
-        """With the record that the model ended with."""
+    def ended(self, manifest: Manifest, since: float) -> Ended:
+        """With the record that the model ended with; `since` is when its own time began."""
         keyed = {one.step for one in manifest.artifacts if one.key}
         kept = self.taken.going_on.kept & keyed  # of inputs that changed meanwhile nothing is
         restored = tuple(name for name in self.taken.restored if name in kept)
@@ -71,7 +71,7 @@ class Ready:
             breaches=breaches_of(self.model, manifest),
             kept=tuple(sorted(kept.difference(restored))),
             restored=restored,
-            seconds=round(time.perf_counter() - self.since, 3),
+            seconds=_since(since),
         )
 
 
@@ -111,7 +111,8 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready |
     """The model with what of it is done; its end, where that cannot be looked at."""
     since = time.perf_counter()
     if caching is None:
-        return Ready(model=model, taken=TakenUp(manifest=None, going_on=GoingOn()), since=since)
+        nothing = TakenUp(manifest=None, going_on=GoingOn())
+        return Ready(model=model, taken=nothing, seconds=_since(since))
     try:
         with caching.digests.noting() as inputs:
             keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
@@ -121,14 +122,18 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready |
         return _stopped(model, error, since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
-    return Ready(model=model, taken=replace(taken, going_on=going_on), since=since)
+    return Ready(model=model, taken=replace(taken, going_on=going_on), seconds=_since(since))
+
+
+def _since(moment: float) -> float:
+    return round(time.perf_counter() - moment, 3)
 
 
 def _as_it_stands(ready: Ready) -> Ended:
     manifest = ready.taken.manifest
     if manifest is None:
         raise RuntimeError(f"{ready.model.name}: nothing is left to make and there is no record")
-    return ready.ended(manifest)
+    return ready.ended(manifest, time.perf_counter() - ready.seconds)
 
 
 def _stopped(model: ModelOrder, error: ModelcError, since: float) -> Ended:
@@ -136,7 +141,7 @@ def _stopped(model: ModelOrder, error: ModelcError, since: float) -> Ended:
         name=model.name,
         folder=str(model.order.out),
         error=error,
-        seconds=round(time.perf_counter() - since, 3),
+        seconds=_since(since),
     )
 
 
@@ -206,15 +211,16 @@ class _Crew:
 
         model = ready.model
         order = replace(model.order, going_on=ready.taken.going_on)
+        since = time.perf_counter() - ready.seconds
         try:
             manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)
         except ModelcError as error:
-            return _stopped(model, error, ready.since)
+            return _stopped(model, error, since)
         except BrokenOffError as error:
-            return _stopped(model, _bug(error, order.out / LOGS), ready.since)
+            return _stopped(model, _bug(error, order.out / LOGS), since)
         if self._caching is not None and self._caching.steps is not None:
             self._caching.steps.keep(manifest, order.out, model.name)
-        return ready.ended(manifest)
+        return ready.ended(manifest, since)
 
 
 def _bug(error: BrokenOffError, logs: Path) -> ModelcError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, silence
 from modelc.core.manifest import Manifest
 from modelc.pipeline.caching.digests import Digests
@@ -117,6 +119,20 @@ def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
     log = Path(ended["one"].folder) / "logs" / "bug.log"
     assert str(log) in error.hint
     assert "in the child, line 7" in log.read_text()
+
+
+def test_the_seconds_of_a_model_are_of_its_own_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(order: Order, *_: object, **__: object) -> Manifest:
+        time.sleep(1.0 if order.out.name == "one" else 0.0)
+        raise UsageError("it breaks", hint="mend it")
+
+    monkeypatch.setattr(supervising, "run_isolated", breaks)
+    place.write("one", "two")
+    ended = place.run(GOES_ON)
+    assert ended["one"].seconds >= 1.0
+    assert ended["two"].seconds < 1.0
 
 
 def test_a_folder_that_is_gone_is_filled_from_the_cache_and_without_it_made_anew(
