@@ -200,7 +200,10 @@ def _key_at(path: KeyPath) -> Key:
     depths = (2, 3) if under is not None else (1,)
     if len(path) not in depths or path[-1] not in known:
         name = dotted(path) or "(nothing)"
-        raise UsageError(f"unknown key {name}", hint=hint_for(path[-1] if path else "", known))
+        hint = hint_for(path[-1] if path else "", known)
+        if under is not None and len(path) not in depths:
+            hint = f"known are {', '.join(f'{path[0]}.{key}' for key in under)}"
+        raise UsageError(f"unknown key {name}", hint=hint)
     return known[path[-1]]
 
 

@@ -31,9 +31,10 @@ def lines_of(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """The line of a key, or of the nearest table around it that has one."""
-    inner = (path[:size] for size in range(len(path), 0, -1))
-    return next((lines[one] for one in inner if one in lines), None)
+    """The line of a key, of the first thing in it, or of the nearest table around that has one."""
+    around = [path[:size] for size in range(len(path), 0, -1)]
+    first = (one for one in lines if one[: len(path)] == path)
+    return next((lines[one] for one in (path, *first, *around) if one in lines), None)
 
 
 def _statements(text: str) -> Iterator[tuple[int, bool, str]]:

@@ -94,8 +94,13 @@ class _Reader:
 
     def project(self, tables: Mapping[str, object]) -> Project:
         """All of it."""
-        for name in tables:
-            if name not in TOP_LEVEL:
+        for name, found in tables.items():
+            if name == "model" and isinstance(found, dict):
+                self.faults.add(
+                    f"{self.place((name,))}: unknown table {name!r}",
+                    hint="a model's table is [models.NAME]",
+                )
+            elif name not in TOP_LEVEL:
                 self._unknown((name,), TOP_LEVEL)
         models = self._table(tables, ("models",))
         check_names(models, lambda name: self.place(("models", name), table=True), self.faults)
@@ -156,7 +161,7 @@ class _Reader:
         for name, raw in table.items():
             path = (*at, name)
             if name not in known:
-                self._unknown(path, known)
+                self._unknown(path, known if under else (*known, *TABLES))
                 continue
             place = self.place(path)
             with self.faults.at(f"{place} {name}"):
@@ -212,8 +217,12 @@ def hint_for(name: str, known: Collection[str]) -> str:
     if name in known:
         return f"write {name}"
     if name in MODEL or name in TABLES:
-        return f"{name} belongs in [models.NAME] or in [defaults]"
+        other = " or in [defaults]" if name in DEFAULTS or name in TABLES else ", one for each"
+        return f"{name} belongs in [models.NAME]{other}"
     if name in RUN:
         return f"{name} is of the whole run: write it above the first table"
+    for table, keys in ((GATES, GATE), (TOLERANCE, LIMIT)):
+        if name in keys:
+            return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
     near = difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

@@ -128,7 +128,7 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project
         ("digit.seed=3", "unknown model 'digit'", "'digits'"),
         ("checkpoint=x", "each model has its own", "NAME.checkpoint"),
         ("digits=3", "unknown key (nothing)", ""),
-        ("digits.gates=3", "unknown key gates", ""),
+        ("digits.gates=3", "unknown key gates", "known are gates.max-drop"),
         ("digits.gates.a.b.max-size=3", "unknown key", ""),
         ("digits.jobs=3", "jobs is of the whole run", "--set jobs=3"),
         ("seed=x", "'x' is not a whole number", "whole number"),

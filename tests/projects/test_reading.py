@@ -93,7 +93,10 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         (f"{DIGITS}jobs = 3\n", ":4 [models.digits]: unknown key 'jobs'", "of the whole run"),
         (f"{DIGITS}min_sqnr = 3\n", "unknown key 'min_sqnr'", "did you mean 'min-sqnr'?"),
         (f"{DIGITS}Seed = 3\n", "unknown key 'Seed'", "did you mean 'seed'?"),
-        ('[defaults]\ncheckpoint = "x"\n', "unknown key 'checkpoint'", "belongs in [models.NAME]"),
+        ("[models.d]\nmax-size = 3\n", "unknown key 'max-size'", "in [models.NAME.gates] or in"),
+        ("[models.d]\nmin-cosine = 1\n", "unknown key 'min-cosine'", "[models.NAME.tolerance]"),
+        ("[defaults]\ngate = 3\n", "unknown key 'gate'", "did you mean 'gates'?"),
+        ("[model.net]\nto = 'onnx'\n", ":1: unknown table 'model'", "[models.NAME]"),
         ("[models.d.gates]\nmax-sise = 3\n", "unknown key 'max-sise'", "'max-size'"),
         ('[models.d.gates."*"]\nsize = 3\n', ':2 [models.d.gates."*"]: unknown', "max-size"),
         ("[models.d.tolerance]\nsqnr = 3\n", "unknown key 'sqnr'", "'min-sqnr'"),
@@ -132,6 +135,12 @@ def test_what_it_may_not_say_is_named_with_its_place(
     assert str(tmp_path / "modelc.toml") in error.message
     assert says in error.message
     assert hint in error.hint
+
+
+def test_a_key_of_one_model_alone_is_not_sent_to_the_defaults(tmp_path: Path) -> None:
+    error = refusal(tmp_path, '[defaults]\ncheckpoint = "x"\n')
+    assert ":2 [defaults]: unknown key 'checkpoint'" in error.message
+    assert error.hint == "checkpoint belongs in [models.NAME], one for each"
 
 
 @pytest.mark.parametrize(
