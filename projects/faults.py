@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..core.errors import MissingError, ModelcError, UsageError
+from .records import KeyPath
 
 
 class ProjectError(UsageError):
@@ -34,10 +35,15 @@ def each_of(error: ModelcError) -> tuple[ModelcError, ...]:
 
 
 class Faults:
-    """Gathers what is wrong, so that one fault does not hide the next."""
+    """Gathers what is wrong, so that one fault does not hide the next.
+
+    `refused` are settings and tables that are among them, as ("models", "digits", "to") or
+    ("defaults",): that they lack later is no second fault.
+    """
 
     def __init__(self) -> None:
         self.found: list[ModelcError] = []
+        self.refused: set[KeyPath] = set()
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
@@ -46,6 +52,20 @@ class Faults:
             yield
         except ModelcError as error:
             self.keep(error, place)
+
+    @contextmanager
+    def refusing(self, setting: KeyPath) -> Iterator[None]:
+        """Note a setting whose value the block refuses."""
+        try:
+            yield
+        except ModelcError:
+            self.refused.add(setting)
+            raise
+
+    def lost(self, model: str, key: str) -> bool:
+        """Whether a key of a model, or of all, or a table around it was refused."""
+        paths = (("models", model, key), ("defaults", key))
+        return any(path[:size] in self.refused for path in paths for size in (1, 2, 3))
 
     def keep(self, error: ModelcError, place: str) -> None:
         """Keep an error, with its place before its message."""

@@ -141,8 +141,10 @@ def _flags(project: Project, given: Given, faults: Faults) -> Iterator[_Flag]:
             if model is not None and path[:1] and path[0] in RUN:
                 name = path[0]
                 raise UsageError(f"{name} is of the whole run", hint=f"write --set {name}={value}")
-            for said in _spoken(path, value, Layer.FLAG, "--set"):
-                yield _Flag(model=model, said=replace(said, shared=model is None))
+            table = ("defaults",) if model is None else ("models", model)
+            with faults.refusing((*table, *path)):
+                for said in _spoken(path, value, Layer.FLAG, "--set"):
+                    yield _Flag(model=model, said=replace(said, shared=model is None))
 
 
 def _pair(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath, str]:
@@ -219,7 +221,8 @@ def _variables(
             mend = f": did you mean {near[0]}?" if near else ", and it has no effect"
             warnings.append(f"nothing is called {name}{mend}")
             continue
-        with faults.at(f"env {name}={text[:80]}"):
+        setting = ("defaults", *known[name])
+        with faults.at(f"env {name}={text[:80]}"), faults.refusing(setting):
             for said in _spoken(known[name], text, Layer.ENV, f"env {name}"):
                 yield replace(said, shared=True)
 

@@ -103,7 +103,7 @@ def _orders(
     for name in names:
         if name not in known:
             faults.found.append(unknown("model", name, known or ["(none)"]))
-    if not known and not faults.found:
+    if not known and ("models",) not in faults.refused:
         file = settings.project.file
         faults.add(f"{file} names no model", hint="add [models.NAME] with its checkpoint and to")
     found = []
@@ -141,21 +141,30 @@ class _Ordering:
     def order(self, faults: Faults) -> ModelOrder | None:
         """The order with its plan; None where something is wrong, which goes to `faults`."""
         before = len(faults.found)
-        lacking = [name for name in ("checkpoint", "to") if (name,) not in self.said]
+        unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
+        lacking = [name for name in unsaid if not faults.lost(self.model.name, name)]
         for name in lacking:
             faults.add(f"{self.model.place}: {name} is missing", hint=f"add a line: {name} = ...")
         check_paths(self.said.values(), faults)
-        if len(faults.found) > before:
+        if unsaid or self._lost("precision", faults) or len(faults.found) > before:
             return None
         try:
             made = self._made()
         except ModelcError as error:
-            faults.keep(error, self._place_of(error))
+            named = _OPTION.findall(f"{error.message} {error.hint}")
+            if not any(self._lost(name, faults) for name in named):
+                faults.keep(error, self._place_of(error))
             return None
         artifacts = [step.name for step in made.plan if step.asked]
-        measures = made.order.measuring is not None
+        measures = made.order.measuring is not None or self._lost("data", faults)
         check_gates(self.said.values(), artifacts, faults, measures=measures)
         return made if len(faults.found) == before else None
+
+    def _lost(self, name: str, faults: Faults) -> bool:
+        """Whether a setting is not there because its value was refused."""
+        said = self.said.get((name,))
+        here = said is not None and said.layer is not Layer.BUILT_IN
+        return not here and faults.lost(self.model.name, name)
 
     def _made(self) -> ModelOrder:
         """The order, less what is said for all models and in vain for this one.

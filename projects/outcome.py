@@ -18,8 +18,8 @@ class Ended:
     """One model: its record, or what stopped it before there was one.
 
     `kept` are artifacts that stood in the folder as they would be made today, `restored` came from
-    the cache; the rest was made. `seconds` is the wall time of its own work. `started` is False for a
-    model that was not come to.
+    the cache; the rest was made. `seconds` is the wall time of its own work. `started` is False for
+    a model that was not come to.
     """
 
     name: str

@@ -12,7 +12,19 @@ from typing import NoReturn
 from ..core.errors import UsageError, first_line
 from ..pipeline.limits import parse_limits
 from .faults import Faults
-from .keys import DEFAULTS, GATE, GATES, LIMIT, MODEL, RUN, TABLES, TOLERANCE, TOP_LEVEL, Key
+from .keys import (
+    DEFAULTS,
+    GATE,
+    GATES,
+    LIMIT,
+    MODEL,
+    RESERVED,
+    RUN,
+    TABLES,
+    TOLERANCE,
+    TOP_LEVEL,
+    Key,
+)
 from .names import check_names
 from .places import line_of, lines_of
 from .records import KeyPath, Layer, Project, Said, Value, dotted
@@ -100,6 +112,7 @@ class _Reader:
                     f"{self.place((name,))}: unknown table {name!r}",
                     hint="a model's table is [models.NAME]",
                 )
+                self.faults.refused.add(("models",))
             elif name not in TOP_LEVEL:
                 self._unknown((name,), TOP_LEVEL)
         models = self._table(tables, ("models",))
@@ -135,6 +148,7 @@ class _Reader:
         self.faults.add(
             f"{self.place(path)}: {name} is no table", hint=f"write [{name}] in a line of its own"
         )
+        self.faults.refused.add(path)
         return {}
 
     def _said(
@@ -164,7 +178,7 @@ class _Reader:
                 self._unknown(path, known if under else (*known, *TABLES))
                 continue
             place = self.place(path)
-            with self.faults.at(f"{place} {name}"):
+            with self.faults.at(f"{place} {name}"), self.faults.refusing(path):
                 value = value_of(known[name], raw, self.path.parent)
                 yield _said((*under, name), value, at, place)
 
@@ -191,6 +205,10 @@ class _Reader:
     def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
         name = path[-1]
         self.faults.add(f"{self.place(path)}: unknown key {name!r}", hint=hint_for(name, known))
+        if name in MODEL:  # said where it does not count
+            self.faults.refused.add(("defaults", name))
+        elif name not in RESERVED:
+            self.faults.refused.update((*path[:-1], meant) for meant in _near(name, known))
 
 
 def _said(path: KeyPath, value: Value, at: KeyPath, place: str) -> Said:
@@ -224,5 +242,10 @@ def hint_for(name: str, known: Collection[str]) -> str:
     for table, keys in ((GATES, GATE), (TOLERANCE, LIMIT)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
+    near = _near(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def _near(name: str, known: Collection[str]) -> list[str]:
+    """The key that was probably meant, or none."""
+    return difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)

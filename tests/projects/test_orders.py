@@ -95,6 +95,36 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
     assert not [text for text in wanted if not any(text in line for line in told)]
 
 
+NO_TO = ONNX.replace('to = "onnx"', "")
+NO_MODEL = ONNX.replace('model = "modelc', '# "')
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "says"),
+    [
+        (f"{NO_TO}to = ['onxx']\n", (), "unknown target 'onxx'"),
+        (f"{NO_TO}too = ['onnx']\n", (), "unknown key 'too'"),
+        (f"[defaults]\nto = ['onxx']\n{NO_TO}", (), "unknown target 'onxx'"),
+        (NO_TO, ("to=onxx",), "unknown target 'onxx'"),
+        (NO_TO, ("digits.to=onxx",), "unknown target 'onxx'"),
+        (f"[default]\nto = 'onnx'\n{NO_TO}", (), "unknown key 'default'"),
+        (f"to = 'onnx'\n{NO_TO}", (), "unknown key 'to'"),
+        (f"{NO_MODEL}model = 'nets.TwoHeads'\n", (), "is not of the form PKG.MOD:NAME"),
+        (f"{ONNX}precision = 'int8'\ncalib = 3\n", (), "3 is not text in quotes"),
+        (f"{ONNX}precision = 'fp31'\nhalf-io = true\n", (), "unknown precision 'fp31'"),
+        (f"{ONNX}data = 3\nmetric = 'top1'\n", (), "3 is not text in quotes"),
+        (f"{ONNX}data = 3\ngates.max-drop = '1%'\n", (), "3 is not text in quotes"),
+        (ONNX.replace("models.", "model."), (), "unknown table 'model'"),
+        ("models.digits = 'd.pt'\n", (), "models.digits is no table"),
+    ],
+)
+def test_what_follows_from_a_fault_is_no_second_one(
+    text: str, sets: tuple[str, ...], says: str, faults: Callable[..., list[ModelcError]]
+) -> None:
+    (fault,) = faults(text, given=Given(sets=sets))
+    assert says in fault.message
+
+
 def test_int8_without_samples_names_the_model(faults: Callable[..., list[ModelcError]]) -> None:
     (fault,) = faults(f"{ONNX}precision = ['int8']\n")
     assert "[models.digits]: onnx-int8 needs calibration data" in fault.message
