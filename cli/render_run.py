@@ -14,7 +14,7 @@ from ..pipeline.manifest_file import as_json
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
 from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
-from ..reports.words import figure, size_text
+from ..reports.words import counted, figure, size_text
 from .render import PlanRow, plan_rows
 from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
 from .render_regression import show_regression
@@ -30,7 +30,7 @@ _STATES = {
     "pending": "[yellow]pending[/]",
     "not-run": "[dim]not run[/]",
 }
-_SOURCES = {"made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
+_SOURCES = {"": "", "made": "made", "kept": "[dim]kept[/]", "cache": "[dim]cache[/]"}
 
 
 def show_run(
@@ -108,16 +108,17 @@ def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
 def _sum(record: RunRecord) -> str:
     artifacts = [one for model in record.models for one in model.artifacts]
     states = Counter(one.state for one in artifacts)
-    made = sum(one.source == "made" for one in artifacts)
+    sources = Counter(one.source for one in artifacts)
     parts = [f"{states['passed']} proven", f"{states['failed']} refused"]
     parts += [f"{states[s]} {text}" for s, text in _REST if states[s]]
     stopped = sum(model.state == "error" for model in record.models)
-    parts += [f"{stopped} of {len(record.models)} models stopped"] if stopped else []
+    parts += [f"{stopped} of {counted(len(record.models), 'model')} stopped"] if stopped else []
     unrun = sum(model.state == "not-run" for model in record.models)
-    parts += [f"{unrun} models not begun (--keep-going)"] if unrun else []
+    parts += [f"{counted(unrun, 'model')} not begun (--keep-going)"] if unrun else []
     breaches = sum(len(model.breaches) for model in record.models)
-    parts += [f"{breaches} gates broken"] if breaches else []
-    return f"{', '.join(parts)} · {made} made, {len(artifacts) - made} taken up"
+    parts += [f"{counted(breaches, 'gate')} broken"] if breaches else []
+    taken_up = sources["kept"] + sources["cache"]
+    return f"{', '.join(parts)} · {sources['made']} made, {taken_up} taken up"
 
 
 _REST = (("error", "not judged"), ("pending", "pending"))
@@ -138,8 +139,9 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     for model in models:
         for text in (*model.left_out, *model.unused):
             say(console, f"  [dim]{escape(model.name)}: {escape(text)}[/]")
-    steps = sum(map(len, plans.values()))
-    say(console, f"{steps} artifacts of {len(models)} models by {escape(str(file))} in {run.out}")
+    steps = counted(sum(map(len, plans.values())), "artifact")
+    of = counted(len(models), "model")
+    say(console, f"{steps} of {of} by {escape(str(file))} in {escape(str(run.out))}")
 
 
 def _plan_row(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:

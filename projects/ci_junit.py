@@ -91,7 +91,7 @@ def _case(one: ArtifactEnd, model: ModelEnd, worse: Sequence[Changed]) -> _Case:
     outcome = _STATES[one.state]
     if (broken or lost) and outcome in (Outcome.PASSED, Outcome.PENDING):
         outcome = Outcome.FAILED
-    told = f"{one.source}, {one.size} bytes"
+    told = f"{one.source}, {one.size} bytes" if one.source else ""
     return _Case(
         name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), told=told
     )

@@ -28,8 +28,8 @@ WORSE = 1  # as a verdict that failed
 class ArtifactEnd:
     """One step of a model.
 
-    `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder) or
-    cache. `size` is in bytes, `sqnr` in dB on the worst feed, None where it is not defined or where
+    `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder),
+    cache, or empty where there is no artifact. `size` is in bytes, `sqnr` in dB on the worst feed, None where it is not defined or where
     the artifact answers exactly as eager does.
     """
 
@@ -163,15 +163,15 @@ def _artifacts(one: Ended, manifest: Manifest) -> list[ArtifactEnd]:
 
 
 def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
-    source = "kept" if name in one.kept else "cache" if name in one.restored else "made"
+    names = (f"{REJECTED}/{name}", name)
+    artifact = next((a for own in names for a in manifest.artifacts if a.name == own), None)
+    source = "" if artifact is None else _source(name, one)
     failure = next((f for f in manifest.failures if f.step == name), None)
     if failure is not None:
         return ArtifactEnd(name=name, state="error", source=source, reason=failure.message)
     pending = next((p for p in manifest.pending if p.step == name), None)
     if pending is not None:
         return ArtifactEnd(name=name, state="pending", source=source, reason=pending.reason)
-    names = (f"{REJECTED}/{name}", name)
-    artifact = next((a for own in names for a in manifest.artifacts if a.name == own), None)
     verdict = None if artifact is None else manifest.verdict_of(artifact.name)
     if artifact is None or verdict is None:
         return ArtifactEnd(name=name, state="error", source=source, reason="nothing is on record")
@@ -184,3 +184,7 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
         exact=bool(verdict.outputs) and all(output.exact for output in verdict.outputs),
         reason=verdict.reason,
     )
+
+
+def _source(name: str, one: Ended) -> str:
+    return "kept" if name in one.kept else "cache" if name in one.restored else "made"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from modelc.core.errors import UsageError
 from modelc.projects.ci_documents import clear_documents
+from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
 
 
@@ -19,6 +22,16 @@ def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> N
     for clear in (clear_record, clear_documents):
         with pytest.raises(UsageError, match=r"cannot write to .*out: Not a directory"):
             clear(tmp_path / "out")
+
+
+def test_a_step_without_an_artifact_was_not_made(records: ModuleType) -> None:
+    steps = ("onnx", "openvino", "torchscript", "pt2", "tensorrt-fp16")
+    manifest = replace(records.full(), steps=steps)
+    ended = Ended(name="net", folder="out/net", manifest=manifest)
+    (model,) = record_of_run((ended,), seconds=1.0).models
+    sources = {one.name: one.source for one in model.artifacts}
+    assert [name for name in steps if sources[name] == "made"] == ["onnx", "openvino", "torchscript"]
+    assert [name for name in steps if sources[name] == ""] == ["pt2", "tensorrt-fp16"]
 
 
 def test_the_record_of_an_earlier_run_goes_and_none_is_needed(tmp_path: Path) -> None:
