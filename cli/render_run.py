@@ -14,6 +14,7 @@ from ..pipeline.manifest_file import as_json
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
 from ..projects.run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+from ..projects.wording import in_keys
 from ..reports.words import counted, figure, size_text
 from .render import PlanRow, plan_rows
 from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
@@ -99,7 +100,7 @@ def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
         tell_guilty_layer(console, artifact, manifest, one.folder)
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
+        say(console, f"  [dim]hint: {escape(in_keys(failure.hint))}[/]")
     for pending in waiting:
         tell_pending(console, pending)
         say(console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}")

@@ -56,7 +56,9 @@ def of_run(
 def _of_model(one: Ended, place: str) -> Iterator[Annotation]:
     if one.error is not None:
         told = f"{one.error.message} (hint: {one.error.hint})"
-        yield _at(place, one.name, told)
+        begun = place.partition(":")[0]
+        own = one.error.message if begun and told.startswith(f"{begun}:") else place
+        yield _at(own, one.name, told)
     for breach in one.breaches:
         title = f"{one.name}/{breach.artifact}: {breach.gate}"
         yield _at(breach.told or place, title, breach.message)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ..core.errors import MissingError, ModelcError, UsageError
 from .records import KeyPath
+from .wording import placed
 
 
 class ProjectError(UsageError):
@@ -70,7 +71,7 @@ class Faults:
     def keep(self, error: ModelcError, place: str) -> None:
         """Keep an error, with its place before its message."""
         for one in each_of(error):
-            self.found.append(type(one)(f"{place}: {one.message}", hint=one.hint))
+            self.found.append(placed(one, {"": place}))
 
     def add(self, message: str, *, hint: str) -> None:
         """Keep one of our own."""

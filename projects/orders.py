@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +24,8 @@ from .ordering import order_of
 from .reading import read_lenient
 from .records import FILE, Layer, ModelOrder, ModelSettings, Said, Settings
 from .typed import Typed
+from .wording import OPTION, place_of
 
-_OPTION = re.compile(r"--([a-z0-9-]+)")
 # What may be said for all models where some have no use for it. No limit is among them: one that
 # does not hold is a fault.
 _FOR_SOME = frozenset({
@@ -151,9 +150,9 @@ class _Ordering:
         try:
             made = self._made()
         except ModelcError as error:
-            named = _OPTION.findall(f"{error.message} {error.hint}")
+            named = OPTION.findall(f"{error.message} {error.hint}")
             if not any(self._lost(name, faults) for name in named):
-                faults.keep(error, self._place_of(error))
+                faults.keep(error, place_of(error, self._places()))
             return None
         artifacts = [step.name for step in made.plan if step.asked]
         measures = made.order.measuring is not None or self._lost("data", faults)
@@ -184,7 +183,7 @@ class _Ordering:
 
     def _in_vain(self, error: UsageError) -> Said | None:
         """The setting for all models that has no effect on this one, as the error says."""
-        option = _OPTION.match(error.message)
+        option = OPTION.match(error.message)
         if option is None or "has no effect" not in error.message:
             return None
         said = self.said.get((option.group(1),))
@@ -210,6 +209,7 @@ class _Ordering:
             gates=gates,
             left_out=matrix.left_out,
             unused=tuple(self.unused),
+            places=self._places(),
         )
 
     def _check_settings(self, order: Order, plan: Sequence[Step]) -> None:
@@ -220,10 +220,7 @@ class _Ordering:
                 f"--{name} has no effect: nothing in `to` takes it", hint="leave it out"
             )
 
-    def _place_of(self, error: ModelcError) -> str:
-        """Where the setting was said that an error names; else where the model is."""
-        for option in _OPTION.findall(error.message):
-            said = self.said.get((option,))
-            if said is not None and said.layer is not Layer.BUILT_IN:
-                return f"{said.told} {said.name}"
-        return self.model.place
+    def _places(self) -> dict[str, str]:
+        """Where each key was said, and under "" where the model is."""
+        said = [one for one in self.said.values() if one.layer is not Layer.BUILT_IN]
+        return {"": self.model.place, **{one.name: f"{one.told} {one.name}" for one in said}}

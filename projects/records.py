@@ -147,7 +147,8 @@ class ModelOrder:
 
     `left_out` are combinations of `to` and `precision` that a format does not have, `unused`
     settings for all models that have no effect here, with the reason. `gates` are general ones
-    first.
+    first. `places` is where each key was said, as `modelc.toml:18 [models.digits] model`; under ""
+    is where the model is.
     """
 
     name: str
@@ -156,6 +157,7 @@ class ModelOrder:
     gates: tuple[Gate, ...] = ()
     left_out: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=lambda: {"": FILE})
 
     def gate_for(self, artifact: str) -> Gate:
         """The limits of one artifact: its own, before those of a pattern, before those of all."""

@@ -23,6 +23,7 @@ from ..pipeline.order import GoingOn
 from .gates import breaches_of
 from .outcome import Ended
 from .records import ModelOrder
+from .wording import placed
 
 if TYPE_CHECKING:
     from ..core.manifest import Manifest
@@ -119,7 +120,7 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready |
         taken = take_up(model.order, model.plan, keys, caching)
         going_on = replace(taken.going_on, inputs=inputs)
     except ModelcError as error:
-        return _stopped(model, error, since)
+        return _stopped(model, placed(error, model.places), since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
     return Ready(model=model, taken=replace(taken, going_on=going_on), seconds=_since(since))
@@ -215,7 +216,7 @@ class _Crew:
         try:
             manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)
         except ModelcError as error:
-            return _stopped(model, error, since)
+            return _stopped(model, placed(error, model.places), since)
         except BrokenOffError as error:
             return _stopped(model, _bug(error, order.out / LOGS), since)
         if self._caching is not None and self._caching.steps is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from rich.console import Console
 
 from modelc.cli.render_run import show_plans, show_run
@@ -14,6 +14,9 @@ from modelc.projects.gates import Breach
 from modelc.projects.outcome import Ended
 from modelc.projects.records import ModelOrder, RunSettings
 from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
+
+if TYPE_CHECKING:
+    import pytest
 
 MADE = ArtifactEnd(name="onnx", state="passed", source="made", size=5000, sqnr=120.0)
 NOT_MADE = ArtifactEnd(name="openvino", state="error", source="", reason="its parent was refused")
@@ -47,5 +50,10 @@ def test_one_model_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 model not begun" in told(model(state="not-run"))[-1]
     wanted = (Wanted(target="onnx"),)
     order = Order(source=Source(checkpoint=Path("net.pt")), wanted=wanted, out=Path("out/net"))
-    show_plans([ModelOrder(name="net", order=order, plan=())], Path("modelc.toml"), RunSettings(), json=False)
+    show_plans(
+        [ModelOrder(name="net", order=order, plan=())],
+        Path("modelc.toml"),
+        RunSettings(),
+        json=False,
+    )
     assert "0 artifacts of 1 model by" in capsys.readouterr().out

@@ -45,6 +45,12 @@ def test_a_model_that_stopped_is_an_error_on_the_line_that_names_it() -> None:
     assert note.message == "net.pt is cut short (hint: fetch it again)"
 
 
+def test_a_model_that_a_key_stopped_is_an_error_on_the_line_of_the_key() -> None:
+    message = "conf/modelc.toml:18 [models.net] model: --model nets:TwoHead: nets has no 'TwoHead'"
+    (note,) = of(Ended(name="net", folder="out/net", error=UsageError(message, hint="look")))
+    assert (note.file, note.line, note.title) == ("conf/modelc.toml", 18, "net")
+
+
 def test_what_is_not_proven_is_an_error_and_what_waits_a_warning(records: ModuleType) -> None:
     manifest = replace(
         records.full(), steps=("onnx", "openvino", "torchscript", "pt2", "tensorrt-fp16")

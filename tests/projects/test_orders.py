@@ -128,6 +128,7 @@ def test_what_follows_from_a_fault_is_no_second_one(
 def test_int8_without_samples_names_the_model(faults: Callable[..., list[ModelcError]]) -> None:
     (fault,) = faults(f"{ONNX}precision = ['int8']\n")
     assert "[models.digits]: onnx-int8 needs calibration data" in fault.message
+    assert fault.hint.startswith('give real samples with calib = "DIR" (or calib = "random", ')
 
 
 def test_what_does_not_go_together_is_at_the_line_that_says_it(

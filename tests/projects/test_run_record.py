@@ -30,7 +30,11 @@ def test_a_step_without_an_artifact_was_not_made(records: ModuleType) -> None:
     ended = Ended(name="net", folder="out/net", manifest=manifest)
     (model,) = record_of_run((ended,), seconds=1.0).models
     sources = {one.name: one.source for one in model.artifacts}
-    assert [name for name in steps if sources[name] == "made"] == ["onnx", "openvino", "torchscript"]
+    assert [name for name in steps if sources[name] == "made"] == [
+        "onnx",
+        "openvino",
+        "torchscript",
+    ]
     assert [name for name in steps if sources[name] == ""] == ["pt2", "tensorrt-fp16"]
 
 

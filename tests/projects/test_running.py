@@ -157,6 +157,7 @@ def test_a_model_that_is_stopped_keeps_the_next_from_beginning_unless_asked_to_g
     place.write("wrong", "one")
     ended = place.run(STOPS)
     assert ended["wrong"].error is not None
+    assert str(ended["wrong"].error).startswith(f"{place.folder / 'modelc.toml'}:3 [models.wrong]")
     assert not ended["one"].started
     assert exit_code_of(tuple(ended.values())) == 3
     ended = place.run(GOES_ON)
