@@ -15,7 +15,11 @@ def show_begun(begun: Begun) -> None:
         held = f", {one.parameters:,} numbers in {len(one.tensors)} tensors" if one.tensors else ""
         say(console, f"{escape(name)}: {escape(one.kind)}{held}")
     say(console, f"wrote {escape(str(begun.file))}")
+    for edit in begun.edits:
+        what = ", ".join((*edit.sizes, edit.what))
+        place = f"{begun.file}:{edit.line} {edit.key}"
+        say(console, f"[yellow]edit[/] {escape(place)}: {escape(what)}")
     for fault in begun.left:
-        say(console, f"[yellow]edit[/] {escape(fault.message)}")
+        say(console, f"[yellow]mend[/] {escape(fault.message)}")
         say(console, f"     [dim]{escape(fault.hint)}[/]")
-    say(console, "then: modelc config, modelc run" if begun.left else "next: modelc run")
+    say(console, "then: modelc config, modelc run" if begun.edits or begun.left else "next: modelc run")

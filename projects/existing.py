@@ -40,15 +40,19 @@ def _is_path(key: Key, text: str) -> bool:
 def _check_filled(one: Said, text: str, faults: Faults) -> None:
     left = FACTORY if one.path == ("model",) and text == FACTORY else ""
     if one.path == ("input",):
-        found = _SIZE.search(text)
-        left = found.group() if found else ""
+        left = ", ".join(open_sizes(text))
     if left:
         faults.add(
-            f"{one.told} {one.name}: {left} is still to be filled in",
+            f"{one.told} {one.name}: still to be filled in: {left}",
             hint="put in what holds for your model"
             if left != FACTORY
             else "name the function or class that builds the module, as nets.resnet:build",
         )
+
+
+def open_sizes(text: str) -> tuple[str, ...]:
+    """The words in a text that stand for sizes only the user knows."""
+    return tuple(dict.fromkeys(_SIZE.findall(text)))
 
 
 def _check_there(one: Said, path: Path, faults: Faults) -> None:

@@ -14,7 +14,7 @@ from ..core.whole import drafted
 from ..pipeline.options import model_args_of
 from ..pipeline.trust import is_foreign_program
 from ..sources.describing import Described, describe, first_layer
-from .existing import FACTORY
+from .existing import FACTORY, open_sizes
 from .faults import each_of
 from .keys import RESERVED
 from .names import safe_name
@@ -22,15 +22,30 @@ from .orders import plan_project
 from .reading import read_project
 
 _MANY = 100  # models of one call
+_EDIT = "# EDIT: "  # marks a line that only the user can complete
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """A line that only the user can complete: `what` says with what, `sizes` are words in it."""
+
+    line: int
+    key: str
+    what: str
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A modelc.toml that was written: its models, and what is left to be edited in it."""
+    """A modelc.toml that was written: its models, the lines to edit in it, and what else is wrong.
+
+    `left` is what a plan finds wrong with other lines than `edits`.
+    """
 
     file: Path
     models: tuple[str, ...]
     described: tuple[Described, ...]
+    edits: tuple[Edit, ...]
     left: tuple[ModelcError, ...]
 
 
@@ -74,15 +89,27 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
         raise UsageError(
             f"cannot write {file}: {error.strerror}", hint="give another -o"
         ) from error
-    return Begun(file=file, models=names, described=described, left=_left(file))
+    edits = tuple(_edits(text))
+    left = _left(file, edits)
+    return Begun(file=file, models=names, described=described, edits=edits, left=left)
 
 
-def _left(file: Path) -> tuple[ModelcError, ...]:
-    """What a plan of the file still finds wrong."""
+def _edits(text: str) -> Iterator[Edit]:
+    """The lines that are marked, but comments."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        said, mark, what = line.rpartition(_EDIT)
+        if mark and not line.startswith("#"):
+            key = said.partition(" = ")[0]
+            yield Edit(line=number, key=key, what=what, sizes=open_sizes(said))
+
+
+def _left(file: Path, edits: Sequence[Edit]) -> tuple[ModelcError, ...]:
+    """What a plan of the file finds wrong with its other lines."""
+    known = tuple(f"{file}:{one.line} " for one in edits)
     try:
         plan_project(file)
     except ModelcError as error:
-        return each_of(error)
+        return tuple(one for one in each_of(error) if not one.message.startswith(known))
     return ()
 
 
@@ -154,16 +181,16 @@ class _Draft:
             yield from (f"# {line}\n" for line in _told(one))
             yield f"checkpoint = {_quoted(path)}\n"
             if one.refused:
-                yield "allow-pickle = false     # EDIT: true, if you trust its maker: it is code\n"
+                yield f"allow-pickle = false     {_EDIT}true, if you trust its maker: it is code\n"
             if is_foreign_program(one.kind):
-                yield "trust = false            # EDIT: true, if you trust its maker: it is code\n"
+                yield f"trust = false            {_EDIT}true, if you trust its maker: it is code\n"
             if not one.brings_code and not one.whole:
                 yield from self._factory()
             yield from _input(one)
             yield _SAMPLES
 
     def _factory(self) -> Iterator[str]:
-        mark = "" if self.model else "  # EDIT: the function or class that builds the module"
+        mark = "" if self.model else f"  {_EDIT}the function or class that builds the module"
         yield f"model = {_quoted(self.model or FACTORY)}{mark}\n"
         if self.arguments:
             yield f"model-arg = [{', '.join(map(_quoted, self.arguments))}]\n"
@@ -191,7 +218,7 @@ def _input(one: Described) -> Iterator[str]:
     elif one.certain:
         yield f"# input = [{specs}]  # as the model says itself\n"
     else:
-        yield f"input = [{specs}]  # EDIT: name, sizes, values\n"
+        yield f"input = [{specs}]  {_EDIT}name, sizes, values\n"
 
 
 def _quoted(text: str) -> str:

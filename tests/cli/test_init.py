@@ -25,6 +25,7 @@ def test_it_writes_a_project_and_names_the_lines_to_edit(
     numbers = [int(line.partition("modelc.toml:")[2].partition(" ")[0]) for line in edits]
     assert len(edits) == 2
     assert all("EDIT:" in lines[number - 1] for number in numbers)
+    assert "input: EDIT_HEIGHT, EDIT_WIDTH, name, sizes, values" in ran.stdout
 
 
 def test_what_it_wrote_is_a_project_of_modelc_config(

@@ -41,9 +41,11 @@ def edits(folder: Path) -> list[str]:
 def test_weights_alone_leave_two_lines_to_edit(tmp_path: Path) -> None:
     found, table = begun(tmp_path, DIGITS)
     assert len(edits(tmp_path)) == 2
-    assert [fault.message.partition("[")[2].partition(":")[0] for fault in found.left] == [
-        "models.digits] model", "models.digits] input",
-    ]  # fmt: skip
+    lines = (tmp_path / "modelc.toml").read_text(encoding="utf-8").splitlines()
+    assert [lines[edit.line - 1] for edit in found.edits] == edits(tmp_path)
+    assert [edit.key for edit in found.edits] == ["model", "input"]
+    assert [edit.sizes for edit in found.edits] == [(), ("EDIT_HEIGHT", "EDIT_WIDTH")]
+    assert found.left == ()
     model = table["models"]["digits"]
     assert (tmp_path / model["checkpoint"]).resolve() == DIGITS
     assert model["input"] == ["x:float32[batch=1..8,1,EDIT_HEIGHT,EDIT_WIDTH]"]
@@ -59,6 +61,18 @@ def test_two_edited_lines_make_a_project_that_is_planned(tmp_path: Path) -> None
     (model,) = plan_project(file).models
     assert "onnx" in [step.name for step in model.plan]
     assert not [step.name for step in model.plan if step.pending]
+
+
+def test_a_line_to_edit_that_could_be_planned_is_named_as_well(tmp_path: Path) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
+    found, _ = begun(tmp_path, tmp_path / "w.pt")
+    assert [(edit.key, edit.sizes) for edit in found.edits] == [("model", ()), ("input", ())]
+
+
+def test_every_size_that_is_left_open_is_named(tmp_path: Path) -> None:
+    begun(tmp_path, DIGITS, model="modelc.sample_models.digits:build")
+    with pytest.raises(UsageError, match="filled in: EDIT_HEIGHT, EDIT_WIDTH"):
+        plan_project(tmp_path / "modelc.toml")
 
 
 def test_a_factory_that_is_named_tells_the_input(tmp_path: Path) -> None:
@@ -119,7 +133,8 @@ def test_what_brings_its_code_leaves_only_whether_to_trust_it(tmp_path: Path) ->
     torch.jit.save(torch.jit.script(net), tmp_path / "scripted.pt")
     torch.export.save(torch.export.export(net, (torch.ones(1, 3),)), tmp_path / "program.pt2")
     found, table = begun(tmp_path, tmp_path / "scripted.pt", tmp_path / "program.pt2")
-    assert all("opening it runs code" in str(left) for left in found.left)
+    assert [edit.key for edit in found.edits] == ["trust", "trust"]
+    assert found.left == ()
     assert len(edits(tmp_path)) == 2
     assert [model["trust"] for model in table["models"].values()] == [False, False]
     assert {key for model in table["models"].values() for key in model} == {"checkpoint", "trust"}
