@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..reports.words import size_text
+from ..reports.words import counted, size_text
 from .tables import new_table, result_console, say
 
 if TYPE_CHECKING:
@@ -22,14 +22,16 @@ def show_results(rows: Sequence[Listed], size: int, folder: Path) -> None:
     """A row for each result, then the size of all and where they are."""
     console = result_console()
     if rows:
-        table = new_table("model", "artifact", "size", "last used", "key", right=("size",))
+        heads = ("model", "artifact", "size", "last used", "key", "result")
+        table = new_table(*heads, right=("size",))
         for row in rows:
             used = _ago(time.time() - row.used)
+            names = (row.key[:12], row.name[:12])
             table.add_row(
-                escape(row.model), escape(row.artifact), size_text(row.size), used, row.key[:12]
+                escape(row.model), escape(row.artifact), size_text(row.size), used, *names
             )
         console.print(table)
-    say(console, f"{len(rows)} results, {size_text(size)} in {escape(str(folder))}")
+    say(console, f"{counted(len(rows), 'result')}, {size_text(size)} in {escape(str(folder))}")
 
 
 def show_freed(freed: int, left: int) -> None:

@@ -22,4 +22,7 @@ def show_begun(begun: Begun) -> None:
     for fault in begun.left:
         say(console, f"[yellow]mend[/] {escape(fault.message)}")
         say(console, f"     [dim]{escape(fault.hint)}[/]")
-    say(console, "then: modelc config, modelc run" if begun.edits or begun.left else "next: modelc run")
+    say(
+        console,
+        "then: modelc config, modelc run" if begun.edits or begun.left else "next: modelc run",
+    )

@@ -9,13 +9,18 @@ from .layout import Layout, read_or_none
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One result: whose, what, bytes of its files, and when it was used last (since 1970)."""
+    """One result: whose, what, bytes of its files, and when it was used last (since 1970).
+
+    `name` is the digest of its entry: one key has several results where what the model's code
+    reads differed.
+    """
 
     model: str
     artifact: str
     size: int
     used: float
     key: str
+    name: str
 
 
 def listed(layout: Layout) -> tuple[Listed, ...]:
@@ -27,7 +32,7 @@ def listed(layout: Layout) -> tuple[Listed, ...]:
             rows.append(
                 Listed(
                     model=entry.model, artifact=entry.artifact, size=entry.size, used=used,
-                    key=entry.key,
+                    key=entry.key, name=path.stem,
                 )
             )  # fmt: skip
     return tuple(rows)

@@ -52,6 +52,23 @@ def test_it_lists_what_is_kept_the_last_used_first(
     assert lines[2].startswith("2 results, 100.")
 
 
+def test_results_of_one_key_are_told_apart(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(cache / FOLDER)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"another result")
+    kept = Calibrated(model=path.name, versions={}, options={}, notes=())
+    files = (record_of(path),)
+    entry = Entry(key=KEYS[0], model="net0", artifact="onnx", files=files, calibrated=kept)
+    assert store.put(entry, {path.name: path})
+    assert door(["cache", "ls", "--cache-dir", str(cache)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if KEYS[0][:12] in line]
+    entries = {entry.stem[:12] for entry in store.layout.place(KEYS[0]).iterdir()}
+    assert {row[-1] for row in rows} == entries
+    assert len(entries) == len(rows) == 2
+
+
 def test_its_json_is_one_document(cache: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert door(["cache", "ls", "--cache-dir", str(cache), "--json"]) == 0
     rows = json.loads(capfdbinary.readouterr().out)
