@@ -11,6 +11,7 @@ import difflib
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
 from .errors import UsageError
@@ -184,7 +185,6 @@ def _derived(name: str | None, relation: Relation, base: Dim) -> Dim:
 
 
 def _range(cursor: _Cursor, name: str) -> Dim:
-    start = cursor.at
     sizes: list[int] = []
     while True:
         size = cursor.match(_INT)
@@ -195,10 +195,22 @@ def _range(cursor: _Cursor, name: str) -> Dim:
             break
     if len(sizes) == 1:
         raise cursor.fail("'..' and the largest size")
-    if sizes != sorted(sizes) or sizes[0] < 1:
-        raise cursor.fail("sizes in rising order, from 1", at=start)
+    _check_rising(cursor, name, sizes)
     opt = sizes[1] if len(sizes) == _MOST_SIZES else default_opt(sizes[0], sizes[-1])
     return Dim(name=name, low=sizes[0], opt=opt, high=sizes[-1])
+
+
+def _check_rising(cursor: _Cursor, name: str, sizes: list[int]) -> None:
+    """That no size of a range is below 1, or below the one before it."""
+    rising = "..".join(str(size) for size in sorted({max(size, 1) for size in sizes}))
+    faults = [f"{size} is smaller than 1" for size in sizes if size < 1]
+    faults += [f"{one} is larger than {two}" for one, two in pairwise(sizes) if one > two]
+    if faults:
+        written = "..".join(map(str, sizes))
+        raise UsageError(
+            f"--input {cursor.text!r}: {name}={written} is no range: {faults[0]}",
+            hint=f"write {name}={rising if '..' in rising else '1..8'}: the smallest size first",
+        )
 
 
 def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
@@ -210,7 +222,10 @@ def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise cursor.fail("values that a float can hold", at=start)
     if low_dim is None and high_dim is None and low > high:
-        raise cursor.fail("values in rising order", at=start)
+        raise UsageError(
+            f"--input {cursor.text!r}: {low:.12g} is larger than {high:.12g}",
+            hint=f"write {{{high:.12g}..{low:.12g}}}: the smallest value first",
+        )
     whole = dtype is not None and dtype not in FLOATS
     if whole and (low % 1 or high % 1):
         raise cursor.fail(f"whole numbers for {dtype}", at=start)
