@@ -181,6 +181,11 @@ class InputPattern:
     values: ValueRange | None
     text: str
 
+    @property
+    def whole(self) -> bool:
+        """Whether it says the dtype and every dim."""
+        return self.dtype is not None and self.dims is not None and None not in self.dims
+
 
 def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) -> Signature:
     """Merge what the user wrote with what a sample or the checkpoint says.

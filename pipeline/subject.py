@@ -33,6 +33,7 @@ from .sampling import Samples, further_feeds, samples_of
 from .stage import Stage
 from .static_dims import told_static
 from .trust import refuse_foreign_checkpoint
+from .written import check_written
 
 REFERENCE = "eager reference"
 
@@ -61,8 +62,10 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
     """Identify and hash the checkpoint; no framework is loaded.
 
     Raises:
+        UsageError: what the order says of its inputs is wrong.
         CheckpointError: it is damaged, or a program that nobody trusts.
     """
+    check_written(source)
     with stage.step("read checkpoint", log="checkpoint"):
         checkpoint = identify(
             source.checkpoint,

@@ -29,7 +29,7 @@ def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, 
         return loaded.known
     ranges = {dim.name: dim for one in patterns for dim in one.dims or () if dim and dim.bounded}
     known = {name: _within(spec, ranges) for name, spec in loaded.known.items()}
-    whole = [p for p in patterns if p.dtype and p.dims is not None and None not in p.dims]
+    whole = [p for p in patterns if p.whole]
     # What follows a dim may follow one that is known alone: it is settled with all the others.
     plain = [replace(p, values=None) if p.values and p.values.follows else p for p in whole]
     stated = {spec.name: spec for spec in resolve(plain, {}).inputs} if whole and known else {}
