@@ -51,6 +51,7 @@ class _Tried:
                 trial = attempt(self.step, way, parent, bench, met=self._of(way))
             except (ConversionError, RunnerError) as error:
                 if is_needless(error) and len(self.step.captures) > 1:
+                    self._tell(way, "left out", error.message, bench)
                     continue
                 self._refused.append(way)
                 self.errors.append(error)
@@ -63,16 +64,19 @@ class _Tried:
             self._passed_over(way, bench)
 
     def _passed_over(self, way: Way, bench: Bench) -> None:
-        """One line in the terminal for an attempt that did not hold, each reason once."""
+        """One line in the terminal for an attempt that did not hold."""
         attempt = self.attempts[-1]
-        if way == Way() or attempt.outcome == "passed":
-            return
-        known = (attempt.capture, attempt.reason) in self._told
-        self._told.add((attempt.capture, attempt.reason))
+        if way != Way() and attempt.outcome != "passed":
+            self._tell(way, attempt.outcome, attempt.reason, bench)
+
+    def _tell(self, way: Way, outcome: str, reason: str, bench: Bench) -> None:
+        """One line in the terminal for a way that gave nothing to keep, each reason once."""
+        known = (way.name, reason) in self._told
+        self._told.add((way.name, reason))
         names = [name for name in way.rewrites if not name.startswith(PATCH)]
         copy = f"with {', '.join(names)}: " if names else ""
-        why = " as before" if known else f": {attempt.reason}"
-        bench.stage.note(f"{self.step.name}: {copy}{attempt.capture} {attempt.outcome}{why}")
+        why = " as before" if known else f": {reason}"
+        bench.stage.note(f"{self.step.name}: {copy}{way.name} {outcome}{why}")
 
     def _of(self, way: Way) -> list[ModelcError]:
         """What refused the way's copy of the model so far."""

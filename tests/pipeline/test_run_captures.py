@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.capture.causes import RefusedError, cause_of
+from modelc.converters.capture.causes import NEEDLESS, RefusedError, cause_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
@@ -111,6 +111,21 @@ def test_the_note_to_the_terminal_names_the_failed_attempt(order: Orders) -> Non
     run(order("torchscript"), told.append)
     notes = [event.text for event in told if isinstance(event, Noted)]
     assert any("trace failed" in note and "gate.py" in note for note in notes)
+
+
+def test_a_capture_that_has_nothing_to_add_is_told_and_not_recorded(
+    order: Orders, fake: Fakes
+) -> None:
+    def refuse_mixed(job: Job) -> None:
+        if job.capture is Capture.MIXED:
+            raise RefusedError("nothing to script", hint="trace it", cause=NEEDLESS)
+
+    told: list[Event] = []
+    target = fake(CAPTURES=(Capture.MIXED, Capture.SCRIPT), on_convert=refuse_mixed)
+    (artifact,) = run(order("fake"), told.append, targets=(target,)).artifacts
+    notes = [event.text for event in told if isinstance(event, Noted)]
+    assert "fake: mixed left out: nothing to script" in notes
+    assert [one.capture for one in artifact.attempts] == ["script"]
 
 
 def line_one(*, other: bool) -> Branch:
