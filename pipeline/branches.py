@@ -14,10 +14,12 @@ from ..core.contract import Branch
 from ..core.errors import UsageError
 from ..core.findings import BranchRecord
 from ..core.manifest import Manifest
+from ..core.records import Artifact
 from ..core.verdict import Verdict
 from ..sources.branches import Found, Watched, followed_at, shortest
 from ..sources.shortcuts import are_shortcut
 from ..sources.taint import capture_watch
+from .recorded import unknown_trace
 
 if TYPE_CHECKING:
     from .order import Judging
@@ -28,6 +30,7 @@ _LISTED = 8  # branches that a message names
 _SHOWN = 3  # untested branches that a reason names
 _TOLD = 3  # feeds that take another arm, by name
 KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
+TRACES = (Capture.TRACE, Capture.MIXED)
 _CHANGE = "change that line in a copy, with --patch PKG.MOD:FN"
 
 
@@ -155,6 +158,12 @@ class Branches:
         told = ", ".join(places[:_LISTED])
         note = f"torch's own code, called at {told}, decides by tensor data: only feeds judge that"
         return replace(verdict, notes=(*verdict.notes, note))
+
+    def judged_again(self, verdict: Verdict, artifact: Artifact, manifest: Manifest) -> Verdict:
+        """The verdict on what was made before, by what its record says of its capture."""
+        traced = unknown_trace(artifact, manifest)
+        verdict = self.judged(verdict, artifact.frozen, traced=traced)
+        return self.traced(verdict) if artifact.capture in TRACES else verdict
 
     def _ok(self, found: Found) -> bool:
         return self.accepts(found.record)

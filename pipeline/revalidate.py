@@ -36,7 +36,6 @@ from .recorded import (
     manifest_of,
     recorded_source,
     unkeyed,
-    unknown_trace,
 )
 from .replaying import missing_found, with_found
 from .stage import Stage
@@ -169,8 +168,7 @@ class _Again:
         missing = missing_found(self.worst, self.folder)
         verdict = as_searched(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
         seen = look(self.subject, judging.accept, then=self.manifest)
-        traced = unknown_trace(self.artifact, self.manifest)
-        return seen.judged(verdict, self.artifact.frozen, traced=traced)
+        return seen.judged_again(verdict, self.artifact, self.manifest)
 
 
 def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:

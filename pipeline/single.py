@@ -33,7 +33,6 @@ from .recorded import (
     record_beside,
     recorded_source,
     rejected_record,
-    unknown_trace,
 )
 from .replaying import missing_found, shown, with_feed, with_found
 from .stage import Stage, passing_logs
@@ -158,8 +157,7 @@ class Recorded:
         missing = missing_found(self.worst, self.folder)
         verdict = replace(verdict, notes=(*verdict.notes, *missing))
         seen = look(subject, judging.accept, then=self.manifest)
-        traced = unknown_trace(self.artifact, self.manifest)
-        verdict = seen.judged(verdict, self.artifact.frozen, traced=traced)
+        verdict = seen.judged_again(verdict, self.artifact, self.manifest)
         if labelled is None:
             return as_weighed(verdict, self.artifact.accuracy)
         again = within_recorded(labelled, self.artifact.accuracy)

@@ -25,7 +25,7 @@ from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
 from .bench import Bench, Parent
-from .branches import KEEPING, Second, frozen_by, look
+from .branches import KEEPING, TRACES, Second, frozen_by, look
 from .custom_ops import functions_of
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
@@ -128,7 +128,7 @@ def attempt(
         patched = any(name.startswith(PATCH) for name in way.rewrites)
         whole = look(bench.subject, bench.order.judging.accept)
         verdict = whole.less(verdict, branches, patched=patched)
-    if way.capture in (Capture.TRACE, Capture.MIXED):
+    if way.capture in TRACES:
         verdict = _outside(branches.traced(verdict), why)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
     latency = _latency(step, product.path, parent, bench)
@@ -154,8 +154,7 @@ def _untried(step: Step) -> tuple[Capture, ...]:
 
 def _left_torch(way: Way, converted: Converted, met: Sequence[ModelcError]) -> str:
     """Where forward computes outside of torch, of which a trace keeps the result alone."""
-    traces = way.capture in (Capture.TRACE, Capture.MIXED)
-    return left_torch(met, converted.warned) if traces else ""
+    return left_torch(met, converted.warned) if way.capture in TRACES else ""
 
 
 def _outside(verdict: Verdict, why: str) -> Verdict:

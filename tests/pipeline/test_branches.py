@@ -161,6 +161,15 @@ class Compiled(nn.Module):
             return self.fc(x) * 2
         return self.fc(x)
 
+class Masked(nn.Module):
+    """torch's own encoder asks whether its mask holds anything."""
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    def forward(self, x):
+        return self.encoder(x[:, None, :], mask=x[0, :1, None] > 1e30)
+
 def low_only(gate):
     gate.forward = lambda x: gate.low(x)
 
@@ -284,6 +293,17 @@ def test_a_name_that_accepts_nothing_is_refused_with_those_there_are(net: OrderO
 def test_what_is_no_place_is_no_branch() -> None:
     with pytest.raises(UsageError, match="not FILE:LINE"):
         Judging(accept=("gate.py",))
+
+
+def test_what_torch_itself_decides_is_noted_again_when_judged_again(net: OrderOf) -> None:
+    order = net("Masked", "torchscript", capture=Capture.TRACE)
+    (first,) = run(order).verdicts
+    (again,) = validate_folder(order.out).verdicts
+    alone = validate_file(order.out / "model.torchscript.pt")
+    told = [note for note in first.notes if note.startswith("torch's own code, called at")]
+    assert len(told) == 1
+    assert set(told) <= set(again.notes)
+    assert set(told) <= set(alone.notes)
 
 
 def test_sizes_make_no_trace_fail(net: OrderOf) -> None:
