@@ -157,7 +157,8 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     facts.add_row("weights", escape(_counts(inspection.weights)))
     facts.add_row("operators", escape(_counts(inspection.operators, limit=12)))
     for key, value in inspection.metadata.items():
-        facts.add_row(escape(key), escape(value))
+        name = key.removeprefix("modelc.")  # what ONNX has before keys of modelc's
+        facts.add_row(escape(_DIGESTS.get(name, name)), escape(value))
     for key, value in lineage:
         facts.add_row(escape(key), escape(value))
     console.print(facts)
@@ -166,6 +167,10 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
         for info in infos:
             ports.add_row(kind, escape(info.name), escape(info.dtype), escape(_dims(info)))
     console.print(ports)
+
+
+# What a model says of its origin by digest, beside what the manifest says of it by path.
+_DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
 
 
 def _dims(info: TensorInfo) -> str:

@@ -33,6 +33,7 @@ from .capture.strategies import torchscript_of
 from .guarded import guarded
 from .installed import versions
 from .opened import refused
+from .program_facts import specs_of
 from .torch_runner import TorchRunner, check_device, float_state
 
 if TYPE_CHECKING:
@@ -176,18 +177,26 @@ def inspect(path: Path) -> Inspection:
     for tensor in [*module.parameters(), *module.buffers()]:
         weights[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     operators = _operators(module.inlined_graph)
-    arguments = _schema(module).arguments[1:]
     names = list(record.get("outputs") or ())
     facts = {"call": str(record.get("call", "native"))}
     return Inspection(
         target=NAME,
-        inputs=tuple(TensorInfo(name=a.name, dtype=str(a.type), dims=()) for a in arguments),
+        inputs=tuple(_inputs(module, record)),
         outputs=tuple(TensorInfo(name=name, dtype="Tensor", dims=()) for name in names),
         facts=facts,
         weights=weights,
         operators=operators,
         metadata=origin_of(record),
     )
+
+
+def _inputs(module: torch.jit.ScriptModule, record: Mapping[str, Any]) -> Iterator[TensorInfo]:
+    """The inputs as the record has them; without one, what forward's schema says of its own."""
+    specs = specs_of(record)
+    for spec in specs:
+        yield TensorInfo(name=spec.name, dtype=spec.dtype, dims=tuple(map(str, spec.dims)))
+    for argument in () if specs else _schema(module).arguments[1:]:
+        yield TensorInfo(name=argument.name, dtype=str(argument.type), dims=())
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:

@@ -346,7 +346,7 @@ def inspect(path: PathLike, *, trust: bool = False) -> Looked:
         size = artifact.size
         lineage = (
             ("made from", f"{artifact.made_from} sha256 {artifact.parent[:12]}…"),
-            ("checkpoint", manifest.checkpoint.path),
+            ("checkpoint file", manifest.checkpoint.path),
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
     return Looked(inspection=target.inspect(place), size=size, lineage=lineage)

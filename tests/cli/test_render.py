@@ -12,9 +12,10 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from modelc.cli.render import show_verdict
+from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.cli.tables import fitted_table, say
+from modelc.core.contract import Inspection
 from modelc.core.manifest import Failure, Manifest
 
 
@@ -125,3 +126,22 @@ def test_a_table_goes_without_the_columns_that_do_not_fit(width: int, kept: str)
         console.print(fitted_table(console, columns, [row, {}], less=("second", "first")))
         head = stream.getvalue().split("─")[0]
     assert " ".join(head.split()) == kept
+
+
+def test_the_rows_of_an_inspection_have_names_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = Inspection(
+        target="onnx",
+        inputs=(),
+        outputs=(),
+        facts={},
+        weights={},
+        operators={},
+        metadata={"modelc.modelc": "0.1.0", "modelc.checkpoint": "12ab", "author": "me"},
+    )
+    show_inspection(found, 1, [("checkpoint file", "net.pt")])
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"modelc 0.1.0", "checkpoint sha256 12ab", "checkpoint file net.pt", "author me"} <= {
+        *rows
+    }

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.torchscript_module import stripped
+from modelc.converters.torchscript_module import inspect, stripped
 
 Save = Callable[[nn.Module, Path], None]
 
@@ -74,3 +74,20 @@ def test_a_file_without_any_is_left_alone(tmp_path: Path) -> None:
     once = path.read_bytes()
     stripped(path)
     assert path.read_bytes() == once
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        ('{"signature": ["x:float32[batch=1..8,4]"]}', ("float32", ("batch=1..8", "4"))),
+        ("{}", ("Tensor", ())),
+    ],
+)
+def test_inputs_are_told_as_they_are_on_record(
+    record: str, shown: tuple[str, tuple[str, ...]], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.torchscript.pt"
+    torch.jit.save(torch.jit.script(Net()), str(path), _extra_files={"modelc.json": record})
+    (found,) = inspect(path).inputs
+    assert (found.name, found.dtype, found.dims) == ("x", *shown)
