@@ -107,7 +107,7 @@ def _tensors(found: object, path: Path) -> tuple[dict[str, torch.Tensor], tuple[
                 break
     if isinstance(found, Mapping):
         tensors = {str(k): v for k, v in found.items() if isinstance(v, torch.Tensor)}
-        if tensors:
+        if tensors or not found:  # a module without parameters has an empty one
             return tensors, notes
     keys = ", ".join(map(repr, list(found)[:8])) if isinstance(found, Mapping) else "no keys"
     raise CheckpointError(

@@ -125,6 +125,15 @@ def test_a_state_dict_of_nothing_is_refused(tmp_path: Path) -> None:
         opened(saved(tmp_path, {"epoch": 1}))
 
 
+@pytest.mark.parametrize("value", [{}, {"state_dict": {}, "epoch": 1}])
+def test_a_module_without_parameters_has_an_empty_state_dict(
+    tmp_path: Path, value: dict[str, object]
+) -> None:
+    assert isinstance(opened(saved(tmp_path, value), "torch.nn:ReLU", {}).module, nn.ReLU)
+    with pytest.raises(CheckpointError, match="2 missing: weight, bias"):
+        opened(saved(tmp_path, value))
+
+
 def test_missing_and_unexpected_keys_are_listed_with_the_closest(tmp_path: Path) -> None:
     path = saved(tmp_path, {"weigth": torch.ones(2, 3), "bias": torch.ones(2)})
     with pytest.raises(CheckpointError) as caught:
