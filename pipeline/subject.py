@@ -19,6 +19,7 @@ from ..sources.identify import identify
 from ..sources.known import known_beside
 from ..sources.load import load
 from ..sources.loaded import Loaded
+from ..sources.nonfinite import nonfinite_weights
 from ..sources.samples import specs_of
 from ..sources.stamp import UNSTAMPED, Stamp, stamp_of
 from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_feed, unranged
@@ -26,6 +27,7 @@ from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
 from ..validators.judge import Reference
 from .feeding import answered
+from .finite import check_finite, told_nonfinite
 from .order import Judging, Source
 from .relating import Trials, explaining
 from .remembering import check_forgets
@@ -236,12 +238,15 @@ def _refer(
             lambda done, total: stage.advance(REFERENCE, done, total),
         )
         check_forgets(subject.eager, before, found.references)
+        weights = nonfinite_weights(subject.eager.module)
         marks = {}
         if wanted is None:
+            check_finite(found.references, weights)
             marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
     poor = _poorly_drawn(subject.signature, samples)
-    seen = (*misfits, *subject.eager.notes, *poor, *filter(None, [found.warning]))
+    odd = told_nonfinite(weights)
+    seen = (*misfits, *subject.eager.notes, *odd, *poor, *filter(None, [found.warning]))
     for note in (*seen, *filter(None, [found.note])):
         stage.note(note, warning=True)
     return replace(

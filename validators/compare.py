@@ -54,7 +54,8 @@ def _formed(
         return replace(record, form="missing", form_kind=MISSING)
     structure = _structure(eager, artifact, found, barren=barren)
     if structure:
-        return replace(record, form=structure, form_kind=STRUCTURE)
+        exact = record.exact and not barren  # nothing was compared
+        return replace(record, form=structure, form_kind=STRUCTURE, exact=exact)
     if record.loose or eager.dtype.kind in "fc":
         return record
     differing, undecided = _differing(eager, artifact, pair.undecided.get(record.output))

@@ -109,7 +109,9 @@ def test_nothing_but_nan_in_eager_is_nothing_to_compare(judged: Judged) -> None:
     def nothing(feed: Feed) -> Outputs:
         return {"y": np.full((len(feed["x"]), 4), np.nan, np.float32)}
 
-    assert "nothing to compare" in judged(nothing, nothing, X).reason
+    verdict = judged(nothing, nothing, X)
+    assert "nothing to compare" in verdict.reason
+    assert not any(output.exact for output in verdict.outputs)
 
 
 def test_outputs_swapped_in_value_are_recognised(judged: Judged) -> None:
