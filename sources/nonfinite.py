@@ -39,12 +39,12 @@ def nonfinite_weights(module: torch.nn.Module) -> tuple[NonFinite, ...]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has elements that can be asked."""
+    """Whether it has elements that can be asked: a class of tensors of its own need not answer."""
     import torch
-    from torch.nn.parameter import is_lazy
 
     floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.device.type == "meta":
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if not plain or tensor.layout is not torch.strided or tensor.device.type == "meta":
         return False
     return tensor.dtype in floats and tensor.numel() > 0
 

@@ -20,6 +20,14 @@ class Net(nn.Module):
         self.empty = nn.Parameter(torch.zeros(0, 4))
 
 
+class Odd(torch.Tensor):
+    """A class of tensors that answers nothing."""
+
+    @classmethod
+    def __torch_function__(cls, *_: object, **__: object) -> object:
+        raise NotImplementedError
+
+
 def with_values(name: str, *values: float, dtype: torch.dtype = torch.float32) -> nn.Module:
     module = Net().to(dtype)
     with torch.no_grad():
@@ -48,4 +56,5 @@ def test_each_weight_is_told_with_its_counts(
 def test_what_has_no_elements_to_ask_is_passed_over() -> None:
     module = nn.Sequential(nn.LazyLinear(3), nn.Linear(2, 2, device="meta"))
     module.register_buffer("few", torch.eye(3).to_sparse())
+    module.register_buffer("odd", torch.full((3,), math.nan).as_subclass(Odd))
     assert nonfinite_weights(module) == ()
