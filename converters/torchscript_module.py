@@ -191,12 +191,18 @@ def inspect(path: Path) -> Inspection:
 
 
 def _inputs(module: torch.jit.ScriptModule, record: Mapping[str, Any]) -> Iterator[TensorInfo]:
-    """The inputs as the record has them; without one, what forward's schema says of its own."""
-    specs = specs_of(record)
-    for spec in specs:
-        yield TensorInfo(name=spec.name, dtype=spec.dtype, dims=tuple(map(str, spec.dims)))
-    for argument in () if specs else _schema(module).arguments[1:]:
-        yield TensorInfo(name=argument.name, dtype=str(argument.type), dims=())
+    """The inputs by the names that a caller gives them, with dtype and dims where these are known.
+
+    Called natively, they are the parameters of the user's own forward.
+    """
+    specs, arguments = specs_of(record), _schema(module).arguments[1:]
+    native = record.get("call", "native") == "native"
+    names = [a.name for a in arguments] if native else [spec.name for spec in specs]
+    if specs and len(names) == len(specs):
+        for name, spec in zip(names, specs, strict=True):
+            yield TensorInfo(name=name, dtype=spec.dtype, dims=tuple(map(str, spec.dims)))
+    else:
+        yield from (TensorInfo(name=a.name, dtype=str(a.type), dims=()) for a in arguments)
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:
