@@ -33,8 +33,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     console = result_console()
     shown = shown_artifacts(manifest)
     rows = [_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
-    broken = {failure.step for failure in manifest.failures}
-    waiting = [p for p in manifest.pending if p.step in manifest.steps and p.step not in broken]
+    waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
     for step, mark in (
         *((failure.step, "[red]error[/]") for failure in manifest.failures),
         *((pending.step, "[yellow]pending[/]") for pending in waiting),
@@ -70,9 +69,7 @@ def _count(manifest: Manifest, shown: Sequence[Artifact]) -> str:
     parts = [f"{states[State.PASSED]} proven", f"{states[State.FAILED]} refused"]
     errors = states[State.ERROR] + len(manifest.failures)
     parts += [f"{errors} not judged"] if errors else []
-    broken = {failure.step for failure in manifest.failures}
-    waiting = sum(pending.step not in broken for pending in manifest.pending)
-    parts += [f"{waiting} pending"] if waiting else []
+    parts += [f"{len(manifest.waiting)} pending"] if manifest.waiting else []
     return ", ".join(parts)
 
 

@@ -103,6 +103,12 @@ class Manifest:
         return next((v for v in self.verdicts if v.artifact == artifact), None)
 
     @property
+    def waiting(self) -> tuple[Pending, ...]:
+        """The pending steps, less those that were tried and failed."""
+        broken = {failure.step for failure in self.failures}
+        return tuple(pending for pending in self.pending if pending.step not in broken)
+
+    @property
     def unmade(self) -> tuple[str, ...]:
         """The steps of the last run that it never came to the end of, as it was killed."""
         known = {artifact.name for artifact in self.artifacts}

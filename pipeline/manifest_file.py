@@ -9,13 +9,13 @@ from typing import Any
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import SCHEMA_VERSION, Manifest
+from ..core.names import fits_a_file
 from ..core.whole import write_whole
 from .provenance.sealing import bound, sealed
 
 FILE = "manifest.json"
 SIGNATURE = f"{FILE}.sig"
 SCHEMA_ID = "urn:modelc:manifest:1"
-_LONGEST = 255  # bytes of a file's name
 _OTHER = "give an output folder, its manifest.json or a report.json"
 
 
@@ -59,7 +59,7 @@ def manifest_in(path: Path) -> Manifest:
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:
             raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
-        if "\0" in name or any(len(part.encode()) > _LONGEST for part in place.parts):
+        if not all(map(fits_a_file, place.parts)):
             raise UsageError(f"{path} has a name that no file has: {name[:80]!r}", hint=hint)
     return manifest
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
+from ..core.names import fits_a_file
 from ..core.records import REJECTED
 from ..core.verdict import State
 from ..pipeline.manifest_file import FILE as MANIFEST
@@ -19,8 +20,6 @@ from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PublicKey
-
-_LONGEST = 255  # bytes of a file's name
 
 
 def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
@@ -74,8 +73,7 @@ def _read(text: bytes) -> RunRecord:
 def _is_plain(name: str) -> bool:
     """Whether something in a folder can have the name, and it is no way out of it."""
     parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
-    fits = len(name.encode()) <= _LONGEST and "\0" not in name
-    return fits and name != ".." and parts == ((name,), (name,))
+    return fits_a_file(name) and name != ".." and parts == ((name,), (name,))
 
 
 def _of_model(end: ModelEnd, folder: Path, key: PublicKey | None) -> Verified | None:

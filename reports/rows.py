@@ -85,14 +85,12 @@ class Row:
 
 def rows_of(manifest: Manifest) -> tuple[Row, ...]:
     """Every artifact in the manifest's order, then failed steps, then pending ones."""
-    broken = {failure.step for failure in manifest.failures}
     return (
         *(_artifact_row(artifact, manifest) for artifact in manifest.artifacts),
         *(_failed_row(failure) for failure in manifest.failures),
         *(
             Row(name=one.step, outcome=Outcome.PENDING, reason=one.reason, pending=one)
-            for one in manifest.pending
-            if one.step not in broken
+            for one in manifest.waiting
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -51,8 +52,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Whether all is finite: the smallest and the largest say so, and need no memory."""
-    import math
-
     import torch
 
     low, high = torch.aminmax(tensor.detach())

@@ -84,10 +84,11 @@ class Digests:
         """
         digest = hashlib.sha256()
         apart = {one.resolve() for one in less}
+        around = {one.parent for one in apart}  # these change with what does not count
         found: list[Path] = []
         for place, files in _walked(folder, apart):
             found += files
-            if place.resolve() not in {one.parent for one in apart}:  # it changes with those
+            if place.resolve() not in around:
                 self._noted[str(place.absolute())] = _stamp(place.stat())
         for path in sorted(found):
             digest.update(f"{path.relative_to(folder).as_posix()}\0{self.of(path)}\n".encode())
