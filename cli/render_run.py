@@ -92,7 +92,7 @@ def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
         for artifact in shown_artifacts(manifest)
         if (verdict := manifest.verdict_of(artifact.name)) is None or not verdict.passed
     ]
-    waiting = [p for p in manifest.pending if p.step in manifest.steps]
+    waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
     if wrong or waiting or manifest.failures:
         say(console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]")
     for artifact in wrong:
