@@ -161,3 +161,8 @@ def dies_at_once() -> nn.Module:
     """A factory that takes the process with it."""
     _segfault()
     return net()
+
+
+def tells_how_threads_wait() -> nn.Module:
+    """A factory that fails with what OpenMP was told before torch was loaded."""
+    raise RuntimeError(f"threads wait: {os.environ.get('OMP_WAIT_POLICY')}")

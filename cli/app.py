@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from .. import __version__
 from ..core.errors import ModelcError
+from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
 from . import (
     build_ov,
@@ -87,6 +88,7 @@ def main() -> None:
     native libraries that crash on their way out would change the exit code.
     """
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
+    sleep_while_waiting()
     _heed_signals()
     code = door(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):

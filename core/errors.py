@@ -16,9 +16,13 @@ from typing import ClassVar
 
 
 class ModelcError(Exception):
-    """Base of all errors that a user sees: what happened, and one hint that mends it."""
+    """Base of all errors that a user sees: what happened, and one hint that mends it.
+
+    `lasting` says that it lies in the order and the model alone: the same again ends so again.
+    """
 
     exit_code: ClassVar[int] = 70
+    lasting: bool = False
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)

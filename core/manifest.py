@@ -31,13 +31,18 @@ class FeedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A step that gave no artifact to judge; `exit_code` is its error's."""
+    """A step that gave no artifact to judge; `exit_code` is its error's.
+
+    `key` is that of its step, as an artifact's is, where the same step would end so again; of a
+    failure that may pass it is empty.
+    """
 
     step: str
     message: str
     hint: str
     exit_code: int
     attempts: tuple[Attempt, ...] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

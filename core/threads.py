@@ -6,13 +6,24 @@ and are told when a model is opened.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "TBB_NUM_THREADS", "RAYON_NUM_THREADS",
 )  # fmt: skip
+WAITING = "OMP_WAIT_POLICY"
 _allowed: list[int] = []
+
+
+def sleep_while_waiting() -> None:
+    """Have threads of OpenMP sleep where they wait, unless the user's environment says how.
+
+    As a rule they spin, and two processes on the same cores then wait for each other: several times
+    the seconds of both. To be called before torch is loaded.
+    """
+    os.environ.setdefault(WAITING, "PASSIVE")
 
 
 def variables(threads: int) -> Mapping[str, str]:

@@ -68,7 +68,8 @@ class Parent:
 class Made:
     """The end of a step: an artifact with its verdict, a failure, or a step left pending.
 
-    `warned` is what frameworks said of the user's lines meanwhile.
+    `warned` is what frameworks said of the user's lines meanwhile. `lasting` says of a failure that
+    the same step would end so again.
     """
 
     artifact: Artifact | None = None
@@ -76,3 +77,4 @@ class Made:
     failure: Failure | None = None
     pending: Pending | None = None
     warned: tuple[Warned, ...] = ()
+    lasting: bool = False

@@ -30,7 +30,7 @@ def still_keyed(going_on: GoingOn, stage: Stage) -> GoingOn:
         return going_on
     text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
     stage.note(text, warning=True)
-    return GoingOn(failures=going_on.failures)
+    return GoingOn(failures=tuple(one for one in going_on.failures if not one.key))
 
 
 def gone_on(manifest: Manifest, known: Manifest | None, going_on: GoingOn) -> Manifest:
@@ -43,7 +43,8 @@ def gone_on(manifest: Manifest, known: Manifest | None, going_on: GoingOn) -> Ma
     artifacts = tuple(
         one if one.step in kept else replace(one, key="") for one in manifest.artifacts
     )
-    needs = Needs() if known is None or not kept else known.needs
+    keeps = bool(kept) or any(failure.key for failure in going_on.failures)
+    needs = known.needs if known is not None and keeps else Needs()
     return replace(manifest, artifacts=artifacts, needs=needs)
 
 

@@ -96,11 +96,12 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     trials, attempts = tried.trials, tried.attempts
     if not trials:
         drop_worst(bench.folder, f"{REJECTED}/{step.name}")
-        return Made(failure=failure_of(step, telling(tried.errors), attempts))
+        failure = failure_of(step, telling(tried.errors), attempts)
+        return Made(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
     except (ConversionError, RunnerError) as error:
-        return Made(failure=failure_of(step, error, attempts))
+        return Made(failure=failure_of(step, error, attempts), lasting=error.lasting)
     bench.stamp.check()
     artifact, verdict = _settle(step, best, parent, bench)
     for workplace in {trial.workplace for trial in (*trials, best)}:

@@ -178,10 +178,12 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
 
 
 def _keyed(made: Made, key: str) -> Made:
-    """With the key of the step in its artifact's record."""
-    if made.artifact is None:
-        return made
-    return replace(made, artifact=replace(made.artifact, key=key))
+    """With the key of the step in its artifact's record, or in that of a failure that lasts."""
+    if made.artifact is not None:
+        return replace(made, artifact=replace(made.artifact, key=key))
+    if made.failure is not None and made.lasting:
+        return replace(made, failure=replace(made.failure, key=key))
+    return made
 
 
 def _scene(step: Step, bench: Bench) -> Scene:

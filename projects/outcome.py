@@ -17,9 +17,9 @@ BREACHED = 1  # as a verdict that failed
 class Ended:
     """One model: its record, or what stopped it before there was one.
 
-    `kept` are artifacts that stood in the folder as they would be made today, `restored` came from
-    the cache; the rest was made. `seconds` is the wall time of its own work. `started` is False for
-    a model that was not come to.
+    `kept` are steps whose artifacts stood in the folder as they would be made today, or that failed
+    as they would again; `restored` came from the cache; the rest was made. `seconds` is the wall
+    time of its own work. `started` is False for a model that was not come to.
     """
 
     name: str

@@ -28,9 +28,10 @@ WORSE = 1  # as a verdict that failed
 class ArtifactEnd:
     """One step of a model.
 
-    `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder),
-    cache, or empty where there is no artifact. `size` is in bytes, `sqnr` in dB on the worst feed,
-    None where it is not defined or where the artifact answers exactly as eager does.
+    `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
+    failed as it would again), cache, or empty where there is no artifact. `size` is in bytes, `sqnr`
+    in dB on the worst feed, None where it is not defined or where the artifact answers exactly as
+    eager does.
     """
 
     name: str
@@ -165,10 +166,11 @@ def _artifacts(one: Ended, manifest: Manifest) -> list[ArtifactEnd]:
 def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
     names = (f"{REJECTED}/{name}", name)
     artifact = next((a for own in names for a in manifest.artifacts if a.name == own), None)
-    source = "" if artifact is None else _source(name, one)
     failure = next((f for f in manifest.failures if f.step == name), None)
     if failure is not None:
+        source = "kept" if name in one.kept else ""
         return ArtifactEnd(name=name, state="error", source=source, reason=failure.message)
+    source = "" if artifact is None else _source(name, one)
     pending = next((p for p in manifest.pending if p.step == name), None)
     if pending is not None:
         return ArtifactEnd(name=name, state="pending", source=source, reason=pending.reason)

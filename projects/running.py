@@ -63,7 +63,8 @@ class Ready:
     def ended(self, manifest: Manifest, since: float) -> Ended:
         """With the record that the model ended with; `since` is when its own time began."""
         keyed = {one.step for one in manifest.artifacts if one.key}
-        kept = self.taken.going_on.kept & keyed  # of inputs that changed meanwhile nothing is
+        keyed |= {one.step for one in manifest.failures if one.key}
+        kept = self.taken.going_on.done & keyed  # of inputs that changed meanwhile nothing is
         restored = tuple(name for name in self.taken.restored if name in kept)
         return Ended(
             name=self.model.name,

@@ -30,11 +30,15 @@ class Cause:
 
 
 class RefusedError(ConversionError):
-    """A capture or an exporter refused the model, for a cause of the table or none."""
+    """A capture or an exporter refused the model, for a cause of the table or none.
+
+    What the table knows is about the model; anything else may have been the moment: memory, a disk.
+    """
 
     def __init__(self, message: str, *, hint: str, cause: Cause | None = None) -> None:
         super().__init__(message, hint=hint)
         self.cause = cause
+        self.lasting = cause is not None
 
 
 class _Row(NamedTuple):

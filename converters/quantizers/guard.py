@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     import onnx
 
 
+class NothingQuantizedError(ConversionError):
+    """The model has nothing that computes in 8 bits, or nothing that may."""
+
+    lasting = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model has no convolution or matrix product to quantize",
+            hint="build it without --int8, or keep less in floating point",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lost:
     """A tensor whose useful values all fall within one step of its scale; and who reads it."""
@@ -35,8 +47,9 @@ def check(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
         useful: the size of a tensor's useful values, by name (`activations.Activations`).
 
     Raises:
-        ConversionError: none does; or a scale is not finite, not positive, or so large that the
-            useful values vanish.
+        NothingQuantizedError: none does.
+        ConversionError: a scale is not finite, not positive, or so large that the useful values
+            vanish.
     """
     wiring = Wiring(model.graph)
     for node in model.graph.node:
@@ -50,10 +63,7 @@ def check(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
         )
     count = sum(_quantized(node, wiring) for node in model.graph.node)
     if count == 0:
-        raise ConversionError(
-            "the model has no convolution or matrix product that was quantized",
-            hint="build it without --int8, or keep less in floating point",
-        )
+        raise NothingQuantizedError
     return count
 
 

@@ -18,6 +18,7 @@ from ...core.errors import ConversionError
 from ..guarded import guarded
 from ..installed import versions
 from .feeding import Samples, samples_of
+from .guard import NothingQuantizedError
 from .method import method_of
 from .openvino_reading import has_attention, inputs_of, names_in_ir, read_bounded
 from .quiet import quietly
@@ -168,10 +169,7 @@ def _check(model: openvino.Model) -> int:
         elif kind in _PRODUCTS:
             count += all(_reads_8_bits(value.get_node()) for value in list(node.input_values())[:2])
     if count == 0:
-        raise ConversionError(
-            "the model has no convolution or matrix product that was quantized",
-            hint="build it without --int8, or keep less in floating point",
-        )
+        raise NothingQuantizedError
     return count
 
 

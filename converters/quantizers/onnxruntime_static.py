@@ -11,12 +11,11 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
-from ...core.errors import ConversionError
 from ..installed import versions
 from .activations import observe
 from .feeding import samples_of
 from .finishing import Finished, finish
-from .guard import lost_in
+from .guard import NothingQuantizedError, lost_in
 from .method import method_of
 from .placement import Placement, placement_for_fusion, placement_in_chains, tidy
 from .quiet import quietly
@@ -99,10 +98,7 @@ class _Plan:
             kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
             found = placement_in_chains(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
-            raise ConversionError(
-                "the model has no convolution or matrix product to quantize",
-                hint="build it without --int8, or keep less in floating point",
-            )
+            raise NothingQuantizedError
         return found
 
     def tensors(self) -> frozenset[str]:

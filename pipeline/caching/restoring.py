@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...core.digest import sha256_of
-from ...core.manifest import Manifest
+from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
 from ...validators.fingerprint import alike
@@ -28,11 +28,15 @@ from .taking_up import Caching, walk
 
 @dataclass(frozen=True, kw_only=True)
 class Restoring:
-    """Fetches what suits an order, beside the results, and commits all of it as one change."""
+    """Fetches what suits an order, beside the results, and commits all of it as one change.
+
+    `failures` are those on record that would come again.
+    """
 
     order: Order
     keys: Mapping[str, str]
     caching: Caching
+    failures: tuple[Failure, ...] = ()
     _hits: dict[str, _Hit] = field(default_factory=dict)
 
     def run(
@@ -89,7 +93,8 @@ class Restoring:
         path = str(self.order.source.checkpoint)
         known = known_record(self.order, folder, replace(first.checkpoint, path=path))
         manifest = continued(self.order, folder, self._fresh(first, folder), known)
-        manifest = gone_on(manifest, known, GoingOn(keys=self.keys, kept=kept))
+        going_on = GoingOn(keys=self.keys, kept=kept, failures=self.failures)
+        manifest = gone_on(manifest, known, going_on)
         for hit in self._hits.values():
             manifest = self._with(manifest, hit, folder)
         before = manifest if known is None else known

@@ -1,52 +1,53 @@
-"""Which artifacts of an output folder hold for what is asked today, by its own record."""
+"""What of an output folder holds for what is asked today, by its own record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...core.manifest import Manifest
+from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED, Artifact
 from ...core.verdict import State
-from ..manifest_file import read_manifest
 from ..provenance.sealing import is_bound
 from .digests import Digests
 from .needs import unmet
 
 
-def standing(
-    folder: Path, keys: Mapping[str, str], *, root: Path, digests: Digests
-) -> frozenset[str]:
-    """The steps whose artifacts stand in a folder as they would be made and judged today.
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """By step: artifacts as they would be made and judged today, failures that would come again."""
 
-    Args:
-        folder: an output folder; it may not be there.
-        keys: today's keys of the steps, by name.
-        root: the folder that the run is started in.
-        digests: what remembers digests of files.
-
-    Raises:
-        UsageError: the folder's manifest is none.
-    """
-    manifest = read_manifest(folder)
-    return (
-        frozenset()
-        if manifest is None
-        else standing_in(manifest, folder, keys, root=root, digests=digests)
-    )
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict)
 
 
 def standing_in(
     manifest: Manifest, folder: Path, keys: Mapping[str, str], *, root: Path, digests: Digests
-) -> frozenset[str]:
-    """As `standing`, by a manifest that was read."""
-    found = tuple(_named(manifest, keys))
-    if not found or unmet(manifest.needs, root, digests):
-        return frozenset()
-    return frozenset(step for step, one in found if not _changed(one, folder, digests))
+) -> Standing:
+    """What stands in a folder.
+
+    Args:
+        manifest: the folder's record.
+        folder: an output folder.
+        keys: today's keys of the steps, by name.
+        root: the folder that the run is started in.
+        digests: what remembers digests of files.
+    """
+    artifacts = {one.step: one for one in _judged(manifest, keys)}
+    waiting = {one.step for one in manifest.pending}
+    failures = {
+        one.step: one
+        for one in manifest.failures
+        if _has_key(one.key, one.step, keys) and one.step not in waiting
+    }
+    if not (artifacts or failures) or unmet(manifest.needs, root, digests):
+        return Standing()
+    whole = {step: one for step, one in artifacts.items() if not _changed(one, folder, digests)}
+    return Standing(artifacts=whole, failures=failures)
 
 
-def _named(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[tuple[str, Artifact]]:
+def _judged(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[Artifact]:
     """Judged artifacts with today's key, which nothing on record contradicts."""
     names = {artifact.name for artifact in manifest.artifacts}
     left = {one.step for one in manifest.failures} | {one.step for one in manifest.pending}
@@ -56,9 +57,13 @@ def _named(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[tuple[str, A
         judged = verdict is not None and verdict.state is not State.ERROR
         # What was refused after it was proven, or ended otherwise, came later.
         alone = artifact.rejected or f"{REJECTED}/{step}" not in names
-        keyed = bool(artifact.key) and artifact.key == keys.get(step)
+        keyed = _has_key(artifact.key, step, keys)
         if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
-            yield step, artifact
+            yield artifact
+
+
+def _has_key(key: str, step: str, keys: Mapping[str, str]) -> bool:
+    return bool(key) and key == keys.get(step)
 
 
 def _changed(artifact: Artifact, folder: Path, digests: Digests) -> bool:

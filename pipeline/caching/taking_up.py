@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from ..order import GoingOn, Order
 from ..orphans import orphan
 from ..plan import Step
 from .digests import Digests
-from .standing import standing_in
+from .standing import Standing, standing_in
 from .steps import StepCache
 
 Fetch: TypeAlias = Callable[[Step, str | None], Artifact | None]  # a step, its parent's SHA-256
@@ -49,8 +49,9 @@ def take_up(
 ) -> TakenUp:
     """Find what of the plan is done, and put what the cache has of it into the output folder.
 
-    A step is done where its parent is, and was made from that very file. Where all steps are, the
-    folder is left as a run would leave it. No framework is imported.
+    A step is done where its parent is, and was made from that very file, or failed on it as it
+    would again. Where all steps are, the folder is left as a run would leave it. No framework is
+    imported.
 
     Raises:
         UsageError: the folder is another model's and the order does not overwrite, another run is
@@ -58,15 +59,18 @@ def take_up(
     """
     known = read_manifest(order.out)
     standing = _standing(known, order, keys, caching)
-    done = walk(plan, standing, _nothing)
+    done = walk(plan, standing.artifacts, _nothing)
+    failures = _failures(plan, done, standing, known)
     manifest = known
     restored: tuple[str, ...] = ()
-    if caching.steps is not None and keys and len(done) + len(_orphans(plan, done)) < len(plan):
+    if caching.steps is not None and keys and len(done) + len(failures) < len(plan):
         from .restoring import Restoring  # loads what a run does, which a warm one need not
 
-        restoring = Restoring(order=order, keys=keys, caching=caching)
-        manifest, done, restored = restoring.run(plan, standing, known)
-    going_on = GoingOn(keys=keys, kept=frozenset(done), failures=_failures(plan, done, manifest))
+        again = tuple(one for one in failures if one.key)
+        restoring = Restoring(order=order, keys=keys, caching=caching, failures=again)
+        manifest, done, restored = restoring.run(plan, standing.artifacts, known)
+        failures = _failures(plan, done, standing, manifest, restored)
+    going_on = GoingOn(keys=keys, kept=frozenset(done), failures=failures)
     if manifest is not None and all(step.name in going_on.done for step in plan):
         manifest = _settled(manifest, order, plan, going_on)
     return TakenUp(manifest=manifest, going_on=going_on, restored=restored)
@@ -96,33 +100,38 @@ def _nothing(_step: Step, _origin: str | None) -> None:
 
 def _standing(
     known: Manifest | None, order: Order, keys: Mapping[str, str], caching: Caching
-) -> dict[str, Artifact]:
+) -> Standing:
     if known is None:
-        return {}
-    names = standing_in(known, order.out, keys, root=caching.root, digests=caching.digests)
-    found = [one for one in known.artifacts if one.key and one.key == keys.get(one.step)]
-    return {one.step: one for one in found if one.step in names}
-
-
-def _orphans(plan: Sequence[Step], done: Mapping[str, Artifact]) -> list[Step]:
-    """The steps that cannot be made, as what they are made from was refused."""
-    refused = {name for name, one in done.items() if one.rejected}
-    found = []
-    for step in plan:
-        if step.parent in refused:
-            refused.add(step.name)
-            found.append(step)
-    return found
+        return Standing()
+    return standing_in(known, order.out, keys, root=caching.root, digests=caching.digests)
 
 
 def _failures(
-    plan: Sequence[Step], done: Mapping[str, Artifact], manifest: Manifest | None
+    plan: Sequence[Step],
+    done: Mapping[str, Artifact],
+    standing: Standing,
+    manifest: Manifest | None,
+    restored: Collection[str] = (),
 ) -> tuple[Failure, ...]:
+    """How steps end that give no artifact: as before, or as what they are made from was refused."""
     if manifest is None:
         return ()
     now = replace(manifest, failures=())
-    for step in _orphans(plan, done):
-        now = replace(now, failures=(*now.failures, orphan(step, now)))
+    refused = {name for name, one in done.items() if one.rejected}
+    for step in plan:
+        again = standing.failures.get(step.name)
+        if step.parent in refused:
+            end = orphan(step, now)
+        elif (
+            again is not None
+            and step.name not in done
+            and (step.parent is None or (step.parent in done and step.parent not in restored))
+        ):
+            end = again
+        else:
+            continue
+        refused.add(step.name)
+        now = replace(now, failures=(*now.failures, end))
     return now.failures
 
 

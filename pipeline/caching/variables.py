@@ -31,7 +31,8 @@ class Variables:
         told = os.fsdecode(name)
         if self._is_copied(told):
             return
-        known = told in self.read or told in self.written or told in threads.VARIABLES
+        ours = (*threads.VARIABLES, threads.WAITING)
+        known = told in self.read or told in self.written or told in ours
         if not known and asker(direct=True) == USER:
             self.read[told] = digest_of_value(None if value is None else os.fsdecode(value))
 

@@ -76,6 +76,7 @@ def _carried_out(request: Request, told: _Channel) -> Result:
     sys.path[:] = request.path
     absent: Mapping[str, None] = dict.fromkeys(request.absent)
     sys.modules.update(absent)  # type: ignore[arg-type]  # None makes their import fail
+    threads.sleep_while_waiting()
     if request.threads is not None:
         os.environ.update(threads.variables(request.threads))
         threads.allow(request.threads)

@@ -21,6 +21,7 @@ from modelc.pipeline.isolation.crossing import BrokenOffError
 from modelc.pipeline.order import Order, Source
 from modelc.projects.orders import plan_project
 from modelc.projects.outcome import Ended, exit_code_of
+from modelc.projects.run_record import record_of_run
 from modelc.projects.running import Limits, run_models
 
 pytestmark = pytest.mark.slow
@@ -96,6 +97,30 @@ def test_a_second_run_makes_nothing_and_a_changed_weight_makes_its_own_model_alo
     assert made(third["two"]) == ["torchscript"]
     digests = [one.manifest.artifacts[0].digest for one in third.values() if one.manifest]
     assert digests[0] != digests[1]
+
+
+def test_what_a_converter_refuses_for_the_model_is_tried_once_and_told_each_time(
+    place: Place,
+) -> None:
+    """gate branches on tensor data: torch.export will not have it on another day either."""
+    place.write("one", more='precision = "fp32"')
+    text = (place.folder / "modelc.toml").read_text()
+    (place.folder / "modelc.toml").write_text(text.replace('"torchscript"', '["pt2", "onnx"]'))
+    first = place.run()["one"]
+    assert first.kept == ()
+    told: list[Event] = []
+    again = place.run(tell=told.append)["one"]
+    assert (again.kept, told) == (("onnx", "pt2"), [])
+    assert first.manifest is not None
+    assert again.manifest == first.manifest
+    (failure,) = first.manifest.failures
+    assert (failure.step, failure.exit_code, again.exit_code) == ("pt2", 5, 5)
+    (model,) = record_of_run([again], seconds=0.0).models
+    ends = {one.name: (one.state, one.source) for one in model.artifacts}
+    assert ends == {"pt2": ("error", "kept"), "onnx": ("passed", "kept")}
+    source = place.folder / "modelc.toml"
+    source.write_text(source.read_text() + "opset = 20\n")
+    assert made(place.run()["one"]) == ["pt2", "onnx"]
 
 
 def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(

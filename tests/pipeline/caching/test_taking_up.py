@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import UsageError
+from modelc.core.contract import EAGER
+from modelc.core.errors import ConversionError, UsageError
 from modelc.core.manifest import Failure
+from modelc.core.precision import Precision
 from modelc.core.records import Needs
 from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.standing import standing
+from modelc.pipeline.caching.standing import Standing, standing_in
 from modelc.pipeline.caching.steps import StepCache
 from modelc.pipeline.caching.taking_up import Caching, TakenUp, take_up
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
@@ -24,6 +26,7 @@ from modelc.pipeline.run import run
 from .conftest import Told
 
 KEYS = {"fake": "a" * 64, "child": "b" * 64}
+EAGER_FP32 = {Precision.FP32: EAGER}
 
 
 @dataclass
@@ -40,6 +43,13 @@ class Project:
         order = order or self.order
         caching = Caching(root=self.root, digests=Digests(None), steps=self.cache)
         return take_up(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
+
+    def standing(self) -> Standing:
+        """What stands in the output folder, by its record alone."""
+        out = self.order.out
+        manifest = read_manifest(out)
+        assert manifest is not None
+        return standing_in(manifest, out, KEYS, root=self.root, digests=Digests(None))
 
     def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
         """As `modelc run` does: what is not found is made, and kept."""
@@ -159,9 +169,7 @@ def test_what_the_run_read_is_looked_at_again(project: Project) -> None:
     assert any(name.endswith("gate.py") for name in manifest.needs.files)
     changed = dict.fromkeys(manifest.needs.files, "0" * 64)
     write_manifest(replace(manifest, needs=Needs(files=changed)), project.order.out)
-    assert (
-        standing(project.order.out, KEYS, root=project.root, digests=Digests(None)) == frozenset()
-    )
+    assert project.standing() == Standing()
 
 
 def test_an_entry_whose_needs_are_not_met_is_a_miss(project: Project, tmp_path: Path) -> None:
@@ -210,18 +218,102 @@ def test_what_was_refused_is_found_again_and_refuses_its_children(project: Proje
         shutil.rmtree(project.order.out)
 
 
-def test_a_failure_is_not_kept(project: Project) -> None:
+class OfTheModelError(ConversionError):
+    """A refusal that comes again."""
+
+    lasting = True
+
+
+def failing(project: Project, which: int, error: ConversionError) -> None:
+    """Have a target of the project raise that error."""
+
     def fail(_: object) -> None:
-        from modelc.core.errors import ConversionError
-
         project.made.append("tried")
-        raise ConversionError("no", hint="none")
+        raise error
 
-    project.targets = (replace(project.targets[0], on_convert=fail), project.targets[1])  # type: ignore[type-var]  # a fake
+    targets = list(project.targets)
+    targets[which] = replace(targets[which], on_convert=fail)  # type: ignore[type-var]  # a fake
+    project.targets = tuple(targets)
+
+
+def test_a_failure_that_may_pass_is_not_kept(project: Project) -> None:
+    failing(project, 0, ConversionError("no", hint="none"))
     project.run()
+    tried = project.made.count("tried")
+    assert tried > 0
     project.run()
-    assert project.made.count("tried") >= 2
+    assert project.made.count("tried") == 2 * tried
     assert not project.cache.store.layout.entries()
+
+
+def test_a_refusal_that_lasts_is_not_tried_again_nor_what_is_made_from_it(project: Project) -> None:
+    failing(project, 0, OfTheModelError("a branch", hint="none"))
+    first = project.run().manifest
+    made = list(project.made)
+    assert first is not None
+    assert [(one.step, bool(one.key)) for one in first.failures] == [
+        ("fake", True),
+        ("child", False),
+    ]
+    for _ in range(2):
+        taken = project.run()
+        assert project.made == made
+        assert taken.manifest == first
+        assert taken.going_on.failures == first.failures
+    assert not project.cache.store.layout.entries()  # in the folder only
+
+
+def test_a_refusal_that_lasts_is_tried_again_under_another_key_or_without_its_needs(
+    project: Project,
+) -> None:
+    failing(project, 1, OfTheModelError("nothing to quantize", hint="none"))
+    project.run()
+    assert project.run().going_on.done == {"fake", "child"}
+    other = project.take_up({**KEYS, "child": "c" * 64})
+    assert other.going_on.kept == {"fake"}
+    assert other.going_on.failures == ()
+    manifest = read_manifest(project.order.out)
+    assert manifest is not None
+    changed = Needs(files=dict.fromkeys(manifest.needs.files, "0" * 64))
+    write_manifest(replace(manifest, needs=changed), project.order.out)
+    assert project.standing() == Standing()
+
+
+def test_a_refusal_keeps_the_needs_that_it_was_made_with(project: Project) -> None:
+    """Also where nothing else of the record is kept: another step of it is made anew."""
+    failing(project, 0, OfTheModelError("a branch", hint="none"))
+    project.run()
+    before = read_manifest(project.order.out)
+    assert before is not None
+    more = Needs(files={**before.needs.files, "gone.json": "absent"})
+    write_manifest(replace(before, needs=more), project.order.out)
+    project.targets = (project.targets[0], replace(project.targets[1], MADE_FROM=EAGER_FP32))  # type: ignore[type-var]  # a fake
+    project.run()
+    now = read_manifest(project.order.out)
+    assert now is not None
+    assert [one.name for one in now.artifacts] == ["child"]
+    assert "gone.json" in now.needs.files
+
+
+def test_a_refusal_of_a_parent_that_was_fetched_is_tried_again(project: Project) -> None:
+    """The fetched parent may be another file under the same key."""
+    failing(project, 1, OfTheModelError("nothing to quantize", hint="none"))
+    project.run()
+    (project.order.out / "model.fake").unlink()
+    taken = project.take_up()
+    assert taken.restored == ("fake",)
+    assert taken.going_on.failures == ()
+
+
+def test_a_refusal_does_not_stand_where_an_input_changed_after_the_run_began(
+    project: Project, tmp_path: Path
+) -> None:
+    failing(project, 0, OfTheModelError("a branch", hint="none"))
+    going_on = replace(
+        project.run().going_on, keys=KEYS, inputs={str(tmp_path / "weights"): "another"}
+    )
+    now = run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
+    assert [one.key for one in now.failures] == ["", ""]
 
 
 def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:
@@ -229,8 +321,7 @@ def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:
 
     project.run()
     rejudge_folder(project.order.out, Judging(atol=1.0, rtol=1.0))
-    here = standing(project.order.out, KEYS, root=project.root, digests=Digests(None))
-    assert here == frozenset()
+    assert project.standing() == Standing()
 
 
 def test_a_failure_on_record_keeps_its_step_from_standing(project: Project) -> None:
@@ -239,8 +330,7 @@ def test_a_failure_on_record_keeps_its_step_from_standing(project: Project) -> N
     assert manifest is not None
     failure = Failure(step="child", message="later", hint="", exit_code=5)
     write_manifest(replace(manifest, failures=(failure,)), project.order.out)
-    here = standing(project.order.out, KEYS, root=project.root, digests=Digests(None))
-    assert here == {"fake"}
+    assert list(project.standing().artifacts) == ["fake"]
 
 
 def test_what_is_to_be_kept_and_is_not_there_is_made(project: Project) -> None:

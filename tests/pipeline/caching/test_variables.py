@@ -79,7 +79,8 @@ def test_what_an_import_of_the_users_module_reads_is_a_need(
 @pytest.mark.parametrize(
     "text",
     ["os.environ[NAME] = 'relu'; os.environ[NAME]", "dict(os.environ)", "{**os.environ}",
-     "list(os.environ.items())", "os.environ.copy()", "os.environ.get('OMP_NUM_THREADS')"],
+     "list(os.environ.items())", "os.environ.copy()", "os.environ.get('OMP_NUM_THREADS')",
+     "os.environ.get('OMP_WAIT_POLICY')"],
 )  # fmt: skip
 def test_what_is_set_or_copied_or_for_threads_is_none(text: str, tmp_path: Path) -> None:
     assert heard(code(text, str(tmp_path / "nets.py")), tmp_path) == {}

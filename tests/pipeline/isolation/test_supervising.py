@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from modelc.core import threads
 from modelc.core.errors import CheckpointError
 from modelc.core.events import Event, Finished, Started
 from modelc.core.manifest import Failure
@@ -121,6 +123,18 @@ def test_a_death_before_the_first_step_stops_the_model(ordered: Ordered) -> None
     with pytest.raises(CheckpointError, match=r"SIGSEGV .* during 'load model'"):
         run_isolated(order)
     assert read_manifest(order.out) is None
+
+
+@pytest.mark.parametrize(("said", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
+    ordered: Ordered, said: str | None, found: str
+) -> None:
+    """Threads that spin make two runs on one machine wait for each other."""
+    environment = {name: text for name, text in os.environ.items() if name != threads.WAITING}
+    given = {} if said is None else {threads.WAITING: said}
+    order = ordered("torchscript", model="tells_how_threads_wait")
+    with pytest.raises(CheckpointError, match=f"threads wait: {found}"):
+        run_isolated(order, environment={**environment, **given})
 
 
 def test_an_error_crosses_as_itself_with_the_childs_traceback(
