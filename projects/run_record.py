@@ -29,9 +29,9 @@ class ArtifactEnd:
     """One step of a model.
 
     `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
-    failed as it would again), cache, or empty where there is no artifact. `size` is in bytes, `sqnr`
-    in dB on the worst feed, None where it is not defined or where the artifact answers exactly as
-    eager does.
+    failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
+    `sqnr` in dB on the worst feed, None where it is not defined or where the artifact answers just
+    as eager does.
     """
 
     name: str
