@@ -7,18 +7,19 @@ out and put back. A changed weight, sample, option or version is another key.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..converters import quantizers
 from ..converters.model_files import files_of
 from ..core.contract import Quantized
 from ..core.digest import record_of, sha256_of
+from .caching.digests import Digests
 from .caching.entry import Calibrated, Entry
+from .caching.machine import machine
+from .caching.own_code import digest_of_code
 from .caching.store import Store
-from .environment import environment
+from .environment import packages
 
 if TYPE_CHECKING:
     from .quantizing import Quantization
@@ -28,8 +29,9 @@ def key_of(work: Quantization) -> str:
     """SHA-256 over the model, the samples, the options and the versions of all that took part."""
     parts = [
         __version__,
-        *_code(),
-        *(f"{name}={version}" for name, version in sorted(environment().items())),
+        digest_of_code(Digests(None)),
+        machine(),
+        *(f"{name}={version}" for name, version in sorted(packages().items())),
         *(f"{file.name}:{sha256_of(file)}" for file in files_of(work.parent)),
         *(str(spec) for spec in work.signature.inputs),
         work.quantizer.NAME,
@@ -39,12 +41,6 @@ def key_of(work: Quantization) -> str:
         work.calibration.record.digest,
     ]
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
-
-
-def _code() -> Iterator[str]:
-    """Digests of our own quantizers: between two releases they change under one version."""
-    for file in sorted(Path(quantizers.__file__).parent.glob("*.py")):
-        yield f"{file.name}:{sha256_of(file)}"
 
 
 class CalibrationCache:

@@ -10,6 +10,12 @@ _PACKAGES = (
     "torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "nncf",
     "nvidia-modelopt", "tensorrt", "numpy",
 )  # fmt: skip
+NOT_PACKAGES = ("python", "platform")
+
+
+def packages() -> dict[str, str]:
+    """The versions of what converts, quantizes and runs, as far as it is installed."""
+    return versions(*_PACKAGES)
 
 
 def environment() -> dict[str, str]:
@@ -17,5 +23,5 @@ def environment() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        **versions(*_PACKAGES),
+        **packages(),
     }

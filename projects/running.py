@@ -124,6 +124,8 @@ def _taken_up(model: ModelOrder, tell: Tell, caching: Caching | None) -> Ready |
         return _stopped(model, placed(error, model.places), since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
+    if taken.again:
+        tell(Noted(text=taken.again))
     return Ready(model=model, taken=replace(taken, going_on=going_on), seconds=_since(since))
 
 

@@ -19,7 +19,7 @@ from ...core.errors import CheckpointError, UsageError
 from ...core.loading import is_loader
 from ...core.precision import Precision
 from ...sources.identify import contents
-from ..environment import environment
+from ..environment import packages
 from ..order import Order
 from ..plan import Step
 from .canonical import canonical
@@ -35,7 +35,6 @@ OF_EVERY_STEP = (
 OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
 OF_NO_STEP = ("out", "overwrite", "discards", "cache", "going_on", "parent")  # a parent has no keys
 _ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
-_NOT_THE_PRODUCT = ("python", "platform")  # of the environment: `machine` says what counts of them
 
 
 def step_keys(
@@ -70,8 +69,7 @@ def step_keys(
 
 def _tools(digests: Digests) -> Iterator[str]:
     """modelc, this machine, the packages."""
-    packages = {name: at for name, at in environment().items() if name not in _NOT_THE_PRODUCT}
-    yield from (__version__, digest_of_code(digests), machine(), canonical(packages))
+    yield from (__version__, digest_of_code(digests), machine(), canonical(packages()))
 
 
 def _inputs(order: Order, root: Path, digests: Digests) -> Iterator[str]:

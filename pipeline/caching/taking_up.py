@@ -37,11 +37,13 @@ class TakenUp:
     """The folder's record with what was found, and what a run goes on with.
 
     `restored` are the steps that came from the cache; what else is kept stood in the folder.
+    `again` says why steps that are on record are made again; empty where none is.
     """
 
     manifest: Manifest | None
     going_on: GoingOn
     restored: tuple[str, ...] = ()
+    again: str = ""
 
 
 def take_up(
@@ -71,9 +73,23 @@ def take_up(
         manifest, done, restored = restoring.run(plan, standing.artifacts, known)
         failures = _failures(plan, done, standing, manifest, restored)
     going_on = GoingOn(keys=keys, kept=frozenset(done), failures=failures)
-    if manifest is not None and all(step.name in going_on.done for step in plan):
+    left = [step.name for step in plan if step.name not in going_on.done]
+    if manifest is not None and not left:
         manifest = _settled(manifest, order, plan, going_on)
-    return TakenUp(manifest=manifest, going_on=going_on, restored=restored)
+    return TakenUp(
+        manifest=manifest,
+        going_on=going_on,
+        restored=restored,
+        again=_why(known, left, order, caching),
+    )
+
+
+def _why(known: Manifest | None, left: Sequence[str], order: Order, caching: Caching) -> str:
+    if known is None or not left:
+        return ""
+    from .reasons import why_again
+
+    return why_again(known, left, order, root=caching.root, digests=caching.digests)
 
 
 def walk(

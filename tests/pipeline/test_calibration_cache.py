@@ -16,6 +16,7 @@ from modelc.core.events import Event, Noted
 from modelc.core.grammar import parse_input
 from modelc.core.records import CalibrationRecord
 from modelc.core.signature import resolve
+from modelc.pipeline import calibration_cache
 from modelc.pipeline.caching.store import Store
 from modelc.pipeline.calibration_cache import CalibrationCache, key_of
 from modelc.pipeline.quantizing import Quantization
@@ -132,6 +133,16 @@ def test_every_part_of_the_work_is_in_the_key(work: Quantization) -> None:
         key_of(replace(work, signature=resolve([parse_input("x:float32[batch=1..4,6]")], {}))),
     }
     assert len(keys) == 7
+
+
+@pytest.mark.parametrize("part", ["digest_of_code", "machine", "packages"])
+def test_another_modelc_machine_or_library_is_another_key(
+    work: Quantization, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    before = key_of(work)
+    other = {"torch": "9"} if part == "packages" else "another"
+    monkeypatch.setattr(calibration_cache, part, lambda *_: other)
+    assert key_of(work) != before
 
 
 def test_one_changed_weight_is_another_key_wherever_it_lies(work: Quantization) -> None:

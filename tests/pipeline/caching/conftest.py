@@ -16,7 +16,11 @@ from modelc.core.records import Artifact, Checkpoint, Needs
 from modelc.core.signature import resolve
 from modelc.core.verdict import State, Tolerance, Verdict
 from modelc.pipeline.caching.entry import Entry
+from modelc.pipeline.caching.steps import StepCache
 from modelc.pipeline.caching.store import Store
+from modelc.pipeline.order import Order
+
+from .two_steps import Project
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -80,3 +84,22 @@ def entry(tmp_path: Path) -> Callable[..., tuple[Entry, dict[str, Path]]]:
         return made, {"model.fake": path}
 
     return make
+
+
+@pytest.fixture
+def project(
+    order: Callable[..., Order], fake: Callable[..., object], tmp_path: Path, told: Told
+) -> Project:
+    made: list[str] = []
+    first = fake(on_convert=lambda job: made.append(job.stem))
+    child = fake(
+        origin="fake", NAME="child", SUFFIX=".child", CAPTURES=(), text="a child",
+        on_convert=lambda _: made.append("child"),
+    )  # fmt: skip
+    return Project(
+        order=order("fake", "child"),
+        targets=(first, child),
+        cache=StepCache(tmp_path / "cache", tell=told),
+        root=Path.cwd(),  # which runs start in
+        made=made,
+    )

@@ -3,82 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from modelc.core.contract import EAGER
-from modelc.core.errors import ConversionError, UsageError
+from modelc.core.errors import UsageError
 from modelc.core.manifest import Failure
-from modelc.core.precision import Precision
 from modelc.core.records import Needs
 from modelc.pipeline.caching.digests import Digests
-from modelc.pipeline.caching.standing import Standing, standing_in
-from modelc.pipeline.caching.steps import StepCache
-from modelc.pipeline.caching.taking_up import Caching, TakenUp, take_up
+from modelc.pipeline.caching.standing import Standing
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
-from modelc.pipeline.order import GoingOn, Judging, Order
-from modelc.pipeline.plan import make_plan
+from modelc.pipeline.order import GoingOn, Judging
 from modelc.pipeline.run import run
 
 from .conftest import Told
-
-KEYS = {"fake": "a" * 64, "child": "b" * 64}
-EAGER_FP32 = {Precision.FP32: EAGER}
-
-
-@dataclass
-class Project:
-    """An order of two steps, the second made from the first, and where it is cached."""
-
-    order: Order
-    targets: tuple[object, ...]
-    cache: StepCache
-    root: Path
-    made: list[str]
-
-    def take_up(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
-        order = order or self.order
-        caching = Caching(root=self.root, digests=Digests(None), steps=self.cache)
-        return take_up(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
-
-    def standing(self) -> Standing:
-        """What stands in the output folder, by its record alone."""
-        out = self.order.out
-        manifest = read_manifest(out)
-        assert manifest is not None
-        return standing_in(manifest, out, KEYS, root=self.root, digests=Digests(None))
-
-    def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
-        """As `modelc run` does: what is not found is made, and kept."""
-        order = order or self.order
-        taken = self.take_up(keys, order)
-        if not {"fake", "child"} <= taken.going_on.done:
-            manifest = run(replace(order, going_on=taken.going_on), targets=self.targets)  # type: ignore[arg-type]  # fakes
-            self.cache.keep(manifest, order.out, "gate")
-            return replace(taken, manifest=manifest)
-        return taken
-
-
-@pytest.fixture
-def project(
-    order: Callable[..., Order], fake: Callable[..., object], tmp_path: Path, told: Told
-) -> Project:
-    made: list[str] = []
-    first = fake(on_convert=lambda job: made.append(job.stem))
-    child = fake(
-        origin="fake", NAME="child", SUFFIX=".child", CAPTURES=(), text="a child",
-        on_convert=lambda _: made.append("child"),
-    )  # fmt: skip
-    return Project(
-        order=order("fake", "child"),
-        targets=(first, child),
-        cache=StepCache(tmp_path / "cache", tell=told),
-        root=Path.cwd(),  # which runs start in
-        made=made,
-    )
+from .two_steps import KEYS, Project
 
 
 def test_what_was_made_stands(project: Project) -> None:
@@ -216,104 +157,6 @@ def test_what_was_refused_is_found_again_and_refuses_its_children(project: Proje
         assert taken.manifest is not None
         assert (taken.manifest.exit_code, taken.manifest.failures) == (1, first.failures)
         shutil.rmtree(project.order.out)
-
-
-class OfTheModelError(ConversionError):
-    """A refusal that comes again."""
-
-    lasting = True
-
-
-def failing(project: Project, which: int, error: ConversionError) -> None:
-    """Have a target of the project raise that error."""
-
-    def fail(_: object) -> None:
-        project.made.append("tried")
-        raise error
-
-    targets = list(project.targets)
-    targets[which] = replace(targets[which], on_convert=fail)  # type: ignore[type-var]  # a fake
-    project.targets = tuple(targets)
-
-
-def test_a_failure_that_may_pass_is_not_kept(project: Project) -> None:
-    failing(project, 0, ConversionError("no", hint="none"))
-    project.run()
-    tried = project.made.count("tried")
-    assert tried > 0
-    project.run()
-    assert project.made.count("tried") == 2 * tried
-    assert not project.cache.store.layout.entries()
-
-
-def test_a_refusal_that_lasts_is_not_tried_again_nor_what_is_made_from_it(project: Project) -> None:
-    failing(project, 0, OfTheModelError("a branch", hint="none"))
-    first = project.run().manifest
-    made = list(project.made)
-    assert first is not None
-    assert [(one.step, bool(one.key)) for one in first.failures] == [
-        ("fake", True),
-        ("child", False),
-    ]
-    for _ in range(2):
-        taken = project.run()
-        assert project.made == made
-        assert taken.manifest == first
-        assert taken.going_on.failures == first.failures
-    assert not project.cache.store.layout.entries()  # in the folder only
-
-
-def test_a_refusal_that_lasts_is_tried_again_under_another_key_or_without_its_needs(
-    project: Project,
-) -> None:
-    failing(project, 1, OfTheModelError("nothing to quantize", hint="none"))
-    project.run()
-    assert project.run().going_on.done == {"fake", "child"}
-    other = project.take_up({**KEYS, "child": "c" * 64})
-    assert other.going_on.kept == {"fake"}
-    assert other.going_on.failures == ()
-    manifest = read_manifest(project.order.out)
-    assert manifest is not None
-    changed = Needs(files=dict.fromkeys(manifest.needs.files, "0" * 64))
-    write_manifest(replace(manifest, needs=changed), project.order.out)
-    assert project.standing() == Standing()
-
-
-def test_a_refusal_keeps_the_needs_that_it_was_made_with(project: Project) -> None:
-    """Also where nothing else of the record is kept: another step of it is made anew."""
-    failing(project, 0, OfTheModelError("a branch", hint="none"))
-    project.run()
-    before = read_manifest(project.order.out)
-    assert before is not None
-    more = Needs(files={**before.needs.files, "gone.json": "absent"})
-    write_manifest(replace(before, needs=more), project.order.out)
-    project.targets = (project.targets[0], replace(project.targets[1], MADE_FROM=EAGER_FP32))  # type: ignore[type-var]  # a fake
-    project.run()
-    now = read_manifest(project.order.out)
-    assert now is not None
-    assert [one.name for one in now.artifacts] == ["child"]
-    assert "gone.json" in now.needs.files
-
-
-def test_a_refusal_of_a_parent_that_was_fetched_is_tried_again(project: Project) -> None:
-    """The fetched parent may be another file under the same key."""
-    failing(project, 1, OfTheModelError("nothing to quantize", hint="none"))
-    project.run()
-    (project.order.out / "model.fake").unlink()
-    taken = project.take_up()
-    assert taken.restored == ("fake",)
-    assert taken.going_on.failures == ()
-
-
-def test_a_refusal_does_not_stand_where_an_input_changed_after_the_run_began(
-    project: Project, tmp_path: Path
-) -> None:
-    failing(project, 0, OfTheModelError("a branch", hint="none"))
-    going_on = replace(
-        project.run().going_on, keys=KEYS, inputs={str(tmp_path / "weights"): "another"}
-    )
-    now = run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
-    assert [one.key for one in now.failures] == ["", ""]
 
 
 def test_what_is_judged_anew_is_not_found_by_its_key(project: Project) -> None:

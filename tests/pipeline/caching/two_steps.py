@@ -1,0 +1,63 @@
+"""An order of two steps of fakes, and what it takes to run it again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modelc.core.errors import ConversionError
+from modelc.pipeline.caching.digests import Digests
+from modelc.pipeline.caching.standing import Standing, standing_in
+from modelc.pipeline.caching.steps import StepCache
+from modelc.pipeline.caching.taking_up import Caching, TakenUp, take_up
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Order
+from modelc.pipeline.plan import make_plan
+from modelc.pipeline.run import run
+
+KEYS = {"fake": "a" * 64, "child": "b" * 64}
+
+
+@dataclass
+class Project:
+    """An order of two steps, the second made from the first, and where it is cached."""
+
+    order: Order
+    targets: tuple[object, ...]
+    cache: StepCache
+    root: Path
+    made: list[str]
+
+    def take_up(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
+        order = order or self.order
+        caching = Caching(root=self.root, digests=Digests(None), steps=self.cache)
+        return take_up(order, make_plan(order, self.targets), keys, caching)  # type: ignore[arg-type]  # fakes
+
+    def standing(self) -> Standing:
+        """What stands in the output folder, by its record alone."""
+        out = self.order.out
+        manifest = read_manifest(out)
+        assert manifest is not None
+        return standing_in(manifest, out, KEYS, root=self.root, digests=Digests(None))
+
+    def run(self, keys: Mapping[str, str] = KEYS, order: Order | None = None) -> TakenUp:
+        """As `modelc run` does: what is not found is made, and kept."""
+        order = order or self.order
+        taken = self.take_up(keys, order)
+        if not {"fake", "child"} <= taken.going_on.done:
+            manifest = run(replace(order, going_on=taken.going_on), targets=self.targets)  # type: ignore[arg-type]  # fakes
+            self.cache.keep(manifest, order.out, "gate")
+            return replace(taken, manifest=manifest)
+        return taken
+
+    def failing(self, which: int, error: ConversionError) -> None:
+        """Have a target raise that error."""
+
+        def fail(_: object) -> None:
+            self.made.append("tried")
+            raise error
+
+        targets = list(self.targets)
+        targets[which] = replace(targets[which], on_convert=fail)  # type: ignore[type-var]  # a fake
+        self.targets = tuple(targets)
