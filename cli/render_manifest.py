@@ -12,7 +12,7 @@ from rich.markup import escape
 from ..calibration.options import RANDOM
 from ..core.manifest import Manifest, Pending
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
-from ..core.verdict import State, Verdict
+from ..core.verdict import State, Verdict, parts_of
 from ..reports.words import counted, figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
@@ -186,7 +186,11 @@ def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> No
     if verdict is None:
         return
     if not verdict.passed:
-        say(console, f"[red]{escape(artifact.name)}[/]: {escape(verdict.reason)}")
+        whole = not console.is_terminal  # piped, a reason stays one line
+        first, *more = [verdict.reason] if whole else parts_of(verdict.reason)
+        say(console, f"[red]{escape(artifact.name)}[/]: {escape(first)}")
+        for part in more:
+            say(console, f"  {escape(part)}")
     if artifact.rejected:
         say(console, f"  [dim]it is in {escape(artifact.files[0].name)}, not under its name[/]")
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from .findings import Histogram, WorstFeed
 
+_BETWEEN = "; "  # faults of one reason, the most telling first
+
 
 class State(StrEnum):
     """`failed` was judged and is wrong; `error` could not be judged."""
@@ -173,11 +175,14 @@ class Verdict:
     channels: tuple[ChannelVerdict, ...] = ()
 
     def refused(self, reason: str) -> Verdict:
-        """This verdict with one more fault, which no tolerance forgives."""
+        """This verdict with one more fault, which no tolerance forgives and which is told first.
+
+        What outputs differ by is what came of it.
+        """
         return replace(
             self,
             state=State.ERROR if self.state is State.ERROR else State.FAILED,
-            reason="; ".join(filter(None, [self.reason, reason])),
+            reason=_BETWEEN.join(filter(None, [reason, self.reason])),
             faults=(*self.faults, reason),
         )
 
@@ -214,3 +219,8 @@ class Verdict:
         """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
         found = (o.sqnr for o in self.outputs if o.sqnr is not None and not o.loose)
         return min(found, default=None)
+
+
+def parts_of(reason: str) -> list[str]:
+    """The faults that a reason tells, the most telling first."""
+    return reason.split(_BETWEEN)

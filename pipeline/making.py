@@ -13,7 +13,7 @@ from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
-from ..core.verdict import Verdict
+from ..core.verdict import Verdict, parts_of
 from ..sources.branches import shortest
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import answering, rewritten, suited, told
@@ -75,7 +75,7 @@ class _Tried:
         self._told.add((way.name, reason))
         names = [name for name in way.rewrites if not name.startswith(PATCH)]
         copy = f"with {', '.join(names)}: " if names else ""
-        why = " as before" if known else f": {reason}"
+        why = " as before" if known else f": {parts_of(reason)[0]}"
         bench.stage.note(f"{self.step.name}: {copy}{way.name} {outcome}{why}")
 
     def _of(self, way: Way) -> list[ModelcError]:

@@ -145,3 +145,23 @@ def test_the_rows_of_an_inspection_have_names_of_their_own(
     assert {"modelc 0.1.0", "checkpoint sha256 12ab", "checkpoint file net.pt", "author me"} <= {
         *rows
     }
+
+
+def test_what_refused_it_is_told_first_and_what_came_of_it_below(
+    records: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = replace(records.refused(), pending=())
+    (verdict,) = (one for one in manifest.verdicts if not one.passed)
+    frozen = verdict.refused("the trace froze the branch at net.py:7")
+    assert frozen.reason == f"the trace froze the branch at net.py:7; {verdict.reason}"
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    others = tuple(one for one in manifest.verdicts if one.passed)
+    show_manifest(replace(manifest, verdicts=(*others, frozen)), "out")
+    lines = stream.getvalue().splitlines()
+    at = next(n for n, line in enumerate(lines) if line.endswith("froze the branch at net.py:7"))
+    assert lines[at].startswith("rejected/")
+    assert lines[at + 1] == f"  {verdict.reason}"
