@@ -16,7 +16,10 @@ OURS = "modelc"
 _IMPORTS = ("<frozen importlib", str(Path(importlib.__file__).parent))
 _LISTENERS = (
     __file__,
-    *(str(Path(__file__).with_name(f"{n}.py")) for n in ("looking", "variables", "watching")),
+    *(
+        str(Path(__file__).with_name(f"{n}.py"))
+        for n in ("looking", "missing", "variables", "watching")
+    ),
 )
 
 

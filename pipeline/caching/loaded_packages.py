@@ -20,6 +20,11 @@ def loaded_packages() -> dict[str, str]:
     return {name: _as_loaded(name) for name in sorted(names)}
 
 
+def is_owned(top: str) -> bool:
+    """Whether a distribution has the top-level module of that name, or made it when installed."""
+    return top in _owners() or top.startswith("__editable__")
+
+
 @functools.cache
 def _as_loaded(name: str) -> str:
     """As it was when it was first seen in this process, which goes on with what it loaded."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ...core.digest import sha256_of
 from ...core.records import Needs
 from .digests import Digests
 from .loaded_packages import installed_as
+from .missing import is_there
 
 ABSENT = "absent"  # what was looked for and was not there
 PRESENT = "present"  # what was looked for and was there, and nobody read it
@@ -26,22 +28,41 @@ def unmet(needs: Needs, root: Path, digests: Digests) -> str:
         root: the folder that its paths are relative to.
         digests: what remembers digests of files.
     """
+    kinds = (_files, _packages, _variables, _modules)
+    return next((told for kind in kinds for told in kind(needs, root, digests)), "")
+
+
+def _files(needs: Needs, root: Path, digests: Digests) -> Iterator[str]:
     for name, then in needs.files.items():
         if then == UNSURE:
-            return f"{name}: what was read of it cannot be known again"
+            yield f"{name}: what was read of it cannot be known again"
+            continue
         now = _now(root / name, name, then, digests)
         if now != then:
-            return _told(name, then, now)
+            yield _told(name, then, now)
+
+
+def _packages(needs: Needs, _: Path, digests: Digests) -> Iterator[str]:
     for name, then in needs.packages.items():
         now = digests.once(f"package {name}", partial(installed_as, name))
         if now != then:
             versions = (then.partition(" ")[0], now.partition(" ")[0] or "not installed")
-            return f"the package {name} changed: {' -> '.join(versions)}"
+            yield f"the package {name} changed: {' -> '.join(versions)}"
+
+
+def _variables(needs: Needs, _: Path, __: Digests) -> Iterator[str]:
     for name, then in needs.variables.items():
         now = digest_of_value(os.environ.get(name))
         if now != then:
-            return _told(f"the environment variable {name}", then, now)
-    return ""
+            yield _told(f"the environment variable {name}", then, now)
+
+
+def _modules(needs: Needs, _: Path, __: Digests) -> Iterator[str]:
+    if needs.missing:
+        importlib.invalidate_caches()  # finders remember folders for a tick of the clock
+    for name in needs.missing:
+        if is_there(name):
+            yield _told(f"the module {name}", ABSENT, PRESENT)
 
 
 def merged(one: Needs, other: Needs) -> Needs:
@@ -53,6 +74,7 @@ def merged(one: Needs, other: Needs) -> Needs:
         files=files,
         packages=_alike(one.packages, other.packages),
         variables=_alike(one.variables, other.variables),
+        missing=tuple(sorted({*one.missing, *other.missing})),
     )
 
 

@@ -24,11 +24,12 @@ from typing import BinaryIO
 
 from ...core.records import Needs
 from .asking import USER, asker
-from .loaded_packages import loaded_packages
+from .loaded_packages import is_owned, loaded_packages
 from .looking import LOOKS, looks_told
+from .missing import Missing, missing_heard
 from .needs import ABSENT, PRESENT, UNSURE, digest_now, joined, names_now
 from .own_code import is_own
-from .places import is_theirs
+from .places import installed_top, is_theirs
 from .variables import Variables, variables_heard
 
 _OPENS = frozenset({"open", "sqlite3.connect", "ctypes.dlopen"})
@@ -47,6 +48,7 @@ class Read:
     stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
     variables: Variables = field(default_factory=Variables)
+    missing: Missing = field(default_factory=Missing)
 
 
 class Watching:
@@ -188,9 +190,9 @@ class Watching:
         return any(real == place or real.startswith(f"{place}{os.sep}") for place in places)
 
     @property
-    def variables(self) -> Variables:
-        """What hears of environment variables."""
-        return self._read.variables
+    def read(self) -> Read:
+        """What was heard, also by those that watched before in this process."""
+        return self._read
 
     def needs(self) -> Needs:
         """What was read so far, with the modules that are loaded and their packages."""
@@ -199,8 +201,12 @@ class Watching:
             self._hear_workers()
             self._add_modules()
             files = {self._relative(name): one for name, one in sorted(self._read.files.items())}
-            variables = dict(sorted(self.variables.read.items()))
-            return Needs(files=files, packages=loaded_packages(), variables=variables)
+            return Needs(
+                files=files,
+                packages=loaded_packages(),
+                variables=dict(sorted(self._read.variables.read.items())),
+                missing=tuple(sorted(self._read.missing.names)),
+            )
         finally:
             self._busy.now = False
 
@@ -212,15 +218,22 @@ class Watching:
             self._note(name, digest)
 
     def _add_modules(self) -> None:
-        """The user's modules, also those that were loaded before anyone listened."""
+        """The user's modules, also those that were loaded before anyone listened.
+
+        One that lies among the packages and is of none of them, put there by hand, is the user's.
+        """
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
-            if not isinstance(name, str) or name in self._looked_at or is_theirs(name):
+            if not isinstance(name, str) or name in self._looked_at:
                 continue
             self._looked_at.add(name)
+            top = installed_top(name)
+            by_hand = top is not None and not is_owned(top)
+            if is_theirs(name) and not by_hand:
+                continue
             path = _source_of(os.path.abspath(name))  # noqa: PTH100 - as it is opened
             known = path in self._read.files or not Path(path).is_file()
-            if not known and not self._is_aside(path):
+            if not known and (by_hand or not self._is_aside(path)):
                 self._note(path, digest_now(Path(path)))
 
     def _relative(self, name: str) -> str:
@@ -255,7 +268,11 @@ def watching(
     watched = Watching(root, keyed=keyed, ours=ours, read=read)
     _active.append(watched)
     try:
-        with looks_told(watched.hear), variables_heard(watched.variables):
+        with (
+            looks_told(watched.hear),
+            variables_heard(watched.read.variables),
+            missing_heard(watched.read.missing),
+        ):
             yield watched
     finally:
         _active.remove(watched)
