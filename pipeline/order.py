@@ -246,13 +246,13 @@ class Order:
 
     `parent` is a converted model to start from instead of the eager one, `signature` what a
     manifest recorded for it. `capture` None is auto. `settings` are options that one target alone
-    has, as text. `cache` is a folder for what later runs may use again; None does without.
-    `measuring` is what is measured on labelled data. `patches` are functions of the user's
-    (`package.module:fn`) that change the copy of the model which is captured; `custom_ops` and
-    `runtimes` as in a Job. `going_on` is what is left of the order by what was done before.
-    `overwrite` moves artifacts of another model in `out` away; `discards` removes them, for a
-    folder that is all the project's own. `timed` measures the latency of all lower precisions, not
-    only of what is calibrated.
+    has, as text. `cache` is a folder for what later runs may use again, up to `cache_limit` bytes
+    (None: the usual); None does without. `measuring` is what is measured on labelled data.
+    `patches` are functions of the user's (`package.module:fn`) that change the copy of the model
+    which is captured; `custom_ops` and `runtimes` as in a Job. `going_on` is what is left of the
+    order by what was done before. `overwrite` moves artifacts of another model in `out` away;
+    `discards` removes them, for a folder that is all the project's own. `timed` measures the
+    latency of all lower precisions, not only of what is calibrated.
     """
 
     source: Source
@@ -270,6 +270,7 @@ class Order:
     lowering: Lowering = field(default_factory=Lowering)
     settings: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None
+    cache_limit: int | None = None
     measuring: Measuring | None = None
     patches: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = field(default_factory=dict)

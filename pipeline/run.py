@@ -19,7 +19,7 @@ from ..core.records import REJECTED, Artifact
 from .accuracy import labelled_for
 from .bench import Bench, Made, Parent
 from .branches import with_branches
-from .caching.store import FOLDER, Store
+from .caching.store import FOLDER, LIMIT, Store
 from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .custom_ops import functions_of
@@ -109,7 +109,8 @@ def _calibrations(order: Order, stage: Stage) -> CalibrationCache | None:
     """Where quantizers' results are kept for later runs."""
     if order.cache is None:
         return None
-    store = Store(order.cache / FOLDER, tell=stage.tell)
+    limit = LIMIT if order.cache_limit is None else order.cache_limit
+    store = Store(order.cache / FOLDER, limit, tell=stage.tell)
     return CalibrationCache(store, order.source.checkpoint.name)
 
 

@@ -57,8 +57,8 @@ def plan_project(
         file: a modelc.toml.
         given: what is said beside it.
         names: the models to plan; all of them if empty.
-        cache: the folder of what later exports may use again, where `no-cache` does not say
-            otherwise.
+        cache: the folder of what later exports may use again, where neither `cache-dir` nor
+            `no-cache` says otherwise; None does without in any case.
         targets: the table of formats.
 
     Raises:
@@ -105,13 +105,16 @@ def _orders(
     if not known and ("models",) not in faults.refused:
         file = settings.project.file
         faults.add(f"{file} names no model", hint="add [models.NAME] with its checkpoint and to")
+    run = settings.run
+    place = cache and (run.cache_dir or cache)
     found = []
     for model in settings.models:
         if names and model.name not in names:
             continue
-        out = settings.run.out / model.name
-        one = _Ordering(model, out, cache, targets).order(faults)
-        found += [] if one is None else [one]
+        out = run.out / model.name
+        one = _Ordering(model, out, place, targets).order(faults)
+        if one is not None:
+            found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
     if len(found) == len(known):  # else what the others make is not known
         said = (one for model in settings.models for one in model.said.values())
         asked = (step.name for model in found for step in model.plan if step.asked)

@@ -33,7 +33,10 @@ OF_EVERY_STEP = (
     "measuring", "patches", "custom_ops", "runtimes", "timed",
 )  # fmt: skip
 OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
-OF_NO_STEP = ("out", "overwrite", "discards", "cache", "going_on", "parent")  # a parent has no keys
+OF_NO_STEP = (
+    "out", "overwrite", "discards", "cache", "cache_limit", "going_on",
+    "parent",  # what starts from one has no keys
+)  # fmt: skip
 _ON_DISK_ONLY = ("timing_cache",)  # a setting whose file every build changes, and no number
 
 

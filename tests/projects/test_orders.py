@@ -60,6 +60,22 @@ def test_a_model_goes_to_a_folder_of_its_name(plan: Callable[..., Planned], tmp_
     assert model.order.source.model == "modelc.sample_models.digits:build"
 
 
+def test_calibrations_are_kept_where_the_project_has_its_cache(
+    plan: Callable[..., Planned], tmp_path: Path
+) -> None:
+    """And nowhere else: a runner keeps that folder from one run to the next."""
+    usual, own = tmp_path / "usual", tmp_path / "own"
+    (model,) = plan(ONNX, cache=usual).models
+    assert (model.order.cache, model.order.cache_limit) == (usual, None)
+    said = f'cache-dir = "{own}"\ncache-limit = "2 GB"\n{ONNX}'
+    (model,) = plan(said, cache=usual).models
+    assert (model.order.cache, model.order.cache_limit) == (own, 2 * 10**9)
+    (model,) = plan(said, cache=None).models
+    assert model.order.cache is None
+    (model,) = plan(f"{said}no-cache = true\n", cache=usual).models
+    assert model.order.cache is None
+
+
 def test_only_the_models_that_are_named_are_planned(plan: Callable[..., Planned]) -> None:
     text = f"{ONNX}[models.broken]\ncheckpoint = 'none.pt'\nto = 'onnx'\n"
     assert [one.name for one in plan(text, names=["digits"]).models] == ["digits"]
