@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -67,6 +68,39 @@ def test_a_checkpoint_becomes_an_ort_that_is_proven_and_inspected(run: Run, tmp_
     told = run("-m", "modelc", "inspect", made)
     assert told.returncode == 0, told.stderr
     assert "Conv" in told.stdout
+
+
+def test_a_project_takes_it_up_again_until_its_package_is_another(
+    run: Run, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "modelc.toml").write_text(
+        f"""\
+[models.digits]
+checkpoint = "{ROOT / "sample_models" / "digits.safetensors"}"
+model = "modelc.sample_models.digits:build"
+input = "x:float32[batch=1..8,1,8,8]"
+to = ["onnx", "ort"]
+"""
+    )
+
+    def sources() -> dict[str, str]:
+        ran = run("-m", "modelc", "run", "--json", "--cache-dir", "cache")
+        assert ran.returncode == 0, ran.stderr
+        told.append(ran.stderr)
+        (model,) = json.loads(ran.stdout)["models"]
+        return {one["name"]: one["source"] for one in model["artifacts"]}
+
+    told: list[str] = []
+    assert sources() == {"onnx": "made", "ort": "made"}
+    assert sources() == {"onnx": "kept", "ort": "kept"}
+    (metadata,) = packages.glob("modelc_ort*.dist-info/METADATA")
+    text = metadata.read_text()
+    metadata.write_text(text.replace("Version: 1.0.0", "Version: 1.0.1"))
+    try:
+        assert sources() == {"onnx": "made", "ort": "made"}
+    finally:
+        metadata.write_text(text)
+    assert "made again: the package modelc-ort changed: 1.0.0 -> 1.0.1" in told[-1]
 
 
 def test_it_keeps_to_the_contract_of_targets(run: Run) -> None:
