@@ -12,7 +12,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConversionError, MissingError
+from ..core.errors import LOGGED, ConversionError, MissingError
 from .aoti_child import CACHE, MORE, PACKAGE, PROGRAM
 from .guarded import guarded
 from .trt.supervising import Ended, Patience, supervise, to_log
@@ -111,7 +111,7 @@ def compile_package(
     if ended.code != 0 or not package.is_file():
         raise ConversionError(
             f"AOTInductor did not compile the model: {_reason(ended)}",
-            hint="the whole text is in the log",
+            hint=LOGGED,
         )
     return package
 

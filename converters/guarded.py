@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..core.errors import first_line
+from ..core.errors import LOGGED, first_line
 from ..core.signature import Signature
 from .capture.causes import RefusedError, cause_of
 from .capture.users import COMPILED, users_place
 
 Made = TypeVar("Made")
 
-_CHANGE = "change that line in a copy, with --patch PKG.MOD:FN; the whole text is in the log"
-_LOGGED = "the whole text is in the log"
+_CHANGE = f"change that line in a copy, with --patch PKG.MOD:FN; {LOGGED}"
 _GUARD = re.compile(r"Not all values of (?P<dim>\w+) = .* satisfy the generated guard .*")
 _DIM = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 
@@ -68,12 +67,12 @@ def _refused(
         names = {**names, **dict(zip(("ns", "op"), spot.operator.split("::"), strict=True))}
     names["dim"] = _dim_of(str(inner), signature)
     place = spot.place or users_place(error)
-    reason, hint = reason_of(error), _CHANGE if place else _LOGGED
+    reason, hint = reason_of(error), _CHANGE if place else LOGGED
     if found is not None:
         reason = found[0].says.format(**names) or reason
         hint = found[0].hint.format(**names)
     if found is not None and found[0].name == "dims" and not names["dim"]:
-        hint = _LOGGED
+        hint = LOGGED
     if signature is not None:
         reason = _in_users_names(reason, signature)
     module = f" in module {spot.module}" if spot.module else ""

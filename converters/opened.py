@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ..core.contract import Array, Feed
-from ..core.errors import RunnerError, first_line
+from ..core.errors import LOGGED, RunnerError, first_line
 
 Opened = TypeVar("Opened", bound="OpenedModel")
 
@@ -56,7 +56,7 @@ def refused(runtime: str, error: BaseException, telling: str = "") -> RunnerErro
         telling: what of the error's text says why, where that is not its first line.
     """
     line = first_line(RuntimeError(telling) if telling else error)
-    return RunnerError(f"{runtime}: {line}", hint="the whole text is in the log")
+    return RunnerError(f"{runtime}: {line}", hint=LOGGED)
 
 
 def lines_of(error: BaseException) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.errors import LOGGED
 from .capture.causes import RefusedError
 from .guarded import guarded
 from .openvino_order import keep_order_of_equals
@@ -40,10 +41,10 @@ def _read(path: Path) -> openvino.Model:
         reason = root_of(str(error))
         if not reason:
             raise
-        fixed = "if one size will do, --static DIM fixes it; the whole text is in the log"
+        fixed = f"if one size will do, --static DIM fixes it; {LOGGED}"
         raise RefusedError(
             f"OpenVINO refused the model: {reason}",
-            hint=fixed if _FIXED in reason else "the whole text is in the log",
+            hint=fixed if _FIXED in reason else LOGGED,
         ) from error
 
 

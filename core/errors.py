@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+LOGGED = "the whole text is in the log"  # the hint where nothing better is known
+
 
 class ModelcError(Exception):
     """Base of all errors that a user sees: what happened, and one hint that mends it.

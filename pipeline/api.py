@@ -11,7 +11,7 @@ from ..calibration.options import CalibrationOptions
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
 from ..core.contract import Inspection, Program, Readiness, Target
-from ..core.errors import ModelcError, UsageError
+from ..core.errors import LOGGED, ModelcError, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import Localisation
 from ..core.manifest import Manifest
@@ -349,7 +349,17 @@ def inspect(path: PathLike, *, trust: bool = False) -> Looked:
             ("checkpoint file", manifest.checkpoint.path),
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
-    return Looked(inspection=target.inspect(place), size=size, lineage=lineage)
+    return Looked(inspection=_inspected(place, target), size=size, lineage=lineage)
+
+
+def _inspected(place: Path, target: Target) -> Inspection:
+    """What the model says of itself; nothing is logged, so no hint may name a log."""
+    try:
+        return target.inspect(place)
+    except ModelcError as error:
+        if error.hint == LOGGED:
+            error.hint = "it is damaged, or made by another version of its library: make it again"
+        raise
 
 
 def _refuse_folder(place: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.errors import RunnerError
+from ..core.errors import LOGGED, RunnerError
 from ..core.events import Advanced, Finished, Noted, Started, Tell
 from .noise import into
 
@@ -79,7 +79,7 @@ def passing_logs() -> Iterator[Path]:
     try:
         yield folder
     except RunnerError as error:
-        if not error.hint.endswith("in the log"):
+        if not error.hint.endswith(LOGGED):
             raise
         kept = True
         raise RunnerError(error.message, hint=f"the whole text is in {folder}") from error

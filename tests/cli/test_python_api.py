@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import modelc
+from modelc.core.errors import RunnerError
 from modelc.core.events import Event, Finished
 
 
@@ -127,3 +129,14 @@ def modelc_python(
         )  # fmt: skip
 
     return run
+
+
+def test_a_damaged_model_names_no_log_that_nobody_wrote(
+    exported_digits: Path, tmp_path: Path
+) -> None:
+    text = (exported_digits / "model.xml").read_text()
+    (tmp_path / "model.xml").write_text(re.sub(r' size="\d+"', ' size="9999999999"', text))
+    shutil.copy(exported_digits / "model.bin", tmp_path)
+    with pytest.raises(RunnerError) as caught:
+        modelc.inspect(tmp_path / "model.xml")
+    assert "in the log" not in caught.value.hint
