@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.manifest import Manifest
-from ..core.verdict import OutputVerdict, Tolerance, Verdict
+from ..core.verdict import OutputVerdict, Tolerance, Verdict, parts_of
 from .markup import Markup, code, details, table, tag
 from .rows import Case, Outcome, Row, counts, feeds_of, overall
 from .words import (
@@ -143,7 +143,8 @@ def reasons(rows: Sequence[Row]) -> Markup:
 
 def _card(row: Row, index: int) -> Markup:
     head = tag("h3", tag("span", row.name, class_="name"), " ", pill(row.outcome))
-    told = [tag("p", row.reason, class_=f"reason {row.outcome}")] if row.reason else []
+    parts = parts_of(row.reason) if row.reason else ()
+    told = [tag("p", part, class_=f"reason {row.outcome}") for part in parts]
     if row.pending is not None:
         told += [tag("p", warning, class_="note") for warning in row.pending.warnings]
     told += [tag("p", _facts(row), class_="quiet")] if row.artifact else []
