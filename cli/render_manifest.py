@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..calibration.options import RANDOM
+from ..core.capture import TRACES
 from ..core.manifest import Manifest, Pending
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _NOTES = 8  # shown of each artifact
 _WARNED = 3  # warnings of the tracer that are shown
 _TRACER = "TracerWarning"
-_TRACES = ("trace", "mixed")  # captures that trace at least a part
 _LESS = ("max abs", "seconds", "made by", "size")  # columns that go first where not all fit
 
 
@@ -110,7 +110,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
 
 def _tell_warned(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:
     """What the tracer said of the user's lines, but for values and sizes: these are judged."""
-    traced = any(artifact.capture in _TRACES for artifact in shown)
+    traced = any(artifact.capture in TRACES for artifact in shown)
     told = [w for w in manifest.warned if traced and w.kind == _TRACER and not w.converts]
     for one in told[:_WARNED]:
         say(console, f"  [yellow]{escape(f'{one.file}:{one.line}: {one.text}')}[/]")

@@ -13,3 +13,6 @@ class Capture(StrEnum):
     SCRIPT = "script"  # torch.jit.script: compiled from source, keeps branches and loops
     MIXED = "mixed"  # submodules with data-dependent branches scripted, the rest traced
     TRACE = "trace"  # torch.jit.trace: one run taken down, branches frozen
+
+
+TRACES = (Capture.TRACE, Capture.MIXED)  # at least a part of the model is traced

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.capture import Capture
+from ..core.capture import TRACES, Capture
 from ..core.contract import Branch
 from ..core.errors import UsageError
 from ..core.findings import BranchRecord
@@ -30,7 +30,6 @@ _LISTED = 8  # branches that a message names
 _SHOWN = 3  # untested branches that a reason names
 _TOLD = 3  # feeds that take another arm, by name
 KEEPING = (Capture.EXPORT, Capture.SCRIPT)  # captures that may keep what a trace freezes
-TRACES = (Capture.TRACE, Capture.MIXED)
 _CHANGE = "change that line in a copy, with --patch PKG.MOD:FN"
 
 

@@ -13,7 +13,7 @@ from ..converters.capture.program import Scripted
 from ..converters.onnx_origins import matching
 from ..converters.quantizers.sensitivity import readable
 from ..converters.registry import prepares
-from ..core.capture import Capture
+from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
 from ..core.errors import ConversionError, ModelcError
@@ -25,7 +25,7 @@ from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
 from .bench import Bench, Parent
-from .branches import KEEPING, TRACES, Second, frozen_by, look
+from .branches import KEEPING, Second, frozen_by, look
 from .custom_ops import functions_of
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
