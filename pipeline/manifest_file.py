@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -11,19 +11,12 @@ from ..core.errors import UsageError, first_line
 from ..core.manifest import SCHEMA_VERSION, Manifest
 from ..core.names import fits_a_file
 from ..core.whole import write_whole
-from .provenance.sealing import bound, seal_holds, sealed
+from .provenance.sealing import bound, sealed
 
 FILE = "manifest.json"
 SIGNATURE = f"{FILE}.sig"
 SCHEMA_ID = "urn:modelc:manifest:1"
 _OTHER = "give an output folder, its manifest.json or a report.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Version:
-    """What tells whether the rest can be read."""
-
-    schema_version: Any = None
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -32,19 +25,8 @@ def read_manifest(folder: Path) -> Manifest | None:
     Raises:
         UsageError: it is not a manifest of this schema version.
     """
-    return read_sealed(folder)[0]
-
-
-def read_sealed(folder: Path) -> tuple[Manifest | None, bool]:
-    """The folder's manifest, and whether its text is as it was sealed; errors as `read_manifest`.
-
-    What is sealed as a whole needs no look at the seal of each artifact.
-    """
     path = folder / FILE
-    if not path.exists():
-        return None, False
-    manifest, text = _parsed(path)
-    return manifest, seal_holds(text) is True
+    return manifest_in(path) if path.exists() else None
 
 
 def manifest_in(path: Path) -> Manifest:
@@ -54,17 +36,12 @@ def manifest_in(path: Path) -> Manifest:
         UsageError: it cannot be read, is not a manifest of this schema version, has paths that lead
             out of its folder or are none, or an artifact that is of no file.
     """
-    return _parsed(path)[0]
-
-
-def _parsed(path: Path) -> tuple[Manifest, bytes]:
-    """The manifest and its text; errors as `manifest_in`."""
     import msgspec
 
     hint = "move the folder away or give another -o" if path.name == FILE else _OTHER
     try:
         raw = path.read_bytes()
-        version = msgspec.json.decode(raw, type=_Version).schema_version
+        version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
         if version != SCHEMA_VERSION:
             raise UsageError(
                 f"{path} has schema version {version!r}; this modelc reads {SCHEMA_VERSION}",
@@ -73,7 +50,7 @@ def _parsed(path: Path) -> tuple[Manifest, bytes]:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
     if bare is not None:
@@ -84,7 +61,7 @@ def _parsed(path: Path) -> tuple[Manifest, bytes]:
             raise UsageError(f"{path} names a file outside its folder: {name}", hint=hint)
         if not all(map(fits_a_file, place.parts)):
             raise UsageError(f"{path} has a name that no file has: {name[:80]!r}", hint=hint)
-    return manifest, raw
+    return manifest
 
 
 def paths_in(manifest: Manifest) -> Iterator[str]:

@@ -22,14 +22,8 @@ class Standing:
     failures: Mapping[str, Failure] = field(default_factory=dict)
 
 
-def standing_in(  # noqa: PLR0913 - a folder, what is asked of it, and how to look
-    manifest: Manifest,
-    folder: Path,
-    keys: Mapping[str, str],
-    *,
-    root: Path,
-    digests: Digests,
-    sealed: bool = False,
+def standing_in(
+    manifest: Manifest, folder: Path, keys: Mapping[str, str], *, root: Path, digests: Digests
 ) -> Standing:
     """What stands in a folder.
 
@@ -39,10 +33,8 @@ def standing_in(  # noqa: PLR0913 - a folder, what is asked of it, and how to lo
         keys: today's keys of the steps, by name.
         root: the folder that the run is started in.
         digests: what remembers digests of files.
-        sealed: whether the text of the record is as it was sealed; else each artifact is asked.
     """
-    judged = _judged(manifest, keys)
-    artifacts = {one.step: one for one in judged if sealed or is_bound(one, manifest)}
+    artifacts = {one.step: one for one in _judged(manifest, keys)}
     waiting = {one.step for one in manifest.pending}
     failures = {
         one.step: one
@@ -66,7 +58,7 @@ def _judged(manifest: Manifest, keys: Mapping[str, str]) -> Iterator[Artifact]:
         # What was refused after it was proven, or ended otherwise, came later.
         alone = artifact.rejected or f"{REJECTED}/{step}" not in names
         keyed = _has_key(artifact.key, step, keys)
-        if keyed and judged and alone and step not in left:
+        if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
             yield artifact
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ...core.manifest import Failure, Manifest
 from ...core.records import Artifact
-from ..manifest_file import read_sealed
+from ..manifest_file import read_manifest
 from ..order import GoingOn, Order
 from ..orphans import orphan
 from ..plan import Step
@@ -59,8 +59,8 @@ def take_up(
         UsageError: the folder is another model's and the order does not overwrite, another run is
             in it, or it cannot be written.
     """
-    known, sealed = read_sealed(order.out)
-    standing = _standing(known, order, keys, caching, sealed=sealed)
+    known = read_manifest(order.out)
+    standing = _standing(known, order, keys, caching)
     done = walk(plan, standing.artifacts, _nothing)
     failures = _failures(plan, done, standing, known)
     manifest = known
@@ -115,17 +115,11 @@ def _nothing(_step: Step, _origin: str | None) -> None:
 
 
 def _standing(
-    known: Manifest | None,
-    order: Order,
-    keys: Mapping[str, str],
-    caching: Caching,
-    *,
-    sealed: bool,
+    known: Manifest | None, order: Order, keys: Mapping[str, str], caching: Caching
 ) -> Standing:
     if known is None:
         return Standing()
-    root, digests = caching.root, caching.digests
-    return standing_in(known, order.out, keys, root=root, digests=digests, sealed=sealed)
+    return standing_in(known, order.out, keys, root=caching.root, digests=caching.digests)
 
 
 def _failures(
