@@ -30,6 +30,9 @@ class Spot:
 
 Locate = Callable[[BaseException, str], Spot]  # the second is the operator that the text names
 
+# What torch says where memory ends is a RuntimeError; the words are those of torch 2.13.
+_ALLOCATION = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc")
+
 
 def guarded(
     what: str,
@@ -81,7 +84,14 @@ def _refused(
         f"{what} refused the model: {reason}{module}{where}",
         hint=hint,
         cause=None if found is None else found[0],
+        passing=_is_passing(error),
     )
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether it was for the machine and not for the model: memory, a file, a device."""
+    passes = any(isinstance(one, (MemoryError, OSError)) for one in _chain(error))
+    return passes or _ALLOCATION.search(_told(error)) is not None
 
 
 def _told(error: BaseException) -> str:

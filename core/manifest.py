@@ -34,7 +34,8 @@ class Failure:
     """A step that gave no artifact to judge; `exit_code` is its error's.
 
     `key` is that of its step, as an artifact's is, where the same step would end so again; of a
-    failure that may pass it is empty.
+    failure that may pass it is empty. `orphan_of` is the step that it was to be made from, where
+    that was refused.
     """
 
     step: str
@@ -43,6 +44,7 @@ class Failure:
     exit_code: int
     attempts: tuple[Attempt, ...] = ()
     key: str = ""
+    orphan_of: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

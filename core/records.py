@@ -62,13 +62,14 @@ class Needs:
     `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
     lies below that; of what was only looked for, `present` or `absent`. `packages` is version by
     distribution name, `variables` SHA-256 of the value by name of an environment variable.
-    `missing` are modules, by dotted name, that the user's code asked for and that were not there.
+    `missing` are modules that the user's code asked for and that were not there: by dotted name the
+    folders of the user's that were looked through, told as in `files`.
     """
 
     files: dict[str, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

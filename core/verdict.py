@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -182,8 +183,8 @@ class Verdict:
         return replace(
             self,
             state=State.ERROR if self.state is State.ERROR else State.FAILED,
-            reason=_BETWEEN.join(filter(None, [reason, self.reason])),
-            faults=(*self.faults, reason),
+            reason=told_as_one([reason, self.reason]),
+            faults=(reason, *self.faults),
         )
 
     @property
@@ -219,6 +220,11 @@ class Verdict:
         """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
         found = (o.sqnr for o in self.outputs if o.sqnr is not None and not o.loose)
         return min(found, default=None)
+
+
+def told_as_one(parts: Iterable[str]) -> str:
+    """The reason that tells these faults, those that are empty left out."""
+    return _BETWEEN.join(filter(None, parts))
 
 
 def parts_of(reason: str) -> list[str]:

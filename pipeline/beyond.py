@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Runner
 from ..core.errors import RunnerError
 from ..core.precision import Precision
-from ..core.verdict import OutputVerdict, State, Verdict
+from ..core.verdict import OutputVerdict, Verdict
 from ..validators.feeds import describe
 from ..validators.hard import REPEATED
 from ..validators.judge import Reference, Reply
@@ -83,20 +83,15 @@ class Evidence:
 
     def _with_rows(self, verdict: Verdict) -> Verdict:
         """The verdict with the faults of rows that should be equal."""
-        faults = tuple(
+        faults = [
             fault
             for reference, reply in self.pairs
             if reference.feed.name == REPEATED and reference.feed.name not in self.loose
             for fault in rows_apart(reference, reply, verdict.tolerance)
-        )
-        if not faults:
-            return verdict
-        return replace(
-            verdict,
-            state=State.FAILED,
-            reason="; ".join(filter(None, [verdict.reason, *faults])),
-            faults=(*verdict.faults, *faults),
-        )
+        ]
+        for fault in reversed(faults):  # what refuses last is told first
+            verdict = verdict.refused(fault)
+        return verdict
 
 
 def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.manifest import Manifest
+from ..core.manifest import Failure, Manifest
 from ..core.records import Checkpoint, Needs, step_of
 from .bench import Bench
 from .caching.digests import changed_since
@@ -30,7 +30,16 @@ def still_keyed(going_on: GoingOn, stage: Stage) -> GoingOn:
         return going_on
     text = f"{changed} changed after the run began: what is made of it is not kept for later runs"
     stage.note(text, warning=True)
-    return GoingOn(failures=tuple(one for one in going_on.failures if not one.key))
+    return GoingOn(failures=_of_this_run(going_on.failures))
+
+
+def _of_this_run(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Without those that stood when it began, and without their orphans: both are tried again."""
+    left: dict[str, Failure] = {}
+    for one in failures:
+        if not one.key and (not one.orphan_of or one.orphan_of in left):
+            left[one.step] = one
+    return tuple(left.values())
 
 
 def gone_on(manifest: Manifest, known: Manifest | None, going_on: GoingOn) -> Manifest:

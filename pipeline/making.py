@@ -13,7 +13,7 @@ from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
-from ..core.verdict import Verdict, parts_of
+from ..core.verdict import State, Verdict, parts_of
 from ..sources.branches import shortest
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import answering, rewritten, suited, told
@@ -67,7 +67,9 @@ class _Tried:
         """One line in the terminal for an attempt that did not hold."""
         attempt = self.attempts[-1]
         if way != Way() and attempt.outcome != "passed":
-            self._tell(way, attempt.outcome, attempt.reason, bench)
+            judged = attempt.outcome == State.FAILED
+            reason = parts_of(attempt.reason)[0] if judged else attempt.reason
+            self._tell(way, attempt.outcome, reason, bench)
 
     def _tell(self, way: Way, outcome: str, reason: str, bench: Bench) -> None:
         """One line in the terminal for a way that gave nothing to keep, each reason once."""
@@ -75,7 +77,7 @@ class _Tried:
         self._told.add((way.name, reason))
         names = [name for name in way.rewrites if not name.startswith(PATCH)]
         copy = f"with {', '.join(names)}: " if names else ""
-        why = " as before" if known else f": {parts_of(reason)[0]}"
+        why = " as before" if known else f": {reason}"
         bench.stage.note(f"{self.step.name}: {copy}{way.name} {outcome}{why}")
 
     def _of(self, way: Way) -> list[ModelcError]:

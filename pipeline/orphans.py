@@ -17,4 +17,5 @@ def orphan(step: Step, manifest: Manifest) -> Failure:
         message=f"not made: its parent {step.parent} was refused",
         hint=f"see the verdict of {step.parent}",
         exit_code=code,
+        orphan_of=step.parent or "",
     )

@@ -20,7 +20,7 @@ from ..core.errors import ConversionError, ModelcError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
-from ..core.verdict import Verdict
+from ..core.verdict import Verdict, told_as_one
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
@@ -163,7 +163,7 @@ def _outside(verdict: Verdict, why: str) -> Verdict:
         return verdict
     told = f"{why}, and a trace keeps what that gave once (write it with torch's operators, or"
     cause = f"{told} change it in a copy, with --patch PKG.MOD:FN)"
-    return replace(verdict, reason="; ".join(filter(None, [cause, verdict.reason])))
+    return replace(verdict, reason=told_as_one([cause, verdict.reason]))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from ..core.verdict import (
     State,
     Tolerance,
     Verdict,
+    told_as_one,
 )
 from .channels import MARGIN
 from .compare import MISSING, VALUES
@@ -50,11 +51,8 @@ def decide(
         if channel.output in quiet
     ]
     agreement = [_agreement(name, outputs, limits[name]) for name in names]
-    reason = "; ".join(
-        part
-        for part in (*measured.faults, *_worst(outputs, told or {}), *channels, *agreement)
-        if part
-    )
+    worst = _worst(outputs, told or {})
+    reason = told_as_one([*measured.faults, *worst, *channels, *agreement])
     if not outputs:
         reason = reason or "nothing was measured"
     return replace(

@@ -18,7 +18,8 @@ class Cause:
 
     `pattern` is looked for in `TYPE: text` of the exceptions; its named groups stand in `says` and
     `hint`. `says` empty leaves torch's own line. `rank` orders refusals, the most telling first.
-    `strict` says whether torch.export's strict mode may take what the other refused so.
+    `strict` says whether torch.export's strict mode may take what the other refused so, `lasting`
+    whether it is the model that is refused, and would be again.
     """
 
     name: str
@@ -27,18 +28,22 @@ class Cause:
     hint: str
     rank: int
     strict: bool = True
+    lasting: bool = True
 
 
 class RefusedError(ConversionError):
     """A capture or an exporter refused the model, for a cause of the table or none.
 
-    What the table knows is about the model; anything else may have been the moment: memory, a disk.
+    What the table knows lies in the model as a rule. Anything else may have been the moment, and so
+    may what is `passing`: memory, a disk.
     """
 
-    def __init__(self, message: str, *, hint: str, cause: Cause | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str, cause: Cause | None = None, passing: bool = False
+    ) -> None:
         super().__init__(message, hint=hint)
         self.cause = cause
-        self.lasting = cause is not None
+        self.lasting = cause is not None and cause.lasting and not passing
 
 
 class _Row(NamedTuple):
@@ -50,6 +55,7 @@ class _Row(NamedTuple):
     says: str
     hint: str
     strict: bool = True
+    lasting: bool = True
 
 
 _OPERATOR = "operator {ns}::{op} has no ONNX translation"
@@ -181,9 +187,10 @@ _ROWS = (
     _Row(
         "script",
         7,
-        "<--- HERE",
+        "<--- HERE",  # stands in what scripted code raises when it runs, too
         "",
         "TorchScript compiles typed Python only: annotate or change that line",
+        lasting=False,
     ),
 )
 CAUSES = tuple(
@@ -194,11 +201,14 @@ CAUSES = tuple(
         says=row.says,
         hint=row.hint,
         strict=row.strict,
+        lasting=row.lasting,
     )
     for row in _ROWS
 )
 _NEVER = re.compile(r"(?!)")  # what modelc itself refuses for is in no text of torch's
-CUSTOM_OP = Cause(name="custom-op", pattern=_NEVER, says="", hint="", rank=0, strict=False)
+CUSTOM_OP = Cause(
+    name="custom-op", pattern=_NEVER, says="", hint="", rank=0, strict=False, lasting=False
+)  # it is the user's function that says why
 NEEDLESS = Cause(name="needless", pattern=_NEVER, says="", hint="", rank=9)
 
 _NO_CAUSE = 5  # what no row knows is more telling than what a compiler of Python cannot read

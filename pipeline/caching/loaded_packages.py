@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
 
+from ...core.digest import sha256_of
 from ..environment import environment
+from .places import is_installed
 
 
 def loaded_packages() -> dict[str, str]:
@@ -17,12 +22,8 @@ def loaded_packages() -> dict[str, str]:
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     owners = _owners()
     names = {dist for top in tops for dist in owners.get(top, ())} - keyed - {"modelc"}
+    names |= {top for top in tops if top not in owners and _is_put_there(top)}
     return {name: _as_loaded(name) for name in sorted(names)}
-
-
-def is_owned(top: str) -> bool:
-    """Whether a distribution has the top-level module of that name, or made it when installed."""
-    return top in _owners() or top.startswith("__editable__")
 
 
 @functools.cache
@@ -40,11 +41,34 @@ def _owners() -> Mapping[str, Sequence[str]]:
 def installed_as(name: str) -> str:
     """Version, and a digest of its list of files: a package may change under one version.
 
-    Empty where it is not installed.
+    A module among the packages that is of none of them has no version. Empty where there is none.
     """
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
-        return ""
+        return _put_there(name)
     listed = found.read_text("RECORD") or ""
     return f"{found.version} {hashlib.sha256(listed.encode()).hexdigest()[:16]}"
+
+
+def _is_put_there(top: str) -> bool:
+    """Whether a loaded module lies among the packages and is of none, as one put there by hand is.
+
+    Names with `_` before them are of tools: of virtualenv, of packages installed to be edited.
+    """
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return isinstance(file, str) and is_installed(file) and not top.startswith("_")
+
+
+def _put_there(top: str) -> str:
+    """A digest of its Python files; empty where there is none."""
+    folders = [one for one in sys.path if is_installed(f"{one}{os.sep}")]
+    found = PathFinder.find_spec(top, folders) if top.isidentifier() else None
+    if found is None or found.origin is None:
+        return ""
+    place = Path(found.origin)
+    files = sorted(place.parent.rglob("*.py")) if found.submodule_search_locations else [place]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(place.parent).as_posix()}\0{sha256_of(file)}\n".encode())
+    return f"unversioned {digest.hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Modules that the user's own code asked for in vain: once one is installed, the code does more.
+"""Modules that the user's own code asked for in vain: once one is there, the code does more.
 
 Python asks a list of finders for a module. One at its end hears of what no other has found. What
 an installed package tries to import for itself is its own affair.
@@ -6,31 +6,39 @@ an installed package tries to import for itself is its own affair.
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
-from itertools import accumulate
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 from .asking import USER, asker
+from .places import is_theirs
 
 
 class Missing:
-    """What was asked for in this process so far, by its dotted name; it outlives a run."""
+    """What was asked for in this process so far; it outlives a run.
+
+    `looked_in` are by dotted name the user's own folders that were looked through.
+    """
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self.looked_in: dict[str, set[str]] = {}
 
     def find_spec(
         self,
         name: str,
-        path: Sequence[str] | None = None,  # noqa: ARG002 - as a finder is called
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002 - as a finder is called
     ) -> ModuleSpec | None:
         """Find nothing, and remember it where the user's code asks."""
-        if asker(direct=True) == USER:
-            self.names.add(name)
+        folders = map(os.path.abspath, sys.path if path is None else path)  # "" is the current one
+        own = {one for one in folders if not _is_theirs(one)}
+        if (path is None or own) and asker(direct=True) == USER:
+            self.looked_in.setdefault(name, set()).update(own)
         return None
 
 
@@ -41,23 +49,45 @@ def missing_heard(by: Missing) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.meta_path.remove(by)
+        if by in sys.meta_path:  # the user's code may have put the list back as it was
+            sys.meta_path.remove(by)
 
 
-def is_there(name: str) -> bool:
-    """Whether a module of that dotted name would be found today; nothing is imported."""
-    path: Sequence[str] | None = None
-    for dotted in accumulate(name.split("."), "{}.{}".format):
-        spec = _spec(dotted, path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations or ()
-    return True
+def found_of(missing: Mapping[str, Sequence[str]], root: Path) -> Iterator[str]:
+    """Which of the modules are there today; nothing is imported.
+
+    Args:
+        missing: by dotted name the user's folders that it was looked for in.
+        root: what these are relative to. A module of no package is looked for where Python looks
+            today as well: that is where it would be installed.
+    """
+    if missing:
+        importlib.invalidate_caches()  # finders remember folders for a tick of the clock
+    for name, folders in missing.items():
+        path = [str(root / one) for one in folders]
+        alone = "." not in name
+        if _is_in([*path, *(sys.path if alone else ())], name) or (alone and _is_made(name)):
+            yield name
 
 
-def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+def _is_in(path: Sequence[str], name: str) -> bool:
+    """Whether folders have it, by the last part of its name: no package is looked up for it."""
+    return PathFinder.find_spec(name.rpartition(".")[2], path) is not None
+
+
+def _is_made(name: str) -> bool:
+    """Whether a finder of another kind has it, as a package that is installed to be edited has."""
     for finder in list(sys.meta_path):
-        spec = finder.find_spec(name, path)
-        if spec is not None:
-            return spec
-    return None
+        ask = getattr(finder, "find_spec", None)
+        if ask is None or finder is PathFinder:
+            continue
+        try:
+            if ask(name, None) is not None:
+                return True
+        except Exception:  # noqa: BLE001 - a finder of anybody's: what it cannot say is a change
+            return True
+    return False
+
+
+def _is_theirs(folder: str) -> bool:
+    return is_theirs(folder) or is_theirs(f"{folder}{os.sep}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -13,7 +12,7 @@ from ...core.digest import sha256_of
 from ...core.records import Needs
 from .digests import Digests
 from .loaded_packages import installed_as
-from .missing import is_there
+from .missing import found_of
 
 ABSENT = "absent"  # what was looked for and was not there
 PRESENT = "present"  # what was looked for and was there, and nobody read it
@@ -57,12 +56,9 @@ def _variables(needs: Needs, _: Path, __: Digests) -> Iterator[str]:
             yield _told(f"the environment variable {name}", then, now)
 
 
-def _modules(needs: Needs, _: Path, __: Digests) -> Iterator[str]:
-    if needs.missing:
-        importlib.invalidate_caches()  # finders remember folders for a tick of the clock
-    for name in needs.missing:
-        if is_there(name):
-            yield _told(f"the module {name}", ABSENT, PRESENT)
+def _modules(needs: Needs, root: Path, _: Digests) -> Iterator[str]:
+    for name in found_of(needs.missing, root):
+        yield _told(f"the module {name}", ABSENT, PRESENT)
 
 
 def merged(one: Needs, other: Needs) -> Needs:
@@ -74,7 +70,10 @@ def merged(one: Needs, other: Needs) -> Needs:
         files=files,
         packages=_alike(one.packages, other.packages),
         variables=_alike(one.variables, other.variables),
-        missing=tuple(sorted({*one.missing, *other.missing})),
+        missing={
+            name: tuple(sorted({*one.missing.get(name, ()), *other.missing.get(name, ())}))
+            for name in sorted(one.missing.keys() | other.missing.keys())
+        },
     )
 
 

@@ -28,15 +28,6 @@ def is_installed(path: str) -> bool:
     return any(f"{os.sep}{name}{os.sep}" in path for name in _FOLDERS)
 
 
-def installed_top(path: str) -> str | None:
-    """The top-level module that an installed file is of, by its place; None for any other file."""
-    for name in _FOLDERS:
-        _, found, below = path.rpartition(f"{os.sep}{name}{os.sep}")
-        if found:
-            return below.partition(os.sep)[0].partition(".")[0]
-    return None
-
-
 def is_theirs(path: str) -> bool:
     """Whether it is Python's, an installed package's or the system's own, by its name alone."""
     return path.startswith(_SYSTEM) or is_standard(path) or is_installed(path)

@@ -7,16 +7,24 @@ from pathlib import Path
 
 from ... import __version__
 from ...core.manifest import Manifest
+from ...core.records import Artifact
 from ..environment import NOT_PACKAGES, packages
 from ..order import Order
 from .digests import Digests
 from .needs import unmet
 
+_TOLD = 3  # options that differ; each of them may be why
 _TARGETS = "to"  # a further target changes no other one
 
 
-def why_again(
-    known: Manifest, left: Collection[str], order: Order, *, root: Path, digests: Digests
+def why_again(  # noqa: PLR0913 - what was, what is asked, and how to look
+    known: Manifest,
+    left: Collection[str],
+    order: Order,
+    keys: Mapping[str, str],
+    *,
+    root: Path,
+    digests: Digests,
 ) -> str:
     """What changed since the record was written; empty where it has none of the steps.
 
@@ -24,45 +32,90 @@ def why_again(
         known: the folder's record, as it was found.
         left: the steps that are to be made.
         order: what is asked today.
+        keys: today's keys of the steps, by name.
         root: the folder that the run is started in.
         digests: what remembers digests of files.
     """
-    on_record = {one.step for one in known.artifacts} | {one.step for one in known.failures}
-    again = on_record & set(left)
-    if not again:
+    artifacts = [one for one in known.artifacts if one.step in left]
+    failures = [one for one in known.failures if one.step in left]
+    then = {one.step: one.key for one in artifacts} | {one.step: one.key for one in failures}
+    if not then:
         return ""
-    found = next(_changes(known, order, root, digests), "")
+    passing = [one.step for one in failures if not one.key]
+    if len(passing) == len(then):
+        return f"{', '.join(passing)} failed: tried again"
+    another = any(key and key != keys.get(step) for step, key in then.items())
+    found = next(_inputs(known, order, root, digests), "") if another else ""
+    found = found or unmet(known.needs, root, digests)
+    found = found or next(_lost(artifacts, order.out, digests), "")
     if found:
         return f"made again: {found}"
-    failed = [one.step for one in known.failures if one.step in again and not one.key]
-    if again == set(failed):
-        return f"{', '.join(failed)} failed: tried again"
-    return "made again: data, modelc or this machine is another than it was"
+    if another:
+        return "made again: some option, data, modelc or this machine is another than it was"
+    if not all(then.values()):
+        return "made again: what stood there was not made to be taken up, or was judged since"
+    return "made again: what it is made from is another file"
 
 
-def _changes(known: Manifest, order: Order, root: Path, digests: Digests) -> Iterator[str]:
-    """What is seen to be another: weights, what the user's code read, versions, options."""
+def _inputs(known: Manifest, order: Order, root: Path, digests: Digests) -> Iterator[str]:
+    """What of all that is in a key is on record, and is another: weights, versions, options."""
     place, before = root / order.source.checkpoint, Path(known.checkpoint.path).name
     if before != place.name:
         yield f"the checkpoint was {before} and is {place.name}"
     folder = place if place.is_dir() else place.parent
     for file in known.checkpoint.files:
-        try:
-            if digests.of(folder / file.name) != file.sha256:
-                yield f"{file.name} changed"
-        except OSError:
-            yield f"{file.name} is gone"
-    read = unmet(known.needs, root, digests)
-    if read:
-        yield read
+        yield from _changed(folder / file.name, file.name, file.sha256, digests)
     now = {**packages(), "modelc": __version__}
     then = {name: at for name, at in known.environment.items() if name not in NOT_PACKAGES}
     yield from _differences({**then, "modelc": known.modelc}, now)
-    yield from _differences(_options(known.order), _options(order.summary()))
+    options = list(_differences(_options_then(known), _options(order)))
+    if options:
+        more = f" and {len(options) - _TOLD} more" if len(options) > _TOLD else ""
+        yield f"{', '.join(options[:_TOLD])}{more}"
 
 
-def _options(summary: Mapping[str, str]) -> Mapping[str, str]:
+def _lost(artifacts: Collection[Artifact], out: Path, digests: Digests) -> Iterator[str]:
+    """Files of artifacts that are gone or changed."""
+    for artifact in artifacts:
+        for file in artifact.files:
+            if file.role != "debug" or (out / file.name).is_file():
+                yield from _changed(out / file.name, file.name, file.sha256, digests)
+
+
+def _changed(path: Path, name: str, then: str, digests: Digests) -> Iterator[str]:
+    try:
+        if digests.of(path) != then:
+            yield f"{name} changed"
+    except OSError:
+        yield f"{name} is gone"
+
+
+def _options_then(known: Manifest) -> dict[str, str]:
+    checkpoint = known.checkpoint
+    return _without_targets(known.order) | {
+        "seed": str(known.feeds.seed),
+        "model": checkpoint.factory or "none",
+        "model-arg": _arguments(checkpoint.factory_args),
+        "method": checkpoint.method or "forward",
+    }
+
+
+def _options(order: Order) -> dict[str, str]:
+    source = order.source
+    return _without_targets(order.summary()) | {
+        "seed": str(order.judging.seed or 0),
+        "model": source.model or "none",
+        "model-arg": _arguments(source.model_args),
+        "method": source.method or "forward",
+    }
+
+
+def _without_targets(summary: Mapping[str, str]) -> dict[str, str]:
     return {name: said for name, said in summary.items() if name != _TARGETS}
+
+
+def _arguments(given: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(given.items())) or "none"
 
 
 def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

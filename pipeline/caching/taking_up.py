@@ -76,20 +76,19 @@ def take_up(
     left = [step.name for step in plan if step.name not in going_on.done]
     if manifest is not None and not left:
         manifest = _settled(manifest, order, plan, going_on)
-    return TakenUp(
-        manifest=manifest,
-        going_on=going_on,
-        restored=restored,
-        again=_why(known, left, order, caching),
-    )
+    why = _why(known, left, order, going_on, caching)
+    return TakenUp(manifest=manifest, going_on=going_on, restored=restored, again=why)
 
 
-def _why(known: Manifest | None, left: Sequence[str], order: Order, caching: Caching) -> str:
+def _why(
+    known: Manifest | None, left: Sequence[str], order: Order, going_on: GoingOn, caching: Caching
+) -> str:
     if known is None or not left:
         return ""
     from .reasons import why_again
 
-    return why_again(known, left, order, root=caching.root, digests=caching.digests)
+    root, digests = caching.root, caching.digests
+    return why_again(known, left, order, going_on.keys, root=root, digests=digests)
 
 
 def walk(

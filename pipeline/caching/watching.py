@@ -24,12 +24,12 @@ from typing import BinaryIO
 
 from ...core.records import Needs
 from .asking import USER, asker
-from .loaded_packages import is_owned, loaded_packages
+from .loaded_packages import loaded_packages
 from .looking import LOOKS, looks_told
 from .missing import Missing, missing_heard
 from .needs import ABSENT, PRESENT, UNSURE, digest_now, joined, names_now
 from .own_code import is_own
-from .places import installed_top, is_theirs
+from .places import is_theirs
 from .variables import Variables, variables_heard
 
 _OPENS = frozenset({"open", "sqlite3.connect", "ctypes.dlopen"})
@@ -205,7 +205,10 @@ class Watching:
                 files=files,
                 packages=loaded_packages(),
                 variables=dict(sorted(self._read.variables.read.items())),
-                missing=tuple(sorted(self._read.missing.names)),
+                missing={
+                    name: tuple(sorted(map(self._relative, folders)))
+                    for name, folders in sorted(self._read.missing.looked_in.items())
+                },
             )
         finally:
             self._busy.now = False
@@ -218,22 +221,15 @@ class Watching:
             self._note(name, digest)
 
     def _add_modules(self) -> None:
-        """The user's modules, also those that were loaded before anyone listened.
-
-        One that lies among the packages and is of none of them, put there by hand, is the user's.
-        """
+        """The user's modules, also those that were loaded before anyone listened."""
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
-            if not isinstance(name, str) or name in self._looked_at:
+            if not isinstance(name, str) or name in self._looked_at or is_theirs(name):
                 continue
             self._looked_at.add(name)
-            top = installed_top(name)
-            by_hand = top is not None and not is_owned(top)
-            if is_theirs(name) and not by_hand:
-                continue
             path = _source_of(os.path.abspath(name))  # noqa: PTH100 - as it is opened
             known = path in self._read.files or not Path(path).is_file()
-            if not known and (by_hand or not self._is_aside(path)):
+            if not known and not self._is_aside(path):
                 self._note(path, digest_now(Path(path)))
 
     def _relative(self, name: str) -> str:

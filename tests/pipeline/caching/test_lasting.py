@@ -13,15 +13,9 @@ from modelc.pipeline.caching.standing import Standing
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.run import run
 
-from .two_steps import KEYS, Project
+from .two_steps import KEYS, OfTheModelError, Project
 
 EAGER_FP32 = {Precision.FP32: EAGER}
-
-
-class OfTheModelError(ConversionError):
-    """A refusal that comes again."""
-
-    lasting = True
 
 
 def test_a_failure_that_may_pass_is_not_kept(project: Project) -> None:
@@ -101,4 +95,21 @@ def test_a_refusal_does_not_stand_where_an_input_changed_after_the_run_began(
         project.run().going_on, keys=KEYS, inputs={str(tmp_path / "weights"): "another"}
     )
     now = run(replace(project.order, going_on=going_on), targets=project.targets)  # type: ignore[arg-type]  # fakes
-    assert [one.key for one in now.failures] == ["", ""]
+    assert [(one.step, one.key, one.orphan_of) for one in now.failures] == [
+        ("fake", "", ""), ("child", "", "fake"),
+    ]  # fmt: skip
+
+
+def test_an_orphan_is_tried_again_with_its_parent_where_an_input_changed(
+    project: Project, tmp_path: Path
+) -> None:
+    project.failing(0, OfTheModelError("a branch", hint="none"))
+    taken = project.run()
+    taken = project.take_up()
+    assert [one.orphan_of for one in taken.going_on.failures] == ["", "fake"]
+    inputs = {str(tmp_path / "weights"): "another"}
+    going_on = replace(taken.going_on, keys=KEYS, inputs=inputs)
+    mended = (replace(project.targets[0], on_convert=lambda _: None), project.targets[1])  # type: ignore[type-var]  # a fake
+    now = run(replace(project.order, going_on=going_on), targets=mended)  # type: ignore[arg-type]  # fakes
+    assert now.failures == ()
+    assert {one.name for one in now.artifacts} == {"fake", "child"}

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.digest import sha256_of
 from modelc.core.records import Needs
 from modelc.pipeline.caching.digests import Digests
 from modelc.pipeline.caching.needs import merged, unmet
 from modelc.pipeline.caching.watching import Read, watching
 
 TRIES = "try:\n    {}\nexcept ImportError:\n    pass\n"
-NAMES = ("nets_that_try", "fast_kernels", "a_library", "a_by_hand")
+NAMES = ("nets_that_try", "fast_kernels", "a_library", "a_by_hand", "_a_by_hand")
 
 
 @pytest.fixture
@@ -48,7 +47,8 @@ def test_a_module_that_is_tried_in_vain_is_a_need(
     importing: Callable[[str], Needs], tmp_path: Path, text: str
 ) -> None:
     needs = importing(text)
-    assert needs.missing == ("fast_kernels",)
+    assert set(needs.missing) == {"fast_kernels"}
+    assert "." in needs.missing["fast_kernels"]
     assert unmet(needs, tmp_path, Digests(None)) == ""
     (tmp_path / "fast_kernels.py").write_text("attention = 1\n")
     assert unmet(needs, tmp_path, Digests(None)) == "the module fast_kernels is new"
@@ -62,7 +62,7 @@ def test_a_part_of_a_package_is_looked_for_in_it_without_importing_it(
     package.mkdir()
     (package / "__init__.py").write_text("")
     needs = importing(TRIES.format("import fast_kernels.cuda.ops"))
-    assert needs.missing == ("fast_kernels.cuda",)
+    assert needs.missing == {"fast_kernels.cuda": ("fast_kernels",)}
     for name in [one for one in sys.modules if one.startswith("fast_kernels")]:
         del sys.modules[name]
     assert unmet(needs, tmp_path, Digests(None)) == ""
@@ -77,21 +77,92 @@ def test_what_an_installed_package_tries_is_its_own_affair(
     place.mkdir()
     (place / "a_library.py").write_text(TRIES.format("import fast_kernels"))
     monkeypatch.syspath_prepend(place)
-    assert importing("import a_library\n").missing == ()
+    assert importing("import a_library\n").missing == {}
+
+
+def test_it_is_looked_for_where_the_users_code_looked(
+    importing: Callable[[str], Needs], tmp_path: Path
+) -> None:
+    """The code may have added a folder of its own, which no later process has on its path."""
+    (tmp_path / "lib").mkdir()
+    adds = f"import sys\nsys.path.insert(0, {str(tmp_path / 'lib')!r})\n"
+    needs = importing(adds + TRIES.format("import fast_kernels"))
+    sys.path.remove(str(tmp_path / "lib"))
+    assert unmet(needs, tmp_path, Digests(None)) == ""
+    (tmp_path / "lib" / "fast_kernels.py").write_text("")
+    assert unmet(needs, tmp_path, Digests(None)) == "the module fast_kernels is new"
+
+
+def test_it_is_looked_for_where_it_would_be_installed_today(
+    importing: Callable[[str], Needs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = importing(TRIES.format("import fast_kernels"))
+    assert not any("site-packages" in one for one in needs.missing["fast_kernels"])
+    elsewhere = tmp_path / "another" / "site-packages"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.syspath_prepend(elsewhere)
+    assert unmet(needs, tmp_path, Digests(None)) == ""
+    (elsewhere / "fast_kernels.py").write_text("")
+    assert unmet(needs, tmp_path, Digests(None)) == "the module fast_kernels is new"
+
+
+def test_folders_without_an_init_are_packages_too(
+    importing: Callable[[str], Needs], tmp_path: Path
+) -> None:
+    place = tmp_path / "fast_kernels" / "sub"
+    place.mkdir(parents=True)
+    needs = importing(TRIES.format("import fast_kernels.sub.ops"))
+    assert set(needs.missing) == {"fast_kernels.sub.ops"}
+    for name in [one for one in sys.modules if one.startswith("fast_kernels")]:
+        del sys.modules[name]
+    assert unmet(needs, tmp_path, Digests(None)) == ""
+    (place / "ops").mkdir()
+    assert unmet(needs, tmp_path, Digests(None)) == "the module fast_kernels.sub.ops is new"
+
+
+class Broken:
+    """A finder that breaks."""
+
+    def find_spec(self, *_: object) -> None:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("finder", "told"), [(object(), ""), (Broken(), "the module fast_kernels is new")]
+)
+def test_a_finder_of_anybodys_breaks_nothing(
+    importing: Callable[[str], Needs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    finder: object, told: str,
+) -> None:  # fmt: skip
+    needs = importing(TRIES.format("import fast_kernels"))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    assert unmet(needs, tmp_path, Digests(None)) == told
 
 
 def test_a_module_that_was_put_among_the_packages_by_hand_is_a_need(
     importing: Callable[[str], Needs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By its name and what is in it: where packages lie is another on the next host."""
     place = tmp_path / "site-packages"
-    place.mkdir()
-    (place / "a_by_hand.py").write_text("GAIN = 1\n")
+    (place / "a_by_hand").mkdir(parents=True)
+    (place / "a_by_hand" / "__init__.py").write_text("from .gain import GAIN\n")
+    (place / "a_by_hand" / "gain.py").write_text("GAIN = 1\n")
+    (place / "_a_by_hand_of_a_tool.py").write_text("")
     monkeypatch.syspath_prepend(place)
-    needs = importing("import a_by_hand\nimport pytest\n")
-    assert needs.files["site-packages/a_by_hand.py"] == sha256_of(place / "a_by_hand.py")
-    assert not [name for name in needs.files if "pytest/" in name]
-    (place / "a_by_hand.py").write_text("GAIN = 2\n")
-    assert unmet(needs, tmp_path, Digests(None)) == "site-packages/a_by_hand.py changed"
+    needs = importing("import a_by_hand\nimport _a_by_hand_of_a_tool\nimport pytest\n")
+    assert needs.packages["a_by_hand"].startswith("unversioned ")
+    assert not [name for name in needs.packages if name.startswith("_")]
+    assert not [name for name in needs.files if "site-packages" in name]
+    assert unmet(needs, tmp_path, Digests(None)) == ""
+    (place / "a_by_hand" / "gain.py").write_text("GAIN = 2\n")
+    assert unmet(needs, tmp_path, Digests(None)).startswith("the package a_by_hand changed")
+
+
+def test_code_that_puts_the_finders_back_breaks_nothing(tmp_path: Path) -> None:
+    before = list(sys.meta_path)
+    with watching(tmp_path, read=Read()):
+        sys.meta_path[:] = before
+    assert sys.meta_path == before
 
 
 def test_nothing_of_it_stays_in_the_way_of_imports(tmp_path: Path) -> None:
@@ -102,4 +173,5 @@ def test_nothing_of_it_stays_in_the_way_of_imports(tmp_path: Path) -> None:
 
 
 def test_what_both_missed_is_needed_once() -> None:
-    assert merged(Needs(missing=("b", "a")), Needs(missing=("b",))).missing == ("a", "b")
+    both = merged(Needs(missing={"a": ("x",), "b": ("y",)}), Needs(missing={"b": ("z", "y")}))
+    assert both.missing == {"a": ("x",), "b": ("y", "z")}

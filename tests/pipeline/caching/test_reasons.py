@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from modelc.core.manifest import Manifest
 from modelc.core.records import Needs
 from modelc.pipeline.environment import packages
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.order import Judging
 
-from .two_steps import KEYS, Project
+from .two_steps import KEYS, OfTheModelError, Project
 
 NEW = {"fake": "c" * 64, "child": "d" * 64}
 
@@ -91,8 +93,54 @@ def test_what_failed_in_passing_is_tried_again(project: Project) -> None:
 def test_where_nothing_on_record_differs_the_rest_is_said(project: Project) -> None:
     project.run()
     assert project.take_up(NEW).again == (
-        "made again: data, modelc or this machine is another than it was"
+        "made again: some option, data, modelc or this machine is another than it was"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path: path.unlink(), "model.child is gone"),
+        (lambda path: path.write_text("a chilx"), "model.child changed"),
+    ],
+)
+def test_a_lost_file_is_named_though_options_differ_too(
+    project: Project, tmp_path: Path, change: Callable[[Path], object], told: str
+) -> None:
+    project.run()
+    change(project.order.out / "model.child")
+    shutil.rmtree(tmp_path / "cache")
+    order = replace(project.order, opset=20)  # in no key here
+    assert project.take_up(order=order).again == f"made again: {told}"
+
+
+def test_another_seed_and_factory_are_named(project: Project) -> None:
+    project.run()
+    order = replace(project.order, judging=Judging(seed=7))
+    assert project.take_up(NEW, order).again == "made again: seed was 0 and is 7"
+    source = replace(project.order.source, model_args={"width": "4"})
+    other = replace(project.order, source=source, discards=True)
+    assert project.take_up(NEW, other).again == "made again: model-arg was none and is width=4"
+
+
+def test_what_has_no_key_is_said_so(project: Project, tmp_path: Path) -> None:
+    project.run()
+    before = recorded(project)
+    plain = tuple(replace(one, key="") for one in before.artifacts)
+    write_manifest(replace(before, artifacts=plain), project.order.out)
+    shutil.rmtree(tmp_path / "cache")
+    assert project.take_up().again == (
+        "made again: what stood there was not made to be taken up, or was judged since"
+    )
+
+
+def test_a_refusal_of_a_parent_that_was_fetched_says_so(project: Project) -> None:
+    project.failing(1, OfTheModelError("nothing to quantize", hint="none"))
+    project.run()
+    (project.order.out / "model.fake").unlink()
+    taken = project.take_up()
+    assert taken.restored == ("fake",)
+    assert taken.again == "made again: what it is made from is another file"
 
 
 def test_a_record_without_anything_of_the_plan_says_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -111,6 +112,25 @@ def test_what_the_run_read_is_looked_at_again(project: Project) -> None:
     changed = dict.fromkeys(manifest.needs.files, "0" * 64)
     write_manifest(replace(manifest, needs=Needs(files=changed)), project.order.out)
     assert project.standing() == Standing()
+
+
+def test_an_artifact_whose_verdict_was_edited_in_the_record_does_not_stand(
+    project: Project, tmp_path: Path
+) -> None:
+    project.run()
+    shutil.rmtree(tmp_path / "cache")
+    path = project.order.out / "manifest.json"
+    text = path.read_text()
+    (of_child,) = (v for v in json.loads(text)["verdicts"] if v["artifact"] == "child")
+    figure = f'"max_abs": {of_child["outputs"][0]["max_abs"]}'
+    head, at, tail = text.rpartition('"artifact": "child"')
+    assert figure in tail
+    path.write_text(head + at + tail.replace(figure, '"max_abs": 0.125', 1))
+    for _ in range(2):
+        assert project.take_up().going_on.kept == {"fake"}
+        edited = read_manifest(project.order.out)
+        assert edited is not None
+        write_manifest(edited, project.order.out)  # as a command that reads it and writes it again
 
 
 def test_an_entry_whose_needs_are_not_met_is_a_miss(project: Project, tmp_path: Path) -> None:

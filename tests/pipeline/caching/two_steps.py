@@ -19,6 +19,12 @@ from modelc.pipeline.run import run
 KEYS = {"fake": "a" * 64, "child": "b" * 64}
 
 
+class OfTheModelError(ConversionError):
+    """A refusal that comes again."""
+
+    lasting = True
+
+
 @dataclass
 class Project:
     """An order of two steps, the second made from the first, and where it is cached."""
