@@ -108,9 +108,13 @@ class Digests:
 
     @contextmanager
     def noting(self) -> Iterator[dict[str, str]]:
-        """What the file system says of all that is digested in the block, by path."""
-        self._noted = {}
-        yield self._noted
+        """What the file system says of all that is digested in the block, by path; not after it."""
+        noted: dict[str, str] = {}
+        self._noted = noted
+        try:
+            yield noted
+        finally:
+            self._noted = {}
 
     def close(self) -> None:
         """Write what was learned."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from ...core.digest import sha256_of
 from ..environment import environment
-from .places import is_installed
+from .places import is_folder_of_packages
 
 
 def loaded_packages() -> dict[str, str]:
@@ -57,12 +56,16 @@ def _is_put_there(top: str) -> bool:
     Names with `_` before them are of tools: of virtualenv, of packages installed to be edited.
     """
     file = getattr(sys.modules.get(top), "__file__", None)
-    return isinstance(file, str) and is_installed(file) and not top.startswith("_")
+    if not isinstance(file, str) or top.startswith("_"):
+        return False
+    place = Path(file)
+    folder = place.parent.parent if place.stem == "__init__" else place.parent
+    return is_folder_of_packages(folder)  # deeper in it a package has put it on the path
 
 
 def _put_there(top: str) -> str:
     """A digest of its Python files; empty where there is none."""
-    folders = [one for one in sys.path if is_installed(f"{one}{os.sep}")]
+    folders = [one for one in sys.path if is_folder_of_packages(Path(one))]
     found = PathFinder.find_spec(top, folders) if top.isidentifier() else None
     if found is None or found.origin is None:
         return ""

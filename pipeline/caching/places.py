@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from pathlib import Path
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _FOLDERS = ("site-packages", "dist-packages")
@@ -26,6 +27,11 @@ def is_standard(path: str) -> bool:
 def is_installed(path: str) -> bool:
     """Whether it is a file of an installed package."""
     return any(f"{os.sep}{name}{os.sep}" in path for name in _FOLDERS)
+
+
+def is_folder_of_packages(folder: Path) -> bool:
+    """Whether packages are installed in that very folder."""
+    return folder.name in _FOLDERS
 
 
 def is_theirs(path: str) -> bool:

@@ -148,10 +148,14 @@ def test_a_module_that_was_put_among_the_packages_by_hand_is_a_need(
     (place / "a_by_hand" / "__init__.py").write_text("from .gain import GAIN\n")
     (place / "a_by_hand" / "gain.py").write_text("GAIN = 1\n")
     (place / "_a_by_hand_of_a_tool.py").write_text("")
+    (place / "a_library").mkdir()
+    (place / "a_library" / "a_by_hand_of_a_library.py").write_text("")
     monkeypatch.syspath_prepend(place)
-    needs = importing("import a_by_hand\nimport _a_by_hand_of_a_tool\nimport pytest\n")
+    monkeypatch.syspath_prepend(place / "a_library")  # as some packages do for themselves
+    needs = importing("import a_by_hand\nimport _a_by_hand_of_a_tool\n"
+                      "import a_by_hand_of_a_library\nimport pytest\n")  # fmt: skip
     assert needs.packages["a_by_hand"].startswith("unversioned ")
-    assert not [name for name in needs.packages if name.startswith("_")]
+    assert not [name for name in needs.packages if name.startswith(("_", "a_by_hand_of"))]
     assert not [name for name in needs.files if "site-packages" in name]
     assert unmet(needs, tmp_path, Digests(None)) == ""
     (place / "a_by_hand" / "gain.py").write_text("GAIN = 2\n")
