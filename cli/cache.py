@@ -50,7 +50,9 @@ def ls(
 def gc(
     limit: Annotated[
         str | None,
-        typer.Option("--limit", metavar="SIZE", help="Bytes to keep: 2GB, 500MB; default 10GB."),
+        typer.Option(
+            "--limit", metavar="SIZE", help="Bytes to keep: 2GB, 500MB, 0 for none; default 10GB."
+        ),
     ] = None,
     older_than: Annotated[
         str | None,
@@ -68,7 +70,7 @@ def gc(
     from .render_cache import show_freed
     from .tables import show_json
 
-    most = LIMIT if limit is None else bytes_of(limit)
+    most = LIMIT if limit is None else bytes_of(limit, least=0)
     age = None if older_than is None else seconds_of(older_than)
     layout = _layout(cache_dir)
     freed = collect(layout, limit=most, older_than=age) if layout.folder.is_dir() else 0

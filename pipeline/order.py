@@ -281,6 +281,12 @@ class Order:
     def __post_init__(self) -> None:
         if not self.wanted:
             raise UsageError("nothing to make", hint="name a target: --to onnx")
+        for one in self.wanted:
+            if not isinstance(one, Wanted):
+                raise UsageError(
+                    f"wanted has {one!r}, which is no Wanted",
+                    hint=f"write Wanted.parse({str(one)!r})",
+                )
 
     @property
     def budgeted(self) -> bool:

@@ -16,6 +16,8 @@ from .folder import settle
 from .manifest_file import FILE, read_manifest
 from .order import Judging, Source
 
+_NAMED = 3  # models of a project that a hint names
+
 
 def manifest_of(folder: Path) -> Manifest:
     """The manifest of an output folder.
@@ -28,10 +30,16 @@ def manifest_of(folder: Path) -> Manifest:
     settle(folder)
     manifest = read_manifest(folder)
     if manifest is None:
-        raise UsageError(
-            f"{folder} has no {FILE}", hint="give what modelc export -o wrote, or a model file"
-        )
+        raise UsageError(f"{folder} has no {FILE}", hint=_instead_of(folder))
     return manifest
+
+
+def _instead_of(folder: Path) -> str:
+    """What to give in place of a folder without a manifest; of a project one of its models."""
+    models = sorted(str(one.parent) for one in folder.glob(f"*/{FILE}"))[:_NAMED]
+    if models:
+        return f"it holds those of several models: give {' or '.join(models)}"
+    return "give what modelc export -o wrote, or a model file"
 
 
 def unkeyed(manifest: Manifest) -> Manifest:

@@ -14,13 +14,14 @@ _BYTES = {
 _SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
-def bytes_of(text: str) -> int:
+def bytes_of(text: str, *, least: int = 1) -> int:
     """`50 MB` as bytes; kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: it is no size, or less than `least` bytes.
     """
-    return int(_read(text, _BYTES, "a size", "write it as 50 MB, 2 GiB or a number of bytes"))
+    hint = "write it as 50 MB, 2 GiB or a number of bytes"
+    return int(_read(text, _BYTES, "a size", hint, least=least))
 
 
 def seconds_of(text: str) -> float:
@@ -32,9 +33,9 @@ def seconds_of(text: str) -> float:
     return _read(text, _SECONDS, "a time", "write it as 90 s, 10 min, 2 h or a number of seconds")
 
 
-def _read(text: str, units: dict[str, int], what: str, hint: str) -> float:
+def _read(text: str, units: dict[str, int], what: str, hint: str, *, least: float = 1) -> float:
     found = _FORM.fullmatch(text.strip())
     unit = units.get(found.group(2).lower()) if found else None
-    if found is None or unit is None or not float(found.group(1)) * unit >= 1:
+    if found is None or unit is None or not float(found.group(1)) * unit >= least:
         raise UsageError(f"{text!r} is not {what}", hint=hint)
     return float(found.group(1)) * unit

@@ -12,6 +12,7 @@ from .activations import Activations
 from .bias_correction import correct_biases
 from .folding import fold_weights
 from .guard import check
+from .wiring import put_in_order
 from .workplace import Workplace, tell_apart
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def finish(
     if job.consumer != _FLOAT_WEIGHTS:
         fold_weights(model)
     tell_apart(model.graph)
+    put_in_order(model.graph)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
     guarded(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
+
+from ..onnx_origins import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -56,3 +60,29 @@ def values(tensor: onnx.TensorProto) -> Array:
 def integer(node: onnx.NodeProto, name: str, default: int) -> int:
     """An integer attribute of a node."""
     return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def put_in_order(graph: onnx.GraphProto) -> None:
+    """Have every node stand after those that make what it reads, the graphs inside it included.
+
+    ONNX Runtime's quantizer sorts nodes anew, and does not look into an If or a Loop.
+    """
+    makers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
+    before = {
+        at: {makers[name] for name in _read_by(node) if name in makers}
+        for at, node in enumerate(graph.node)
+    }
+    if all(first < at for at, firsts in before.items() for first in firsts):
+        return
+    nodes = [graph.node[at] for at in TopologicalSorter(before).static_order()]
+    sorted_graph = type(graph)(node=nodes)
+    graph.ClearField("node")
+    graph.node.extend(sorted_graph.node)
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            for inner in all_nodes(body):
+                yield from inner.input

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import modelc
-from modelc.core.errors import RunnerError
+from modelc.core.errors import RunnerError, UsageError
 from modelc.core.events import Event, Finished
 
 
@@ -129,6 +129,23 @@ def modelc_python(
         )  # fmt: skip
 
     return run
+
+
+def test_the_folder_of_a_project_names_its_models(exported_digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    shutil.copy(exported_digits / "manifest.json", tmp_path / "digits")
+    with pytest.raises(UsageError) as caught:
+        modelc.rejudge(tmp_path, judging=modelc.Judging(atol=1.0))
+    assert caught.value.hint == f"it holds those of several models: give {tmp_path / 'digits'}"
+
+
+def test_an_order_of_names_alone_is_refused_when_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'onnx', which is no Wanted"):
+        modelc.Order(
+            source=modelc.Source(checkpoint=tmp_path / "w.pt"),
+            wanted=("onnx",),  # type: ignore[arg-type]  # what it is about
+            out=tmp_path / "out",
+        )
 
 
 def test_a_damaged_model_names_no_log_that_nobody_wrote(

@@ -16,6 +16,10 @@ def test_sizes(text: str, size: int) -> None:
     assert bytes_of(text) == size
 
 
+def test_nothing_is_a_size_where_that_is_allowed() -> None:
+    assert bytes_of("0", least=0) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90 s", 90), ("1.5 min", 90), ("2h", 7200)]
 )

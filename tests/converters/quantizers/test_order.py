@@ -1,0 +1,48 @@
+"""Nodes stand after what they read, also where a graph inside a node reads it."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from modelc.converters.quantizers.wiring import put_in_order
+
+
+def graph(*names: str) -> onnx.GraphProto:
+    """An If whose arms read `h`, made by a Relu of `x`; the nodes in that order."""
+    arms = {
+        f"{arm}_branch": helper.make_graph(
+            [helper.make_node(kind, ["h"], [f"{arm}_out"])], arm, [],
+            [helper.make_tensor_value_info(f"{arm}_out", TensorProto.FLOAT, [2])],
+        )
+        for arm, kind in (("then", "Neg"), ("else", "Abs"))
+    }  # fmt: skip
+    nodes = {
+        "if": helper.make_node("If", ["flag"], ["y"], **arms),
+        "h": helper.make_node("Relu", ["x"], ["h"]),
+        "last": helper.make_node("Neg", ["y"], ["z"]),
+    }
+    return helper.make_graph(
+        [nodes[name] for name in names], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+         helper.make_tensor_value_info("flag", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [("if", "last", "h"), ("last", "if", "h"), ("if", "h", "last")])
+def test_a_node_comes_after_what_its_inner_graphs_read(names: tuple[str, ...]) -> None:
+    made = graph(*names)
+    with pytest.raises(onnx.checker.ValidationError, match="topologically sorted"):
+        onnx.checker.check_model(helper.make_model(made))
+    put_in_order(made)
+    onnx.checker.check_model(helper.make_model(made))
+    assert [node.op_type for node in made.node] == ["Relu", "If", "Neg"]
+
+
+def test_what_is_in_order_stays_as_it_is() -> None:
+    made = graph("h", "if", "last")
+    before = made.SerializeToString()
+    put_in_order(made)
+    assert made.SerializeToString() == before
