@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
 from .arms import Place, lines_reached
-from .branches import Watched, watch_branches
+from .branches import Watched, shortest, watch_branches
 from .computed import Watch, watching
 from .exact import Exact, NoFloat64, holds_script, open_exact
 from .flat import SCOPE, flat_module
@@ -314,8 +316,8 @@ class Eager:
                 value = self._binding.call(self._module, given)
         except Exception as error:
             raise CheckpointError(
-                f"eager rejects {_form(feed, self.inputs)}: {first_line(error)}",
-                hint="correct the dtype and dims with --input NAME:DTYPE[DIM,...]",
+                f"eager rejects {_form(feed, self.inputs)}: {first_line(error)}{_raised_at(error)}",
+                hint="correct the dtype and dims with --input NAME:DTYPE[DIM,...], or that line",
             ) from error
         self._note_writes(given, versions)
         tensors, notes = split_outputs(value, taken=self.inputs)
@@ -359,3 +361,15 @@ def _form(feed: Mapping[str, Array], names: Sequence[str]) -> str:
     """`x:float32[2,3], mask:int64[2]`."""
     forms = (f"{n}:{feed[n].dtype}[{','.join(map(str, feed[n].shape))}]" for n in names)
     return ", ".join(forms)
+
+
+def _raised_at(error: Exception) -> str:
+    """` (at FILE:LINE)`: the innermost line that is neither torch's nor ours; empty without one."""
+    import torch
+
+    others = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "sources"),
+              str(Path(__file__).parents[1] / "core"), "<")  # fmt: skip
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(others):
+            return f" (at {shortest(frame.filename)}:{frame.lineno})"
+    return ""

@@ -19,11 +19,10 @@ class NothingQuantizedError(ConversionError):
 
     lasting = True
 
-    def __init__(self) -> None:
-        super().__init__(
-            "the model has no convolution or matrix product to quantize",
-            hint="build it without --int8, or keep less in floating point",
-        )
+    def __init__(
+        self, told: str = "it quantized no convolution and no matrix product of the model"
+    ) -> None:
+        super().__init__(told, hint="build it without --int8, or keep less in floating point")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,8 @@ class _Plan:
             kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
             found = placement_in_chains(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
-            raise NothingQuantizedError
+            told = "the model has no convolution or matrix product to quantize"
+            raise NothingQuantizedError(told)
         return found
 
     def tensors(self) -> frozenset[str]:

@@ -170,7 +170,7 @@ def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
 
 def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
     error = rejected(Never(), "x:float32[b=1..4,t=1..30]", b=2, t=3)
-    assert error.hint == "correct the dtype and dims with --input NAME:DTYPE[DIM,...]"
+    assert error.hint == "correct the dtype and dims with --input NAME:DTYPE[DIM,...], or that line"
 
 
 def test_eager_is_not_run_without_end() -> None:

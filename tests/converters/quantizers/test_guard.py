@@ -68,5 +68,5 @@ def test_a_tensor_with_nothing_between_zero_and_its_fill_is_not_lost() -> None:
 def test_a_model_whose_weights_alone_are_quantized_is_not_in_8_bits() -> None:
     model = product(0.01)
     model.graph.node[3].input[0] = "x"
-    with pytest.raises(ConversionError, match="no convolution or matrix product"):
+    with pytest.raises(ConversionError, match="no convolution and no matrix product"):
         check(model, {})
