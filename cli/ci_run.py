@@ -27,16 +27,26 @@ class Ci:
     place: CiPlace
     json: bool = False
 
-    @contextmanager
-    def refusals(self, file: Path) -> Iterator[None]:
-        """While the project is planned: what is wrong with it is remarked on its line."""
-        try:
-            yield
-        except ModelcError as error:
-            self._remark(of_fault(error), file.parent)
-            told = "\n".join(f"- {note.message}" for note in of_fault(error))
-            self._summarise(f"### ❌ modelc: the run did not begin\n\n{told}\n")
-            raise
+    def refused(self, error: ModelcError, file: Path, out: Path | None) -> None:
+        """What keeps a run from beginning: remarks on its lines, the summary, the documents.
+
+        No document is written without `out`; one that cannot be is a warning beside the error.
+        """
+        from ..projects.ci_documents import DOCUMENTS, SUMMARY, write_refusal
+
+        self._remark(of_fault(error), file.parent)
+        self._summarise(SUMMARY.refused(error, self.place.link))
+        if out is None:
+            return
+        for one in DOCUMENTS:
+            try:
+                self._wrote([write_refusal(error, one, out, link=self.place.link)])
+            except UsageError as fault:
+                self.warned(fault)
+
+    def warned(self, fault: ModelcError) -> None:
+        """What changes no result is a warning."""
+        self._remark([Annotation(level=WARNING, title="modelc", message=fault.message)], Path())
 
     @contextmanager
     def progress(self, out: Path, *, jobs: int) -> Iterator[CiScreen]:
@@ -60,8 +70,11 @@ class Ci:
         self._remark(notes, project.folder)
         written = write_documents(record, out, link=self.place.link)
         self._summarise((out / SUMMARY.file).read_text(encoding="utf-8"))
+        self._wrote(written)
+
+    def _wrote(self, paths: Iterable[Path]) -> None:
         with self._written() as stream:
-            for path in written:
+            for path in paths:
                 _write(self.place.forge.foreign(f"written: {path}"), stream)
 
     def _show(self, ended: Sequence[Ended], record: RunRecord, out: Path) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell
 from ..pipeline.manifest_file import as_json
-from ..projects.layers import Given
+from ..projects.layers import Given, results_folder
 from ..projects.only import only
 from ..projects.orders import Planned, plan_project
 from ..projects.outcome import Ended
@@ -60,7 +61,7 @@ def run_project(asked: Asked, given: Given) -> int:
 
     began = time.perf_counter()
     cache = cache_folder(no_cache=not asked.use_cache)
-    with nullcontext() if asked.ci is None else asked.ci.refusals(asked.file):
+    with _refusals(asked, given):
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
         models = only(planned.models, asked.only)
         base = None if asked.base is None else base_at(asked.base)
@@ -68,7 +69,7 @@ def run_project(asked: Asked, given: Given) -> int:
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
         return 0
-    ended = _carried_out(models, planned, asked)
+    ended = _carried_out(models, planned, asked, given)
     record = record_of_run(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
     )
@@ -78,7 +79,36 @@ def run_project(asked: Asked, given: Given) -> int:
     return _told(ended, record, planned, asked)
 
 
-def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -> tuple[Ended, ...]:
+@contextmanager
+def _refusals(asked: Asked, given: Given) -> Iterator[None]:
+    """Before the first step: no success of an earlier run outlives one that does not begin."""
+    try:
+        yield
+    except ModelcError as error:
+        out = None if asked.dry_run else results_folder(asked.file, given)
+        if out is not None:
+            _forget(out, asked)
+        if asked.ci is not None:
+            asked.ci.refused(error, asked.file, out)
+        raise
+
+
+def _forget(out: Path, asked: Asked) -> None:
+    """Remove the record of an earlier run; that it cannot be is only told."""
+    from ..projects.run_record import forget_record
+
+    try:
+        forget_record(out)
+    except UsageError as fault:
+        if asked.ci is None:
+            warn([fault.message])
+        else:
+            asked.ci.warned(fault)
+
+
+def _carried_out(
+    models: Sequence[ModelOrder], planned: Planned, asked: Asked, given: Given
+) -> tuple[Ended, ...]:
     from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
     from ..projects.run_record import clear_record
@@ -90,15 +120,16 @@ def _carried_out(models: Sequence[ModelOrder], planned: Planned, asked: Asked) -
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
-    key = private_key(asked.sign_key)
     with ExitStack() as held, _importable(planned.settings.project.folder):
-        for model in models:
-            held.enter_context(fresh_reports(model.order.out, reports))
-        screen, of = held.enter_context(_listening(models, run, asked))
-        for model in models:
-            held.enter_context(signing(model.order.out, key, screen))
-        caching = held.enter_context(_caching(run, asked, screen))
-        clear_record(run.out)
+        with _refusals(asked, given):
+            key = private_key(asked.sign_key)
+            for model in models:
+                held.enter_context(fresh_reports(model.order.out, reports))
+            screen, of = held.enter_context(_listening(models, run, asked))
+            for model in models:
+                held.enter_context(signing(model.order.out, key, screen))
+            caching = held.enter_context(_caching(run, asked, screen))
+            clear_record(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
 

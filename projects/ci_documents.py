@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.errors import ModelcError
 from ..pipeline.reporting import check_own, write_document
 from . import ci_junit, ci_summary, comment
 from .run_record import RunRecord, writing
@@ -13,15 +14,22 @@ from .run_record import RunRecord, writing
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One of them; `mark` stands near its beginning. `render` is given the record and a link."""
+    """One of them; `mark` stands near its beginning.
+
+    `render` is given the record and a link, `refused` what kept a run from beginning and a link.
+    """
 
     file: str
     mark: str
     render: Callable[[RunRecord, str], str]
+    refused: Callable[[ModelcError, str], str]
 
 
 SUMMARY = Document(
-    file="summary.md", mark=ci_summary.MARK, render=lambda record, _: ci_summary.summary_of(record)
+    file="summary.md",
+    mark=ci_summary.MARK,
+    render=lambda record, _: ci_summary.summary_of(record),
+    refused=lambda error, _: ci_summary.refusal_of(error),
 )
 DOCUMENTS = (
     SUMMARY,
@@ -29,11 +37,13 @@ DOCUMENTS = (
         file="junit.xml",
         mark='<testsuites name="modelc"',
         render=lambda record, _: ci_junit.junit_of(record),
+        refused=lambda error, _: ci_junit.refusal_of(error),
     ),
     Document(
         file="comment.md",
         mark=comment.MARK,
         render=lambda record, link: comment.comment_of(record, link=link),
+        refused=lambda error, link: comment.refusal_of(error, link=link),
     ),
 )
 
@@ -57,3 +67,16 @@ def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Pa
         UsageError: one cannot be written.
     """
     return tuple(write_document(one.render(record, link), out / one.file, one) for one in DOCUMENTS)
+
+
+def write_refusal(error: ModelcError, one: Document, out: Path, *, link: str = "") -> Path:
+    """Write one of them for a run that did not begin; that of an earlier run goes in any case.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path = out / one.file
+    with writing(out):
+        check_own(path, one)
+        path.unlink(missing_ok=True)
+        return write_document(one.refused(error, link), path, one)

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from .. import __version__
+from ..core.errors import ModelcError
 from ..reports.junit import add_properties, case_of, document, suite_of
 from ..reports.rows import Outcome
 from ..reports.words import clean
+from .faults import each_of
 from .regression_records import Changed
 from .run_record import ArtifactEnd, ModelEnd, RunRecord
 
@@ -45,6 +48,19 @@ def junit_of(record: RunRecord) -> str:
     if not suites:
         suites = [_suite(_RUN, (_nothing(),), {"modelc": record.modelc}, seconds=record.seconds)]
     return document(suites)
+
+
+def refusal_of(error: ModelcError) -> str:
+    """A run that did not begin: one suite, each fault an error."""
+    cases = [
+        _Case(
+            name=f"fault {number}",
+            outcome=Outcome.ERROR,
+            reason=f"{one.message} (hint: {one.hint})",
+        )
+        for number, one in enumerate(each_of(error), start=1)
+    ]
+    return document([_suite(_RUN, cases, {"modelc": __version__}, seconds=0.0)])
 
 
 def _nothing() -> _Case:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from .. import __version__
+from ..core.errors import ModelcError
 from ..reports.differences import Change
 from ..reports.markdown_text import Block, code, fitted, folded, prose, table
 from ..reports.words import counted, figure, seconds_text, size_text
+from .faults import each_of
 from .regression_records import Changed, Regression
 from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 
@@ -38,6 +41,29 @@ def summary_of(record: RunRecord) -> str:
         Block("base", folded("The base", _base(regression))),
     ]
     return fitted(MARK, [block for block in blocks if block.lines], see=FILE)
+
+
+def refusal_of(error: ModelcError) -> str:
+    """A run that did not begin, as Markdown: what was refused, each fault with place and hint."""
+    blocks = [
+        Block("summary", [refusal_headline(error), ""]),
+        Block("reasons", titled("Why", refusal_reasons(error))),
+    ]
+    return fitted(MARK, blocks, see="the log")
+
+
+def refusal_headline(error: ModelcError) -> str:
+    """That it did not begin, and the number of faults."""
+    faults = counted(len(each_of(error)), "fault")
+    return (
+        f"### ❌ modelc: the run did not begin\n\n{faults} · exit {error.exit_code} · "
+        f"modelc {prose(__version__)}"
+    )
+
+
+def refusal_reasons(error: ModelcError) -> list[str]:
+    """A line for each fault, with its hint."""
+    return [f"- {prose(one.message)} *Hint:* {prose(one.hint)}" for one in each_of(error)]
 
 
 def headline(record: RunRecord) -> str:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from ..core.errors import ModelcError
 from ..reports.differences import Change
 from ..reports.markdown_text import Block, fitted, folded
-from .ci_summary import artifacts, changes, headline, reasons, titled
+from .ci_summary import (
+    artifacts,
+    changes,
+    headline,
+    reasons,
+    refusal_headline,
+    refusal_reasons,
+    titled,
+)
 from .regression_records import Regression
 from .run_record import RunRecord
 
@@ -25,9 +34,23 @@ def comment_of(record: RunRecord, *, link: str = "") -> str:
         Block("worse", titled("Worse than the base", changes(regression, Change.WORSE))),
         Block("changes", folded("Other changes from the base", _other(regression))),
         Block("artifacts", folded("All artifacts", artifacts(record.models))),
-        Block("link", [f"[The whole run]({link})"] if link else []),
+        _link(link),
     ]
     return fitted(MARK, [block for block in blocks if block.lines], _LIMIT, see="summary.md")
+
+
+def refusal_of(error: ModelcError, *, link: str = "") -> str:
+    """The same of a run that did not begin: what was refused."""
+    blocks = [
+        Block("summary", [refusal_headline(error), ""]),
+        Block("reasons", titled("Why", _first(refusal_reasons(error)))),
+        _link(link),
+    ]
+    return fitted(MARK, [block for block in blocks if block.lines], _LIMIT, see="summary.md")
+
+
+def _link(link: str) -> Block:
+    return Block("link", [f"[The whole run]({link})"] if link else [])
 
 
 def _other(regression: Regression | None) -> list[str]:

@@ -12,7 +12,7 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from .faults import Faults
 from .keys import DEFAULTS, GATE, GATES, LIMIT, MODEL, RUN, TOLERANCE, Key, Kind
-from .reading import hint_for, limits_in
+from .reading import hint_for, limits_in, read_lenient
 from .records import KeyPath, Layer, ModelSettings, Project, RunSettings, Said, Settings, dotted
 from .typed import Typed
 from .values import value_in_text
@@ -76,6 +76,16 @@ def settings_lenient(project: Project, given: Given, faults: Faults) -> Settings
         models=models,
         warnings=tuple(warnings),
     )
+
+
+def results_folder(file: Path, given: Given) -> Path:
+    """Where the results of a project go, also of one that is refused: as far as it can be read."""
+    faults = Faults()
+    try:
+        project = read_lenient(file, faults)
+    except UsageError:
+        project = Project(file=file)
+    return settings_lenient(project, given, faults).run.out
 
 
 def run_settings(said: Mapping[KeyPath, Said]) -> RunSettings:

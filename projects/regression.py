@@ -20,7 +20,10 @@ from .records import ModelOrder
 from .regression_records import Changed, Regression
 from .run_record import FILE
 
-_HINT = "give the `out` folder of a run on the base branch, or its run.json"
+_HINT = (
+    "give the `out` folder of a run on the base branch, or its run.json; where there is none yet, "
+    "leave --fail-on-regression out"
+)
 _VERDICT = "verdict"
 
 

@@ -22,6 +22,7 @@ from .regression_records import Regression
 FILE = "run.json"
 SCHEMA_VERSION = 1
 WORSE = 1  # as a verdict that failed
+_BEGINNING = b'{\n "modelc": "'  # of each of ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,18 @@ def clear_record(folder: Path) -> None:
     """
     with writing(folder):
         (folder / FILE).unlink(missing_ok=True)
+
+
+def forget_record(folder: Path) -> None:
+    """Remove that of an earlier run where the next one does not begin; a stranger's file stays.
+
+    Raises:
+        UsageError: it cannot be removed.
+    """
+    path = folder / FILE
+    with writing(folder):
+        if path.is_file() and path.read_bytes().startswith(_BEGINNING):
+            path.unlink()
 
 
 @contextmanager

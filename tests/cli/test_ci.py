@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -18,6 +19,10 @@ from modelc.cli.ci_screen import CiScreen
 from modelc.core.errors import UsageError
 from modelc.core.events import Advanced, Finished, Noted, Started
 from modelc.projects.annotations import Annotation
+from modelc.projects.ci_documents import write_documents
+from modelc.projects.run_record import RunRecord, write_record
+
+DOCUMENTS = {"summary.md", "junit.xml", "comment.md"}
 
 PROJECT = """\
 [defaults]
@@ -154,11 +159,23 @@ class Job:
         path = self.root / "step.md"
         return path.read_text() if path.exists() else ""
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def left(self, out: str) -> set[str]:
+        """The files in a folder of results in the project."""
+        return {path.name for path in (self.root / "ml" / out).iterdir()}
+
+    def succeeded(self, out: str) -> Path:
+        """What an earlier run in which all held left there, less its models."""
+        folder = self.root / "ml" / out
+        record = RunRecord(modelc="0.1.0", exit_code=0, seconds=1.0, models=())
+        write_record(record, folder)
+        write_documents(record, folder)
+        return folder
+
+    def run(self, *arguments: object, ci: bool = True) -> subprocess.CompletedProcess[str]:
         """`modelc run --ci`, the cache in the checkout's parent."""
-        more = ("--cache-dir", self.root / "cache", *arguments)
+        more = (*(("--ci",) if ci else ()), "--cache-dir", self.root / "cache", *arguments)
         return subprocess.run(
-            [sys.executable, "-m", "modelc", "run", "--ci", *map(str, more)],
+            [sys.executable, "-m", "modelc", "run", *map(str, more)],
             cwd=self.root / "ml",
             env=self.environment,
             capture_output=True,
@@ -200,7 +217,105 @@ def test_a_base_that_is_not_there_is_refused_before_anything_is_made(job: Job) -
     ran = job.run("--fail-on-regression", "absent")
     assert ran.returncode == 2
     assert "::error title=modelc::--fail-on-regression absent: there is no run" in ran.stdout
-    assert not (job.root / "ml" / "out").exists()
+    assert job.left("out") == DOCUMENTS
+    assert "there is no run" in (job.root / "ml" / "out" / "comment.md").read_text()
+
+
+BROKEN = {
+    "no TOML": ("to =", "to ", "modelc.toml:2: not TOML"),
+    "an unknown key": ("to =", "too =", "modelc.toml:2 [defaults]: unknown key 'too'"),
+    "no checkpoint": ("one.safetensors", "absent.safetensors", "absent.safetensors"),
+}
+
+
+@pytest.mark.parametrize(("was", "is_", "told"), BROKEN.values(), ids=BROKEN)
+def test_a_run_that_does_not_begin_leaves_what_was_refused_and_no_old_success(
+    job: Job, was: str, is_: str, told: str
+) -> None:
+    out = job.succeeded("out")
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace(was, is_))
+    assert job.run().returncode == 2
+    assert job.left("out") == DOCUMENTS
+    for name in DOCUMENTS:
+        text = (out / name).read_text()
+        assert "all holds" not in text
+        assert told in re.sub(r"\\|\u200b", "", text)
+    errors = ET.parse(out / "junit.xml").getroot().findall(".//error")
+    assert len(errors) == 1
+    assert "(hint: " in str(errors[0].text)
+
+
+@pytest.mark.parametrize(
+    ("top", "variable", "flags", "place"),
+    [
+        ("", {}, (), "out"),
+        ('out = "results"', {}, (), "results"),
+        ('out = "results"', {"MODELC_OUT": "there"}, (), "there"),
+        ('out = "results"', {"MODELC_OUT": "there"}, ("-o", "here"), "here"),
+        ('out = "results"\nnonsense', {}, (), "out"),
+    ],
+)
+def test_the_refusal_is_where_results_would_be(
+    job: Job, top: str, variable: dict[str, str], flags: tuple[str, ...], place: str
+) -> None:
+    (job.root / "ml" / "modelc.toml").write_text(f"{top}\n{PROJECT.replace('to =', 'too =')}")
+    job.environment.update(variable)
+    ran = job.run(*flags)
+    assert ran.returncode == 2
+    assert job.left(place) == DOCUMENTS
+    assert f"written: {place}/comment.md" in ran.stdout
+    assert {path.name for path in (job.root / "ml").iterdir() if path.is_dir()} == {place}
+
+
+def test_a_key_that_cannot_be_read_keeps_the_run_from_beginning_as_well(job: Job) -> None:
+    job.succeeded("out")
+    ran = job.run("--sign-key", "absent.pem")
+    assert ran.returncode == 2
+    assert job.left("out") == DOCUMENTS
+    assert "absent.pem" in (job.root / "ml" / "out" / "summary.md").read_text()
+
+
+def test_a_dry_run_that_is_refused_changes_nothing(job: Job) -> None:
+    out = job.succeeded("out")
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
+    assert job.run("--dry-run").returncode == 2
+    assert job.left("out") == {*DOCUMENTS, "run.json"}
+    assert "all holds" in (out / "summary.md").read_text()
+
+
+def test_a_strangers_file_stays_and_the_other_documents_are_written(job: Job) -> None:
+    out = job.succeeded("out")
+    (out / "summary.md").write_text("my own notes")
+    (out / "run.json").write_text('{"mine": 1}')
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
+    ran = job.run()
+    assert ran.returncode == 2
+    assert "unknown key 'too'" in ran.stderr
+    assert "::warning title=modelc::out/summary.md is there and no report of modelc" in ran.stdout
+    assert (out / "summary.md").read_text() == "my own notes"
+    assert (out / "run.json").read_text() == '{"mine": 1}'
+    assert "the run did not begin" in (out / "comment.md").read_text()
+
+
+def test_results_that_cannot_be_written_do_not_hide_what_was_refused(job: Job) -> None:
+    (job.root / "file").write_text("mine")
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
+    ran = job.run("-o", job.root / "file")
+    assert ran.returncode == 2
+    assert "unknown key 'too'" in ran.stderr
+    assert "::warning title=modelc::" in ran.stdout
+    assert (job.root / "file").read_text() == "mine"
+
+
+def test_without_ci_only_the_old_record_goes(job: Job) -> None:
+    out = job.succeeded("out")
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
+    ran = job.run(ci=False)
+    assert ran.returncode == 2
+    assert job.left("out") == DOCUMENTS
+    assert "all holds" in (out / "summary.md").read_text()
+    assert job.run("-f", "absent.toml", ci=False).returncode == 2
+    assert job.left("out") == DOCUMENTS
 
 
 @pytest.mark.parametrize("more", [(), ("--report", "html")])

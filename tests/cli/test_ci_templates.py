@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,11 +198,67 @@ def test_what_an_input_says_is_never_run(runner: Runner) -> None:
     evil = '$(touch pwned) `touch pwned`\n"; touch pwned; "\n--set=a=$(touch pwned)'
     runner.inputs |= {"args": evil, "base": "$(touch pwned)"}
     runner.shim("modelc", f'printf "%s\\n" "$@" > "{runner.root}/asked"')
+    (runner.root / "checkout" / "ml" / "$(touch pwned)" / "one").mkdir(parents=True)
+    (runner.root / "checkout" / "ml" / "$(touch pwned)" / "one" / "manifest.json").touch()
     assert runner.step("Run modelc").returncode == 0
     asked = (runner.root / "asked").read_text().splitlines()
     assert asked[-3:] == evil.splitlines()
     assert asked[asked.index("--fail-on-regression") + 1] == "$(touch pwned)"
     assert not list(runner.root.rglob("pwned"))
+
+
+BASES = {
+    "nothing": ((), "base", False),
+    "an empty folder": (("base/",), "base", False),
+    "a refusal alone": (("base/summary.md",), "base", False),
+    "a run": (("base/my net/manifest.json",), "base", True),
+    "its record": (("base/one/manifest.json", "base/run.json"), "base/run.json", True),
+    "a folder with a blank": (("a [b] c/one/manifest.json",), "a [b] c", True),
+}
+
+
+def base_in(project: Path, files: Sequence[str]) -> None:
+    for name in files:
+        path = project / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.touch()
+
+
+@pytest.mark.parametrize(("files", "base", "compared"), BASES.values(), ids=BASES)
+def test_a_base_without_results_is_passed_over_with_a_warning(
+    runner: Runner, files: tuple[str, ...], base: str, *, compared: bool
+) -> None:
+    base_in(runner.root / "checkout" / "ml", files)
+    runner.inputs["base"] = base
+    runner.shim("modelc", f'printf "%s\\n" "$@" > "{runner.root}/asked"')
+    ran = runner.step("Run modelc")
+    asked = (runner.root / "asked").read_text().splitlines()
+    assert ran.returncode == 0, ran.stderr
+    assert (base in asked) is compared
+    assert ("::warning title=modelc::base has no results yet" in ran.stdout) is not compared
+
+
+@pytest.mark.parametrize(("files", "base", "compared"), BASES.values(), ids=BASES)
+def test_gitlabs_script_passes_it_over_as_well(
+    runner: Runner, files: tuple[str, ...], base: str, *, compared: bool
+) -> None:
+    job = read(GITLAB)[".modelc"]
+    project = runner.root / "checkout" / "ml"
+    base_in(project, files)
+    runner.shim("modelc", f'printf "%s\\n" "$@" > "{runner.root}/asked"')
+    ran = subprocess.run(
+        ["sh", "-e", "-c", "\n".join(job["script"])],
+        cwd=project,
+        env={**runner.environment(), **job["variables"], "RUN_BASE": base},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    asked = (runner.root / "asked").read_text().splitlines()
+    assert ran.returncode == 0, ran.stderr
+    assert (base in asked) is compared
+    assert ("RUN_BASE has no results yet" in ran.stdout) is not compared
 
 
 def test_the_steps_exit_code_is_modelcs(runner: Runner) -> None:

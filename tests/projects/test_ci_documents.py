@@ -12,10 +12,16 @@ from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 
 from modelc.core.errors import UsageError
-from modelc.projects.ci_documents import DOCUMENTS, clear_documents, write_documents
+from modelc.projects.ci_documents import (
+    DOCUMENTS,
+    clear_documents,
+    write_documents,
+    write_refusal,
+)
 from modelc.projects.ci_junit import junit_of
 from modelc.projects.ci_summary import summary_of
 from modelc.projects.comment import MARK, comment_of
+from modelc.projects.faults import ProjectError
 from modelc.projects.gates import Breach
 from modelc.projects.regression_records import Changed, Regression
 from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
@@ -159,3 +165,27 @@ def test_documents_of_an_earlier_run_go_and_a_strangers_file_stays(tmp_path: Pat
     with pytest.raises(UsageError, match="no report of modelc"):
         clear_documents(tmp_path)
     assert (tmp_path / DOCUMENTS[0].file).read_text() == "my own notes"
+
+
+def test_a_refusal_names_every_fault_with_its_hint_in_each_document(tmp_path: Path) -> None:
+    faults = [UsageError(f"f.toml:{n}: wrong", hint=f"mend {n}") for n in (4, 9)]
+    for one in DOCUMENTS:
+        text = write_refusal(ProjectError(faults), one, tmp_path, link="https://j/1").read_text()
+        assert one.mark in text
+        assert all(f"f.toml:{n}: wrong" in text and f"mend {n}" in text for n in (4, 9))
+    assert "[The whole run](https://j/1)" in (tmp_path / "comment.md").read_text()
+    found = JUnitXml.fromstring((tmp_path / "junit.xml").read_bytes())
+    assert (found.tests, found.errors, found.failures) == (2, 2, 0)
+
+
+def test_a_refusal_of_many_faults_is_still_a_comment(records: ModuleType, tmp_path: Path) -> None:
+    faults = [UsageError(records.HOSTILE + "x" * 900, hint=records.HOSTILE) for _ in range(500)]
+    texts = {
+        one.file: write_refusal(ProjectError(faults), one, tmp_path).read_text()
+        for one in DOCUMENTS
+    }
+    assert len(texts["comment.md"].encode()) <= 16_000
+    assert len(texts["summary.md"].encode()) <= 60_000
+    for name in ("comment.md", "summary.md"):
+        assert "<script" not in MarkdownIt().render(texts[name])
+    ET.fromstring(texts["junit.xml"].partition("\n")[2])
