@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -144,6 +146,17 @@ def test_a_rejected_feed_is_told_with_its_form() -> None:
     with pytest.raises(CheckpointError, match=r"eager rejects x:float32\[2,3\]: mat1") as caught:
         opened(nn.Linear(4, 2), "x:float32[2,3]").run(X)
     assert "--input" in caught.value.hint
+
+
+def test_a_rejected_feed_is_told_with_the_line_of_the_users_code() -> None:
+    weights = torch.ones(4, 2)
+    line = "x @ weights"
+    with pytest.raises(CheckpointError, match="eager rejects") as caught:
+        opened(Does(lambda x: x @ weights), "x:float32[2,3]").run(X)
+    place = re.search(r"\(at (\S+):(\d+)\)$", caught.value.message)
+    assert place is not None
+    assert place[1].endswith("test_eager.py")
+    assert line in Path(__file__).read_text().splitlines()[int(place[2]) - 1]
 
 
 def test_nested_inputs_are_put_together() -> None:
