@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..calibration.options import RANDOM
-from ..core.capture import TRACES
 from ..core.manifest import Manifest, Pending
-from ..core.records import Artifact, CalibrationRecord, Coverage, Latency
+from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
-from ..reports.words import counted, figure, size_text
+from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
-from .tables import STATES, fitted_table, new_table, result_console, say
+from .render_warnings import calibration_lines, note_lines, sample_lines, traced_lines
+from .tables import STATES, fitted_table, new_table, result_console, say, say_all
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_NOTES = 8  # shown of each artifact
-_WARNED = 3  # warnings of the tracer that are shown
-_TRACER = "TracerWarning"
 _LESS = ("max abs", "seconds", "made by", "size")  # columns that go first where not all fit
 
 
@@ -45,13 +41,11 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     for artifact in shown:
         _show_attempts(console, artifact)
         show_tradeoffs(console, artifact)
-    _tell_samples(console, shown)
-    _tell_calibration(console, shown)
+    say_all(console, (*sample_lines(shown), *calibration_lines(shown)))
     for artifact in shown:
         explain(console, artifact, manifest.verdict_of(artifact.name))
         tell_guilty_layer(console, artifact, manifest, out)
-    _tell_notes(console, manifest, shown)
-    _tell_warned(console, manifest, shown)
+    say_all(console, (*note_lines(manifest, shown), *traced_lines(manifest, shown)))
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
         say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
@@ -106,44 +100,6 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
             else escape(f"{attempt.outcome}{why}"),
         )
     console.print(table)
-
-
-def _tell_warned(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:
-    """What the tracer said of the user's lines, but for values and sizes: these are judged."""
-    traced = any(artifact.capture in TRACES for artifact in shown)
-    told = [w for w in manifest.warned if traced and w.kind == _TRACER and not w.converts]
-    for one in told[:_WARNED]:
-        say(console, f"  [yellow]{escape(f'{one.file}:{one.line}: {one.text}')}[/]")
-    if len(told) > _WARNED:
-        say(console, f"  [dim]{len(told) - _WARNED} more warnings are in the manifest[/]")
-
-
-def _tell_calibration(console: Console, shown: Sequence[Artifact]) -> None:
-    """What quantized artifacts were calibrated with and judged on, alike ones together."""
-    owners: dict[tuple[str, str], list[str]] = {}
-    for artifact in shown:
-        if artifact.calibration is not None:
-            told = _calibrated(artifact.calibration)
-            owners.setdefault(told, []).append(artifact.name)
-    for (style, text), names in owners.items():
-        say(console, f"  [{style}]{escape(', '.join(names))}: {escape(text)}[/]")
-
-
-def _calibrated(record: CalibrationRecord) -> tuple[str, str]:
-    """How to show it, and what to say."""
-    if record.kind == RANDOM:
-        text = f"calibrated with {record.used} random samples: real data may do far worse"
-        return "yellow", text
-    others = counted(record.held_out, "other")
-    text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
-    return "dim", f"{text}, judged on {others}"
-
-
-def _tell_samples(console: Console, shown: Sequence[Artifact]) -> None:
-    """What was found in the calibration samples: a verdict on held-out ones cannot know it."""
-    records = [artifact.calibration for artifact in shown if artifact.calibration is not None]
-    for finding in dict.fromkeys(finding for record in records for finding in record.findings):
-        say(console, f"  [yellow]calibration: {escape(finding)}[/]")
 
 
 def tell_pending(console: Console, pending: Pending) -> None:
@@ -205,29 +161,6 @@ def tell_guilty_layer(console: Console, artifact: Artifact, manifest: Manifest, 
     command = f"modelc debug {quote(f'{out}/{artifact.files[0].name}')}"
     say(console, f"  [bold]{escape(tell_guilty(found))}[/]")
     say(console, f"  [dim]more: {escape(command)}[/]")
-
-
-def _tell_notes(console: Console, manifest: Manifest, shown: Sequence[Artifact]) -> None:
-    """The notes, each once with all artifacts that it is of."""
-    owners: dict[str, list[str]] = {}
-    hidden = 0
-    for artifact in shown:
-        verdict = manifest.verdict_of(artifact.name)
-        if verdict is None:
-            continue
-        notes = dict.fromkeys((*verdict.notes, *(() if artifact.rejected else artifact.notes)))
-        hidden += max(0, len(notes) - _NOTES)
-        for note in list(notes)[:_NOTES]:
-            owners.setdefault(note, []).append(artifact.name)
-    for note, names in owners.items():
-        say(console, f"  [yellow]{escape(', '.join(names))}: {escape(note)}[/]")
-    if hidden:
-        say(console, f"  [dim]{counted(hidden, 'more note')} in the manifest[/]")
-    gaps = [feed.name for feed in manifest.feeds.drawn if feed.gap]
-    if gaps:
-        many = f"{len(gaps)} of {len(manifest.feeds.drawn)} feeds at sizes that were stated"
-        told = f"eager rejects {many}, nothing is judged on them: {', '.join(gaps)}"
-        say(console, f"  [yellow]{escape(told)}[/]")
 
 
 def latency_text(latency: Latency | None) -> str:

@@ -19,7 +19,8 @@ from ..reports.words import counted, figure, size_text
 from .render import PlanRow, plan_rows
 from .render_manifest import explain, shown_artifacts, tell_guilty_layer, tell_pending
 from .render_regression import show_regression
-from .tables import new_table, result_console, say, show_json
+from .render_warnings import warning_lines
+from .tables import new_table, result_console, say, say_all, show_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +72,7 @@ def _row(one: ArtifactEnd) -> tuple[str, ...]:
 
 
 def _tell_model(console: Console, one: Ended, end: ModelEnd) -> None:
-    """What stopped a model, what of it is not proven, which gates it breaks."""
+    """What stopped a model, what of it is not proven, its warnings, which gates it breaks."""
     name = escape(one.name)
     if end.error:
         say(console, f"[red]{name}[/]: {escape(end.error)}")
@@ -87,13 +88,16 @@ def _tell_model(console: Console, one: Ended, end: ModelEnd) -> None:
 
 
 def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
+    """What is not proven and why, what waits for another host, the warnings as export has them."""
+    shown = shown_artifacts(manifest)
     wrong = [
         artifact
-        for artifact in shown_artifacts(manifest)
+        for artifact in shown
         if (verdict := manifest.verdict_of(artifact.name)) is None or not verdict.passed
     ]
     waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
-    if wrong or waiting or manifest.failures:
+    warnings = warning_lines(manifest, shown)
+    if wrong or waiting or manifest.failures or warnings:
         say(console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]")
     for artifact in wrong:
         explain(console, artifact, manifest.verdict_of(artifact.name))
@@ -104,6 +108,7 @@ def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
     for pending in waiting:
         tell_pending(console, pending)
         say(console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}")
+    say_all(console, warnings)
 
 
 def _sum(record: RunRecord) -> str:

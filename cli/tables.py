@@ -128,6 +128,12 @@ def say(console: Console, text: str) -> None:
         console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)
 
 
+def say_all(console: Console, lines: Iterable[str]) -> None:
+    """Lines of prose, each as `say` has it."""
+    for line in lines:
+        say(console, line)
+
+
 def show_json(document: bytes) -> None:
     """One JSON document, as it is."""
     sys.stdout.buffer.write(document)

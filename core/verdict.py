@@ -9,6 +9,7 @@ from enum import StrEnum
 from .findings import Histogram, WorstFeed
 
 _BETWEEN = "; "  # faults of one reason, the most telling first
+_FLOATS = ("float", "complex", "bfloat")
 
 
 class State(StrEnum):
@@ -133,6 +134,11 @@ class OutputVerdict:
     undecided: int = 0
     wrong: int = 0
     fill: FillMeasures | None = None
+
+    @property
+    def floating(self) -> bool:
+        """Whether it is of floats, which limits are for; integers and bools must be equal."""
+        return self.dtype.startswith(_FLOATS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from ..core.signature import Signature
 from ..sources.factory import find
+from ..validators.accuracy_text import metric_text
 from ..validators.answers import Answers, metric_named
 from ..validators.pairing import check_defined, near_chance
 from ..validators.task_metrics import LabelFaultError, TopK
@@ -121,7 +122,8 @@ def _refer(
                 hint="remove samples that the model cannot answer, or name another --metric-output",
             )
         check_defined(eager)
-        clock.detail = f"{measuring.metric} {eager.value:.6g} of {len(eager):,} samples"
+        value = metric_text(measuring.metric, eager.value)
+        clock.detail = f"{measuring.metric} {value} on {len(eager):,} samples"
     return LabelledFeeds(
         samples=samples,
         signature=subject.signature,

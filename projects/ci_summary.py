@@ -15,6 +15,7 @@ from .regression_records import Changed, Regression
 from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 
 MARK = "<!-- modelc run -->"
+_OPEN = 8  # warnings that are shown unfolded
 _STATES = {
     "passed": "✅ proven",
     "failed": "❌ **refused**",
@@ -34,6 +35,7 @@ def summary_of(record: RunRecord) -> str:
         Block("reasons", titled("Why", reasons(record))),
         Block("worse", titled(_TITLES[Change.WORSE], changes(regression, Change.WORSE))),
         Block("artifacts", artifacts(record.models)),
+        Block("warnings", _warnings(record)),
         *(
             Block(change, folded(_TITLES[change], changes(regression, change)))
             for change in (Change.BETTER, Change.TOLD)
@@ -111,6 +113,26 @@ def _reasons(model: ModelEnd) -> Iterator[str]:
     for breach in model.breaches:
         told = f" ({code(breach.told, cell=False)})" if breach.told else ""
         yield f"{_name(model, breach.artifact)}: {prose(breach.message)}{told}"
+
+
+def _warnings(record: RunRecord) -> list[str]:
+    """What to know of artifacts, proven or not, model by model; folded where it is long."""
+    lines = [f"- {line}" for model in record.models for line in _notes(model)]
+    if len(lines) <= _OPEN:
+        return titled("Warnings", lines)
+    return folded(f"Warnings ({len(lines)})", lines)
+
+
+def _notes(model: ModelEnd) -> Iterator[str]:
+    """Each warning once, with all artifacts of the model that it is of."""
+    owners: dict[str, list[str]] = {}
+    for one in model.artifacts:
+        for note in one.notes:
+            owners.setdefault(note, []).append(_name(model, one.name))
+    for note, names in owners.items():
+        yield f"{', '.join(names)}: {prose(note)}"
+    for note in model.notes:
+        yield f"{code(model.name)}: {prose(note)}"
 
 
 def artifacts(models: Sequence[ModelEnd]) -> list[str]:

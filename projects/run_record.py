@@ -15,6 +15,7 @@ from ..core.verdict import State
 from ..core.whole import write_whole
 from ..pipeline.manifest_file import as_json
 from ..pipeline.provenance.sealing import sealed
+from ..reports.artifact_warnings import warnings_of, warnings_of_all
 from .gates import Breach
 from .outcome import Ended, exit_code_of
 from .regression_records import Regression
@@ -32,7 +33,7 @@ class ArtifactEnd:
     `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
     failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
     `sqnr` in dB on the worst feed, None where it is not defined or where the artifact answers just
-    as eager does.
+    as eager does. `notes` are what to know of it beside its verdict, passed or not.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ArtifactEnd:
     sqnr: float | None = None
     exact: bool = False
     reason: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class ModelEnd:
     """One model.
 
     `error` is what stopped it before its artifacts, `state` passed, failed, error, pending, or
-    not-run. `seconds` is the wall time of its own work.
+    not-run. `seconds` is the wall time of its own work. `notes` are of all its artifacts alike.
     """
 
     name: str
@@ -61,6 +63,7 @@ class ModelEnd:
     hint: str = ""
     artifacts: tuple[ArtifactEnd, ...] = ()
     breaches: tuple[Breach, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +161,7 @@ def _model(one: Ended) -> ModelEnd:
         hint="" if one.error is None else one.error.hint,
         artifacts=() if one.manifest is None else tuple(_artifacts(one, one.manifest)),
         breaches=one.breaches,
+        notes=() if one.manifest is None else warnings_of_all(one.manifest),
     )
 
 
@@ -186,7 +190,9 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
     source = "" if artifact is None else _source(name, one)
     pending = next((p for p in manifest.pending if p.step == name), None)
     if pending is not None:
-        return ArtifactEnd(name=name, state="pending", source=source, reason=pending.reason)
+        notes = pending.warnings
+        told = pending.reason
+        return ArtifactEnd(name=name, state="pending", source=source, reason=told, notes=notes)
     verdict = None if artifact is None else manifest.verdict_of(artifact.name)
     if artifact is None or verdict is None:
         return ArtifactEnd(name=name, state="error", source=source, reason="nothing is on record")
@@ -198,6 +204,7 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
         sqnr=verdict.sqnr,
         exact=bool(verdict.outputs) and all(output.exact for output in verdict.outputs),
         reason=verdict.reason,
+        notes=warnings_of(artifact, manifest),
     )
 
 

@@ -8,9 +8,14 @@ _SHARES = ("top1", "top5")
 _FEW = 10  # samples: below, a bootstrap draws the same ones again and is far too narrow
 
 
+def metric_text(metric: str, value: float) -> str:
+    """A value of the metric of this name: a share in percent, anything else in five digits."""
+    return f"{value:.2%}" if metric in _SHARES else f"{value:.5g}"
+
+
 def value_text(accuracy: Accuracy, value: float) -> str:
-    """A value of the metric: a share in percent, anything else in five digits."""
-    return f"{value:.2%}" if accuracy.metric in _SHARES else f"{value:.5g}"
+    """A value of the metric, as `metric_text` has it."""
+    return metric_text(accuracy.metric, value)
 
 
 def drop_text(accuracy: Accuracy, drop: float) -> str:

@@ -20,7 +20,6 @@ from .compare import MISSING, VALUES
 from .scale import Scale
 
 _END = 400.0  # dB
-_FLOATS = ("float", "complex", "bfloat")
 
 
 def decide(
@@ -101,7 +100,7 @@ def _decided(output: OutputVerdict, limits: Tolerance, scale: Scale) -> OutputVe
     if output.form:
         clue = "" if output.loose or output.form_kind == MISSING else output.clue
         return replace(output, passed=False, reason=output.form + clue, headroom=None)
-    if output.loose or not output.dtype.startswith(_FLOATS):
+    if output.loose or not output.floating:
         return replace(output, passed=True, reason="", headroom=None)
     over, headroom = _excess(output, limits)
     if over and _by_table(output, limits) and scale.excuses(output, limits):

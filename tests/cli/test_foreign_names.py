@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from importlib import util
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -21,18 +19,6 @@ if TYPE_CHECKING:
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07b\x9bc\u202ed\rerror: fake"
 RAW = ("\x1b[2J", "\x1b]0;", "\x07", "\x9b", "\u202e", "\r")
-
-
-@pytest.fixture(scope="module")
-def records() -> ModuleType:
-    """`tests/reports/records.py`; tests are not a package."""
-    path = Path(__file__).parents[1] / "reports" / "records.py"
-    spec = util.spec_from_file_location("foreign_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def shown(draw: Callable[[Console], None], *, terminal: bool) -> str:

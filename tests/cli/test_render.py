@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import replace
-from importlib import util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -25,18 +23,6 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         """Always."""
         return True
-
-
-@pytest.fixture(scope="module")
-def records() -> ModuleType:
-    """`tests/reports/records.py`, which makes manifests; tests are not a package."""
-    path = Path(__file__).parents[1] / "reports" / "records.py"
-    spec = util.spec_from_file_location("render_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def told(manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> str:

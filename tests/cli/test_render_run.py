@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from modelc.cli.render_manifest import show_manifest
 from modelc.cli.render_run import show_plans, show_run
+from modelc.core.manifest import Manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.projects.gates import Breach
 from modelc.projects.outcome import Ended
 from modelc.projects.records import ModelOrder, RunSettings
-from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord
+from modelc.projects.run_record import ArtifactEnd, ModelEnd, RunRecord, record_of_run
 
 if TYPE_CHECKING:
     import pytest
@@ -57,3 +61,58 @@ def test_one_model_is_not_many(capsys: pytest.CaptureFixture[str]) -> None:
         json=False,
     )
     assert "0 artifacts of 1 model by" in capsys.readouterr().out
+
+
+def told_of(manifest: Manifest, *kept: str) -> list[str]:
+    ended = (Ended(name="net", folder="out/net", manifest=manifest, kept=kept),)
+    stream = io.StringIO()
+    record = record_of_run(ended, seconds=1.0)
+    show_run(ended, record, Path("out"), console=Console(file=stream, width=200))
+    return stream.getvalue().splitlines()
+
+
+def calibrated(records: ModuleType) -> Manifest:
+    """Two proven INT8 artifacts of samples with a finding, one of them of random samples."""
+    one, note = records.int8_artifact(), "drawn feeds do not count (SQNR 4.2 dB)"
+    other = replace(one, name="openvino-int8", calibration=replace(one.calibration, kind="random"))
+    names = (one.name, other.name)
+    verdicts = tuple(records.judged(name, records.measured("a", 9.0), notes=(note,))
+                     for name in names)  # fmt: skip
+    made: Manifest = records.manifest(artifacts=(one, other), verdicts=verdicts, steps=names)
+    return made
+
+
+def test_a_run_tells_the_warnings_of_what_it_kept_each_once(records: ModuleType) -> None:
+    lines = told_of(calibrated(records), "onnx-int8", "openvino-int8")
+    at = lines.index("net  out/net/manifest.json")
+    assert lines[at + 1 : -1] == [
+        "  calibration: 3 samples are all zero",
+        "  openvino-int8: calibrated with 300 random samples: real data may do far worse",
+        "  onnx-int8, openvino-int8: drawn feeds do not count (SQNR 4.2 dB)",
+        "  onnx-int8, openvino-int8: kept 1 layer in fp32",
+    ]
+    assert "0 made, 2 taken up" in lines[-1]
+
+
+def test_a_run_tells_the_warnings_that_export_tells(
+    records: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = calibrated(records)
+    show_manifest(manifest, "out/net")
+    exported = capsys.readouterr().out.splitlines()
+    assert (
+        "  onnx-int8: calibrated with 300 of 400 samples (random), judged on 16 others" in exported
+    )
+    lines = told_of(manifest)
+    assert not any("judged on 16 others" in line for line in lines)  # for information
+    warnings = lines[lines.index("net  out/net/manifest.json") + 1 : -1]
+    assert set(warnings) < set(exported)
+
+
+def test_a_model_without_warnings_has_no_lines_of_its_own(records: ModuleType) -> None:
+    verdict = records.judged("onnx", records.measured("a", 9.0))
+    floor = replace(verdict, tolerance=replace(verdict.tolerance, floor_factor=5.0))
+    manifest = records.manifest(
+        artifacts=(records.artifact("onnx"),), verdicts=(floor,), steps=("onnx",)
+    )
+    assert not any("manifest.json" in line for line in told_of(manifest))

@@ -15,7 +15,7 @@ import pytest
 from modelc.calibration.label_options import LabelledOptions
 from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.errors import RunnerError, UsageError
-from modelc.core.events import Event, Noted, Started, silence
+from modelc.core.events import Event, Finished, Noted, Started, silence
 from modelc.core.findings import Accuracy
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
@@ -444,6 +444,10 @@ def test_all_artifacts_of_a_run_share_what_eager_answered(
         "open labelled data", "eager on labelled data", "labelled data one", "labelled data two"
     ]  # fmt: skip
     assert manifest.order["metric"] == "top1"
+    (eager,) = (
+        one for one in told if isinstance(one, Finished) and one.step == "eager on labelled data"
+    )
+    assert eager.detail == "top1 99.33% on 450 samples"
 
 
 def test_a_file_that_was_changed_is_not_run_on_labelled_data(

@@ -117,6 +117,22 @@ def test_the_summary_says_what_is_wrong_before_the_table() -> None:
     assert MarkdownIt().enable("table").render(text).count("<tr>") == 7  # a head and six rows
 
 
+def test_the_summary_has_the_warnings_of_what_is_proven() -> None:
+    noted = replace(end("onnx-int8"), notes=("calibrated with 300 random samples",))
+    both = (noted, replace(noted, name="openvino-int8"))
+    text = summary_of(run(model("net", *both, notes=("eager rejects 2 of 9 feeds",))))
+    assert text.count("random samples") == 1
+    assert "- `net/onnx-int8`, `net/openvino-int8`: calibrated with 300 random samples" in text
+    assert "- `net`: eager rejects 2 of 9 feeds" in text
+    assert "<details>" not in text
+
+
+def test_many_warnings_are_folded() -> None:
+    noted = replace(end("onnx"), notes=tuple(f"note {n}" for n in range(9)))
+    text = summary_of(run(model("net", noted)))
+    assert "<details><summary>Warnings (9)</summary>" in text
+
+
 def test_a_run_in_which_all_holds_says_so() -> None:
     assert "✅ modelc: all holds" in summary_of(run(model("net", end("onnx"))))
 
@@ -132,7 +148,8 @@ def test_what_got_worse_stands_open_and_the_rest_is_folded() -> None:
 
 def test_foreign_text_is_shown_as_text(records: ModuleType) -> None:
     hostile: str = records.HOSTILE
-    record = run(model("net", end("onnx", "failed", hostile), error=hostile, hint=hostile), code=1)
+    noted = replace(end("onnx", "failed", hostile), notes=(hostile,))
+    record = run(model("net", noted, error=hostile, hint=hostile, notes=(hostile,)), code=1)
     for text in (summary_of(record), comment_of(record)):
         html = MarkdownIt().enable("table").render(text)
         assert "<script" not in html

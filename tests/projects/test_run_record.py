@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from modelc.core.errors import UsageError
+from modelc.pipeline.manifest_file import as_json
 from modelc.projects.ci_documents import clear_documents
 from modelc.projects.outcome import Ended
-from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
+from modelc.projects.run_record import FILE, RunRecord, clear_record, record_of_run, write_record
 
 
 def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
@@ -36,6 +38,25 @@ def test_a_step_without_an_artifact_was_not_made(records: ModuleType) -> None:
         "torchscript",
     ]
     assert [name for name in steps if sources[name] == ""] == ["pt2", "tensorrt-fp16"]
+
+
+def test_each_artifact_has_its_warnings_on_record(records: ModuleType) -> None:
+    manifest = replace(records.full(), steps=("onnx-int8", "openvino"))
+    ended = Ended(name="net", folder="out/net", manifest=manifest)
+    (model,) = record_of_run((ended,), seconds=1.0).models
+    proven, refused = (one.notes for one in model.artifacts)
+    assert proven == ("calibration: 3 samples are all zero", "kept 1 layer in fp32")
+    assert "the first wrong layer is blocks.1.norm" in refused
+
+
+def test_a_record_of_before_there_were_warnings_is_read(records: ModuleType) -> None:
+    manifest = replace(records.full(), steps=("onnx-int8",))
+    record = record_of_run((Ended(name="net", folder="o", manifest=manifest),), seconds=1.0)
+    document = msgspec.json.decode(as_json(record))
+    for one in (document["models"][0], *document["models"][0]["artifacts"]):
+        del one["notes"]
+    again = msgspec.json.decode(msgspec.json.encode(document), type=RunRecord)
+    assert again.models[0].artifacts[0].notes == ()
 
 
 def test_the_record_of_an_earlier_run_goes_and_none_is_needed(tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ def _load() -> ModuleType:
     return module
 
 
-CASES: dict[str, Callable[[], Manifest]] = _load().CASES
+_RECORDS = _load()
+CASES: dict[str, Callable[[], Manifest]] = _RECORDS.CASES
+
+
+@pytest.fixture(scope="session")
+def records() -> ModuleType:
+    """`records.judged(...)`, `records.artifact(...)`: what the manifests are made of."""
+    return _RECORDS
 
 
 @pytest.fixture(params=list(CASES), scope="session")

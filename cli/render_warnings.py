@@ -1,0 +1,86 @@
+"""What a reader should know of artifacts beside their verdicts: lines of markup, each told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.markup import escape
+
+from ..core.capture import TRACES
+from ..core.manifest import Manifest
+from ..core.records import Artifact, CalibrationRecord
+from ..reports.artifact_warnings import findings_of, notes_of, random_warning, warnings_of_all
+from ..reports.words import counted
+
+_NOTES = 8  # shown of each artifact
+_WARNED = 3  # warnings of the tracer that are shown
+_TRACER = "TracerWarning"
+_WARNING = "yellow"
+
+
+def warning_lines(manifest: Manifest, shown: Sequence[Artifact]) -> list[str]:
+    """The warnings alone: what calibrated them, what was found in the samples, the notes."""
+    calibrated = calibration_lines(shown, warnings=True)
+    return [*sample_lines(shown), *calibrated, *note_lines(manifest, shown)]
+
+
+def sample_lines(shown: Sequence[Artifact]) -> Iterator[str]:
+    """What was found in the calibration samples."""
+    for finding in findings_of(shown):
+        yield _line(_WARNING, finding)
+
+
+def calibration_lines(shown: Sequence[Artifact], *, warnings: bool = False) -> Iterator[str]:
+    """What quantized artifacts were calibrated with and judged on, alike ones together.
+
+    With `warnings` only what a reader should be warned of.
+    """
+    owners: dict[tuple[str, str], list[str]] = {}
+    for artifact in shown:
+        if artifact.calibration is not None:
+            told = _calibrated(artifact.calibration)
+            owners.setdefault(told, []).append(artifact.name)
+    for (style, text), names in owners.items():
+        if style == _WARNING or not warnings:
+            yield _line(style, f"{', '.join(names)}: {text}")
+
+
+def _calibrated(record: CalibrationRecord) -> tuple[str, str]:
+    """How to show it, and what to say."""
+    warning = random_warning(record)
+    if warning:
+        return _WARNING, warning
+    others = counted(record.held_out, "other")
+    text = f"calibrated with {record.used} of {record.found} samples ({record.selection})"
+    return "dim", f"{text}, judged on {others}"
+
+
+def note_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
+    """The notes, each once with all artifacts that it is of; then what is of all of them."""
+    owners: dict[str, list[str]] = {}
+    hidden = 0
+    for artifact in shown:
+        notes = notes_of(artifact, manifest)
+        hidden += max(0, len(notes) - _NOTES)
+        for note in notes[:_NOTES]:
+            owners.setdefault(note, []).append(artifact.name)
+    for note, names in owners.items():
+        yield _line(_WARNING, f"{', '.join(names)}: {note}")
+    if hidden:
+        yield _line("dim", f"{counted(hidden, 'more note')} in the manifest")
+    for warning in warnings_of_all(manifest):
+        yield _line(_WARNING, warning)
+
+
+def traced_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
+    """What the tracer said of the user's lines, but for values and sizes: these are judged."""
+    traced = any(artifact.capture in TRACES for artifact in shown)
+    told = [w for w in manifest.warned if traced and w.kind == _TRACER and not w.converts]
+    for one in told[:_WARNED]:
+        yield _line(_WARNING, f"{one.file}:{one.line}: {one.text}")
+    if len(told) > _WARNED:
+        yield _line("dim", f"{len(told) - _WARNED} more warnings are in the manifest")
+
+
+def _line(style: str, text: str) -> str:
+    return f"  [{style}]{escape(text)}[/]"
