@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -218,3 +219,15 @@ def exports(
         return made[name]
 
     return export
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children get the defaults of signals, even where this process runs in the background."""
+    before = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)),
+    ]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)

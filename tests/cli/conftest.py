@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -47,18 +46,6 @@ def records() -> ModuleType:
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Children get the defaults of signals, even where this process runs in the background."""
-    before = [
-        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
-        (signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)),
-    ]
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -78,6 +78,7 @@ def test_a_native_crash_while_building_is_an_error_with_signal_and_last_lines(
     assert not list(tmp_path.glob("*.engine"))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_cancels_at_the_next_step(
     request_of: Requests, tmp_path: Path, child: Children
 ) -> None:

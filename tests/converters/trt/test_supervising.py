@@ -111,6 +111,7 @@ def test_a_process_may_stop_by_itself_when_its_input_ends(tmp_path: Path) -> Non
     assert (tmp_path / "said").read_text() == "stopped by itself"
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_stops_the_process_and_goes_on(tmp_path: Path) -> None:
     def interrupt(_: str) -> None:
         threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,)).start()
