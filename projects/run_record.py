@@ -116,10 +116,17 @@ def clear_record(folder: Path) -> None:
     """Remove that of an earlier run, so that no success of it outlives a run that breaks.
 
     Raises:
-        UsageError: the folder cannot be written, or is none.
+        UsageError: the folder cannot be written, or is none, or the file is a stranger's.
     """
+    path = folder / FILE
+    forget_record(folder)
+    if path.is_file():
+        raise UsageError(
+            f"{path} is no record of modelc run",
+            hint="move it away, or give another folder with -o",
+        )
     with writing(folder):
-        (folder / FILE).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # says what is wrong with the folder
 
 
 def forget_record(folder: Path) -> None:

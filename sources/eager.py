@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -315,9 +317,11 @@ class Eager:
             with torch.no_grad():
                 value = self._binding.call(self._module, given)
         except Exception as error:
+            place = _raised_at(error)
+            at, or_line = (f" (at {place})", ", or that line") if place else ("", "")
             raise CheckpointError(
-                f"eager rejects {_form(feed, self.inputs)}: {first_line(error)}{_raised_at(error)}",
-                hint="correct the dtype and dims with --input NAME:DTYPE[DIM,...], or that line",
+                f"eager rejects {_form(feed, self.inputs)}: {first_line(error)}{at}",
+                hint=f"correct the dtype and dims with --input NAME:DTYPE[DIM,...]{or_line}",
             ) from error
         self._note_writes(given, versions)
         tensors, notes = split_outputs(value, taken=self.inputs)
@@ -364,12 +368,16 @@ def _form(feed: Mapping[str, Array], names: Sequence[str]) -> str:
 
 
 def _raised_at(error: Exception) -> str:
-    """` (at FILE:LINE)`: the innermost line that is neither torch's nor ours; empty without one."""
+    """`FILE:LINE` of the innermost line that is not Python's, torch's or ours; else empty."""
     import torch
 
-    others = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "sources"),
-              str(Path(__file__).parents[1] / "core"), "<")  # fmt: skip
+    ours = Path(__file__).parents[1]
+    others = tuple(f"{one}{os.sep}" for one in (Path(torch.__file__).parent, ours / "sources",
+                                                ours / "core"))  # fmt: skip
+    standard = sysconfig.get_path("stdlib") + os.sep
     for frame in reversed(extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(others):
-            return f" (at {shortest(frame.filename)}:{frame.lineno})"
+        file = frame.filename
+        is_pythons = file.startswith(standard) and "-packages" not in file.removeprefix(standard)
+        if not (file.startswith(("<", *others)) or is_pythons):
+            return f"{shortest(file)}:{frame.lineno}"
     return ""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
-
-from ..onnx_origins import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -74,15 +71,22 @@ def put_in_order(graph: onnx.GraphProto) -> None:
     }
     if all(first < at for at, firsts in before.items() for first in firsts):
         return
-    nodes = [graph.node[at] for at in TopologicalSorter(before).static_order()]
-    sorted_graph = type(graph)(node=nodes)
+    try:
+        order = list(TopologicalSorter(before).static_order())
+    except CycleError:  # no order is right: the checker says what is wrong
+        return
+    nodes = type(graph)(node=[graph.node[at] for at in order])
     graph.ClearField("node")
-    graph.node.extend(sorted_graph.node)
+    graph.node.extend(nodes.node)
 
 
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    yield from node.input
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    """What a node reads, and the graphs inside it of what is around them."""
+    names = set(node.input)
     for attribute in node.attribute:
         for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            for inner in all_nodes(body):
-                yield from inner.input
+            own = {one.name for one in (*body.input, *body.initializer)}
+            for inner in body.node:
+                names |= _read_by(inner) - own
+                own.update(inner.output)
+    return names

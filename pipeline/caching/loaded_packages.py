@@ -14,6 +14,8 @@ from ...core.digest import sha256_of
 from ..environment import environment
 from .places import is_folder_of_packages
 
+_OF_TOOLS = ("__editable__", "_virtualenv")  # what installers put beside packages
+
 
 def loaded_packages() -> dict[str, str]:
     """What `installed_as` says of each loaded distribution that the key does not have."""
@@ -53,25 +55,28 @@ def installed_as(name: str) -> str:
 def _is_put_there(top: str) -> bool:
     """Whether a loaded module lies among the packages and is of none, as one put there by hand is.
 
-    Names with `_` before them are of tools: of virtualenv, of packages installed to be edited.
+    It lies in the folder of packages itself: what is deeper a package has put on the path.
     """
-    file = getattr(sys.modules.get(top), "__file__", None)
-    if not isinstance(file, str) or top.startswith("_"):
+    module = sys.modules.get(top)
+    if module is None or top.startswith(_OF_TOOLS):
         return False
-    place = Path(file)
-    folder = place.parent.parent if place.stem == "__init__" else place.parent
-    return is_folder_of_packages(folder)  # deeper in it a package has put it on the path
+    file = getattr(module, "__file__", None)
+    places = [file] if isinstance(file, str) else list(getattr(module, "__path__", ()))
+    found = (place.parent if place.stem == "__init__" else place for place in map(Path, places))
+    return any(is_folder_of_packages(place.parent) for place in found)
 
 
 def _put_there(top: str) -> str:
-    """A digest of its Python files; empty where there is none."""
+    """A digest of all its files; empty where there is none."""
     folders = [one for one in sys.path if is_folder_of_packages(Path(one))]
     found = PathFinder.find_spec(top, folders) if top.isidentifier() else None
-    if found is None or found.origin is None:
+    if found is None:
         return ""
-    place = Path(found.origin)
-    files = sorted(place.parent.rglob("*.py")) if found.submodule_search_locations else [place]
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.relative_to(place.parent).as_posix()}\0{sha256_of(file)}\n".encode())
+    roots = [Path(one) for one in found.submodule_search_locations or ()]
+    for root in roots or [Path(found.origin or "")]:
+        for file in [root] if root.is_file() else sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                name = file.relative_to(root.parent).as_posix()
+                digest.update(f"{name}\0{sha256_of(file)}\n".encode())
     return f"unversioned {digest.hexdigest()[:16]}"

@@ -37,7 +37,7 @@ class Missing:
         """Find nothing, and remember it where the user's code asks."""
         folders = map(os.path.abspath, sys.path if path is None else path)  # "" is the current one
         own = {one for one in folders if not _is_theirs(one)}
-        if (path is None or own) and asker(direct=True) == USER:
+        if asker(direct=True) == USER:
             self.looked_in.setdefault(name, set()).update(own)
         return None
 
@@ -57,22 +57,30 @@ def found_of(missing: Mapping[str, Sequence[str]], root: Path) -> Iterator[str]:
     """Which of the modules are there today; nothing is imported.
 
     Args:
-        missing: by dotted name the user's folders that it was looked for in.
-        root: what these are relative to. A module of no package is looked for where Python looks
-            today as well: that is where it would be installed.
+        missing: by dotted name the user's folders that it was looked for in. It is looked for where
+            Python looks today as well: that is where it would be installed.
+        root: what the folders are relative to.
     """
     if missing:
         importlib.invalidate_caches()  # finders remember folders for a tick of the clock
     for name, folders in missing.items():
-        path = [str(root / one) for one in folders]
-        alone = "." not in name
-        if _is_in([*path, *(sys.path if alone else ())], name) or (alone and _is_made(name)):
+        path = [*(str(root / one) for one in folders), *_places_of(name)]
+        if _spec(name, path) is not None or ("." not in name and _is_made(name)):
             yield name
 
 
-def _is_in(path: Sequence[str], name: str) -> bool:
-    """Whether folders have it, by the last part of its name: no package is looked up for it."""
-    return PathFinder.find_spec(name.rpartition(".")[2], path) is not None
+def _places_of(name: str) -> list[str]:
+    """Where Python looks for a module today: on its path, or in the package that it is of."""
+    path = list(sys.path)
+    for part in name.split(".")[:-1]:
+        found = _spec(part, path)
+        path = [] if found is None else list(found.submodule_search_locations or ())
+    return path
+
+
+def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
+    """By the last part of a name alone: Python would import the packages before it."""
+    return PathFinder.find_spec(name.rpartition(".")[2], path)
 
 
 def _is_made(name: str) -> bool:

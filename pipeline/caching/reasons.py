@@ -10,6 +10,7 @@ from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ..environment import NOT_PACKAGES, packages
 from ..order import Order
+from ..provenance.sealing import is_bound
 from .digests import Digests
 from .needs import unmet
 
@@ -48,13 +49,20 @@ def why_again(  # noqa: PLR0913 - what was, what is asked, and how to look
     found = next(_inputs(known, order, root, digests), "") if another else ""
     found = found or unmet(known.needs, root, digests)
     found = found or next(_lost(artifacts, order.out, digests), "")
-    if found:
-        return f"made again: {found}"
+    return f"made again: {found or _else(known, artifacts, then, another=another)}"
+
+
+def _else(
+    known: Manifest, artifacts: Collection[Artifact], then: Mapping[str, str], *, another: bool
+) -> str:
+    """What is known where nothing on record is seen to be another."""
     if another:
-        return "made again: some option, data, modelc or this machine is another than it was"
+        return "some option, data, modelc or this machine is another than it was"
     if not all(then.values()):
-        return "made again: what stood there was not made to be taken up, or was judged since"
-    return "made again: what it is made from is another file"
+        return "what stood there was not made to be taken up, or was judged since"
+    if not all(is_bound(one, known) for one in artifacts):
+        return "what is on record of it is not as it was sealed"
+    return "it was not judged to its end, or what it is made from is another file"
 
 
 def _inputs(known: Manifest, order: Order, root: Path, digests: Digests) -> Iterator[str]:

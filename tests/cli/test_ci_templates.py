@@ -208,12 +208,12 @@ def test_what_an_input_says_is_never_run(runner: Runner) -> None:
 
 
 BASES = {
-    "nothing": ((), "base", False),
-    "an empty folder": (("base/",), "base", False),
-    "a refusal alone": (("base/summary.md",), "base", False),
-    "a run": (("base/my net/manifest.json",), "base", True),
-    "its record": (("base/one/manifest.json", "base/run.json"), "base/run.json", True),
-    "a folder with a blank": (("a [b] c/one/manifest.json",), "a [b] c", True),
+    "nothing": ((), "base", "true", False),
+    "nothing, which is an error": ((), "base", "false", True),
+    "an empty folder": (("base/",), "base", "true", True),
+    "a run": (("base/my net/manifest.json",), "base", "false", True),
+    "its record": (("base/one/manifest.json", "base/run.json"), "base/run.json", "true", True),
+    "a folder with a blank": (("a [b] c/one/manifest.json",), "a [b] c", "true", True),
 }
 
 
@@ -225,32 +225,33 @@ def base_in(project: Path, files: Sequence[str]) -> None:
             path.touch()
 
 
-@pytest.mark.parametrize(("files", "base", "compared"), BASES.values(), ids=BASES)
-def test_a_base_without_results_is_passed_over_with_a_warning(
-    runner: Runner, files: tuple[str, ...], base: str, *, compared: bool
+@pytest.mark.parametrize(("files", "base", "optional", "compared"), BASES.values(), ids=BASES)
+def test_a_base_that_is_not_there_is_passed_over_where_that_is_allowed(
+    runner: Runner, files: tuple[str, ...], base: str, optional: str, *, compared: bool
 ) -> None:
     base_in(runner.root / "checkout" / "ml", files)
-    runner.inputs["base"] = base
+    runner.inputs |= {"base": base, "base-optional": optional}
     runner.shim("modelc", f'printf "%s\\n" "$@" > "{runner.root}/asked"')
     ran = runner.step("Run modelc")
     asked = (runner.root / "asked").read_text().splitlines()
     assert ran.returncode == 0, ran.stderr
     assert (base in asked) is compared
-    assert ("::warning title=modelc::base has no results yet" in ran.stdout) is not compared
+    assert ("::warning title=modelc::base is not there" in ran.stdout) is not compared
 
 
-@pytest.mark.parametrize(("files", "base", "compared"), BASES.values(), ids=BASES)
+@pytest.mark.parametrize(("files", "base", "optional", "compared"), BASES.values(), ids=BASES)
 def test_gitlabs_script_passes_it_over_as_well(
-    runner: Runner, files: tuple[str, ...], base: str, *, compared: bool
+    runner: Runner, files: tuple[str, ...], base: str, optional: str, *, compared: bool
 ) -> None:
     job = read(GITLAB)[".modelc"]
     project = runner.root / "checkout" / "ml"
     base_in(project, files)
     runner.shim("modelc", f'printf "%s\\n" "$@" > "{runner.root}/asked"')
+    given = {"RUN_BASE": base, "RUN_BASE_OPTIONAL": optional}
     ran = subprocess.run(
         ["sh", "-e", "-c", "\n".join(job["script"])],
         cwd=project,
-        env={**runner.environment(), **job["variables"], "RUN_BASE": base},
+        env={**runner.environment(), **job["variables"], **given},
         capture_output=True,
         text=True,
         check=False,
@@ -258,7 +259,7 @@ def test_gitlabs_script_passes_it_over_as_well(
     asked = (runner.root / "asked").read_text().splitlines()
     assert ran.returncode == 0, ran.stderr
     assert (base in asked) is compared
-    assert ("RUN_BASE has no results yet" in ran.stdout) is not compared
+    assert ("RUN_BASE is not there" in ran.stdout) is not compared
 
 
 def test_the_steps_exit_code_is_modelcs(runner: Runner) -> None:

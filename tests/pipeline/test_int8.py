@@ -265,7 +265,8 @@ def test_auto_tries_all_that_suit_and_records_each(
     (artifact,) = (a for a in found.artifacts if a.precision is Precision.INT8)
     assert len(artifact.attempts) >= 2
     assert artifact.capture in {attempt.capture for attempt in artifact.attempts}
-    best = max(attempt.sqnr or 0 for attempt in artifact.attempts)
+    timed = [one for one in artifact.attempts if one.latency is None or not one.latency.slower]
+    best = max(one.sqnr or 0 for one in timed or artifact.attempts)  # by the clock of a busy host
     kept = next(a for a in artifact.attempts if a.capture == artifact.capture)
     assert kept.sqnr is not None
     assert kept.sqnr >= best - 0.5

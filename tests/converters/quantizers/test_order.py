@@ -46,3 +46,25 @@ def test_what_is_in_order_stays_as_it_is() -> None:
     before = made.SerializeToString()
     put_in_order(made)
     assert made.SerializeToString() == before
+
+
+def test_a_name_inside_a_body_may_be_one_outside() -> None:
+    """An arm's own `y` is not the `y` that the If gives: there is no circle."""
+    arm = [
+        helper.make_node("Neg", ["h"], ["y"]),
+        helper.make_node("Abs", ["y"], ["arm_out"]),
+    ]
+    out = [helper.make_tensor_value_info("arm_out", TensorProto.FLOAT, [2])]
+    arms = {f"{name}_branch": helper.make_graph(arm, name, [], out) for name in ("then", "else")}
+    made = graph("h", "if", "last")
+    made.node[1].CopyFrom(helper.make_node("If", ["flag"], ["y"], **arms))
+    before = made.SerializeToString()
+    put_in_order(made)
+    assert made.SerializeToString() == before
+
+
+def test_a_circle_is_left_to_the_checker() -> None:
+    made = graph("h", "if", "last")
+    made.node[0].input[0] = "z"
+    put_in_order(made)
+    assert [node.op_type for node in made.node] == ["Relu", "If", "Neg"]

@@ -14,7 +14,7 @@ from modelc.pipeline.caching.needs import merged, unmet
 from modelc.pipeline.caching.watching import Read, watching
 
 TRIES = "try:\n    {}\nexcept ImportError:\n    pass\n"
-NAMES = ("nets_that_try", "fast_kernels", "a_library", "a_by_hand", "_a_by_hand")
+NAMES = ("nets_that_try", "fast_kernels", "a_library", "a_by_hand", "_a_by_hand", "_virtualenv_a")
 
 
 @pytest.fixture
@@ -106,6 +106,24 @@ def test_it_is_looked_for_where_it_would_be_installed_today(
     assert unmet(needs, tmp_path, Digests(None)) == "the module fast_kernels is new"
 
 
+def test_a_part_of_an_installed_package_is_looked_for_in_it(
+    importing: Callable[[str], Needs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another distribution may bring it, into a folder that several share."""
+    place = tmp_path / "site-packages"
+    (place / "a_library_of_parts").mkdir(parents=True)
+    (place / "a_library_of_parts" / "a.py").write_text("")
+    monkeypatch.syspath_prepend(place)
+    needs = importing(
+        "import a_library_of_parts.a\n" + TRIES.format("import a_library_of_parts.fast")
+    )
+    assert needs.missing == {"a_library_of_parts.fast": ()}
+    missing = Needs(missing=needs.missing)
+    assert unmet(missing, tmp_path, Digests(None)) == ""
+    (place / "a_library_of_parts" / "fast.py").write_text("")
+    assert unmet(missing, tmp_path, Digests(None)) == "the module a_library_of_parts.fast is new"
+
+
 def test_folders_without_an_init_are_packages_too(
     importing: Callable[[str], Needs], tmp_path: Path
 ) -> None:
@@ -147,18 +165,21 @@ def test_a_module_that_was_put_among_the_packages_by_hand_is_a_need(
     (place / "a_by_hand").mkdir(parents=True)
     (place / "a_by_hand" / "__init__.py").write_text("from .gain import GAIN\n")
     (place / "a_by_hand" / "gain.py").write_text("GAIN = 1\n")
-    (place / "_a_by_hand_of_a_tool.py").write_text("")
+    (place / "a_by_hand" / "table.json").write_text("{}")
+    (place / "_virtualenv_a_by_hand.py").write_text("")
+    (place / "_a_by_hand.py").write_text("")
     (place / "a_library").mkdir()
     (place / "a_library" / "a_by_hand_of_a_library.py").write_text("")
     monkeypatch.syspath_prepend(place)
     monkeypatch.syspath_prepend(place / "a_library")  # as some packages do for themselves
-    needs = importing("import a_by_hand\nimport _a_by_hand_of_a_tool\n"
+    needs = importing("import a_by_hand\nimport _virtualenv_a_by_hand, _a_by_hand\n"
                       "import a_by_hand_of_a_library\nimport pytest\n")  # fmt: skip
     assert needs.packages["a_by_hand"].startswith("unversioned ")
-    assert not [name for name in needs.packages if name.startswith(("_", "a_by_hand_of"))]
+    assert not [name for name in needs.packages if name.startswith(("_virtualenv", "a_by_hand_of"))]
+    assert needs.packages["_a_by_hand"].startswith("unversioned ")
     assert not [name for name in needs.files if "site-packages" in name]
     assert unmet(needs, tmp_path, Digests(None)) == ""
-    (place / "a_by_hand" / "gain.py").write_text("GAIN = 2\n")
+    (place / "a_by_hand" / "table.json").write_text("[]")
     assert unmet(needs, tmp_path, Digests(None)).startswith("the package a_by_hand changed")
 
 

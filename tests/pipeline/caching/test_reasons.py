@@ -140,7 +140,9 @@ def test_a_refusal_of_a_parent_that_was_fetched_says_so(project: Project) -> Non
     (project.order.out / "model.fake").unlink()
     taken = project.take_up()
     assert taken.restored == ("fake",)
-    assert taken.again == "made again: what it is made from is another file"
+    assert taken.again == (
+        "made again: it was not judged to its end, or what it is made from is another file"
+    )
 
 
 def test_a_record_without_anything_of_the_plan_says_nothing(
