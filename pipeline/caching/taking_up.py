@@ -134,14 +134,11 @@ def _failures(
     now = replace(manifest, failures=())
     refused = {name for name, one in done.items() if one.rejected}
     for step in plan:
-        again = standing.failures.get(step.name)
+        again = None if step.name in done else standing.failures.get(step.name)
+        same = step.parent is None or (step.parent in done and step.parent not in restored)
         if step.parent in refused:
             end = orphan(step, now)
-        elif (
-            again is not None
-            and step.name not in done
-            and (step.parent is None or (step.parent in done and step.parent not in restored))
-        ):
+        elif again is not None and same:
             end = again
         else:
             continue
