@@ -11,6 +11,7 @@ from ..converters.registry import TARGETS
 from ..core.contract import Target
 from ..core.events import Noted, Tell, silence
 from ..core.manifest import Failure, Manifest, Pending
+from ..core.pace import unhurried_gc
 from ..core.records import Artifact
 from .bench import Bench
 from .branches import accepting, with_branches
@@ -19,7 +20,6 @@ from .folder import OutputFolder, opened
 from .held_out import refer, stored
 from .manifest_file import write_manifest
 from .order import GoingOn, Order
-from .pace import unhurried_gc
 from .plan import Step, plan_of_pending
 from .recorded import (
     as_recorded,

@@ -14,6 +14,7 @@ from ..core.contract import EAGER, Target
 from ..core.digest import sha256_of
 from ..core.events import Entered, Tell, silence
 from ..core.manifest import Manifest
+from ..core.pace import unhurried_gc
 from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact
 from .accuracy import labelled_for
@@ -30,7 +31,6 @@ from .localising.refusal import Scene, with_guilty
 from .making import make
 from .order import Order
 from .orphans import orphan
-from .pace import unhurried_gc
 from .plan import Step, make_plan
 from .preparing import prepare
 from .provenance.stating import CHECKPOINT, MODELC, SIGNATURE, captured_by, signature_digest
