@@ -35,9 +35,9 @@ class Missing:
         target: ModuleType | None = None,  # noqa: ARG002 - as a finder is called
     ) -> ModuleSpec | None:
         """Find nothing, and remember it where the user's code asks."""
-        folders = map(os.path.abspath, sys.path if path is None else path)  # "" is the current one
-        own = {one for one in folders if not _is_theirs(one)}
         if asker(direct=True) == USER:
+            folders = map(os.path.abspath, sys.path if path is None else path)  # "" is this one
+            own = (one for one in folders if not _is_theirs(one))
             self.looked_in.setdefault(name, set()).update(own)
         return None
 

@@ -6,9 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 from typing import TypeAlias
 
 import pytest
@@ -34,18 +32,6 @@ def surroundings() -> dict[str, str]:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in paths if p)}
-
-
-@pytest.fixture(scope="session")
-def records() -> ModuleType:
-    """`tests/reports/records.py`, which makes manifests; tests are no package."""
-    path = Path(__file__).parents[1] / "reports" / "records.py"
-    spec = util.spec_from_file_location("cli_records", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
