@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .errors import UsageError
 
-# A dim given by name alone is unbounded in the artifact; feeds still need sizes.
+# Sizes of a dim given by name alone until `pipeline/domain_search.py` chooses its bounds.
 UNBOUNDED = (1, 4, 8)
 
 
@@ -52,8 +52,9 @@ class Dim:
     """One dimension. Fixed when it has no name; otherwise any size in low..high.
 
     `opt` is the size to capture at and to tune for. `bounded` is False for a dim given by name
-    alone: its low, opt and high are then only the sizes that feeds are drawn at. Where there is a
-    `relation`, all three follow from another dim's.
+    alone, until its bounds are chosen: its opt is then where the search for them begins. `chosen`
+    says that modelc found the bounds and nobody stated them. Where there is a `relation`, low, opt
+    and high follow from another dim's.
     """
 
     low: int
@@ -62,6 +63,7 @@ class Dim:
     name: str | None = None
     bounded: bool = True
     relation: Relation | None = None
+    chosen: bool = False
 
     @classmethod
     def fixed(cls, size: int) -> Dim:
@@ -87,7 +89,10 @@ class Dim:
                 f"dim {name!r} would be {low} where {base.name} is {base.low}: {name}={relation}",
                 hint=f"let {base.name} begin at {-((relation.plus - 1) // relation.times)}",
             )
-        return cls(name=name, low=low, opt=opt, high=high, bounded=base.bounded, relation=relation)
+        return cls(
+            name=name, low=low, opt=opt, high=high, bounded=base.bounded, relation=relation,
+            chosen=base.chosen,
+        )  # fmt: skip
 
     @property
     def dynamic(self) -> bool:
@@ -101,7 +106,10 @@ class Dim:
             return self
         ends = (self.relation.base_of(size) or 1 for size in (self.low, self.opt, self.high))
         low, opt, high = ends
-        return Dim(name=self.relation.base, low=low, opt=opt, high=high, bounded=self.bounded)
+        return Dim(
+            name=self.relation.base, low=low, opt=opt, high=high, bounded=self.bounded,
+            chosen=self.chosen,
+        )  # fmt: skip
 
     def size(self, sizes: Mapping[str, int]) -> int:
         """Its size where the free dims have these sizes, by name; its opt where they say none."""

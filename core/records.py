@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from .domain import Domain
 from .findings import Accuracy, TradeOff
 from .precision import Precision
 from .verdict import Tolerance
@@ -146,6 +147,7 @@ class Artifact:
     `frozen` are the places (`file:line`) of the user's code where its capture, or its parent's,
     froze tensor data; None where that is not known, as in records of an older modelc.
     `key` is the SHA-256 over all that its step depends on, empty where nobody worked it out.
+    `domain` is what the verdict on it is a statement about; None in records of an older modelc.
     `judged_as` is the precision whose judging it is held to, where that is not its own. `rewrites`
     are what was changed in a copy of the model before it was captured, by name. `seal` binds its
     files to its verdict; it is worked out where the manifest is written.
@@ -172,6 +174,7 @@ class Artifact:
     accuracy: Accuracy | None = None
     tradeoffs: tuple[TradeOff, ...] = ()
     frozen: tuple[str, ...] | None = None
+    domain: Domain | None = None
     judged_as: Precision | None = None
     key: str = ""
     seal: str = field(default="", compare=False)

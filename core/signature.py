@@ -34,6 +34,7 @@ class ValueRange:
     high: float
     low_dim: Relation | None = None
     high_dim: Relation | None = None
+    chosen: bool = False  # found by modelc, not stated
 
     @property
     def follows(self) -> bool:
