@@ -20,8 +20,8 @@ class Domain:
     """
 
     inputs: tuple[InputSpec, ...]
-    compute: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    compute: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def free_dims(self) -> dict[str, Dim]:
@@ -44,28 +44,39 @@ class Domain:
 
     def describe(self) -> str:
         """The dims that vary and the integer ranges: `batch 1..8, height 32..256 step 32`."""
-        dims = {dim.name: dim for spec in self.inputs for dim in spec.dims if dim.dynamic}
-        texts = [*_dims_text(dims.values()), *_values_text(self.inputs)]
-        return ", ".join(texts) or "fixed shapes"
+        dims = self.describe_dims()
+        return ", ".join([*([dims] if dims else []), *self._values_text()]) or "fixed shapes"
 
-    def written(self) -> str:
+    def describe_dims(self, *, chosen: bool = False) -> str:
+        """Each dim with its interval; one that follows from another that is listed, as `n=seq+1`.
+
+        Args:
+            chosen: only the dims whose bounds modelc found; those that it fixed are `height 224`.
+        """
+        return ", ".join(_dims_text(self.inputs, chosen=chosen))
+
+    def as_input(self) -> str:
         """The inputs as `--input` reads them, one after another: what artifacts carry inside."""
         return " ".join(str(spec) for spec in self.inputs)
 
+    def _values_text(self) -> Iterable[str]:
+        for spec in self.inputs:
+            if spec.values is not None and not spec.dtype.startswith("float"):
+                yield f"{spec.name} {str(spec.values)[1:-1]}"
 
-def _dims_text(dims: Iterable[Dim]) -> Iterable[str]:
-    """Each dim with its interval; one that follows from another dim of the list by its relation."""
-    known = {dim.name: dim for dim in dims}
+
+def _dims_text(inputs: Iterable[InputSpec], *, chosen: bool) -> Iterable[str]:
+    known = {dim.name: dim for spec in inputs for dim in spec.dims if dim.name is not None}
     for dim in known.values():
-        relation = dim.relation
-        if relation is not None and relation.base in known:
-            yield f"{dim.name}={relation}" if dim.name != str(relation) else str(relation)
+        if not dim.dynamic and not dim.chosen:
             continue
-        step = f" step {relation.times}" if relation is not None and relation.times > 1 else ""
-        yield f"{dim.name} {dim.low}..{dim.high}{step}"
-
-
-def _values_text(inputs: Iterable[InputSpec]) -> Iterable[str]:
-    for spec in inputs:
-        if spec.values is not None and not spec.dtype.startswith("float"):
-            yield f"{spec.name} {str(spec.values)[1:-1]}"
+        if chosen and not dim.chosen:
+            continue
+        relation = dim.relation
+        if dim.low == dim.high:
+            yield f"{dim.name} {dim.low}"
+        elif relation is not None and relation.base in known:
+            yield str(relation) if dim.name == str(relation) else f"{dim.name}={relation}"
+        else:
+            step = f" step {relation.times}" if relation is not None and relation.times > 1 else ""
+            yield f"{dim.name} {dim.low}..{dim.high}{step}"

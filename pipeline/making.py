@@ -8,6 +8,7 @@ from shutil import rmtree
 
 from ..converters.capture.causes import is_needless, strict_may_take, telling, way_out
 from ..core.capture import Capture
+from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
 from ..core.manifest import Failure
@@ -231,6 +232,7 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
         notes=trial.converted.notes,
         rewrites=trial.way.rewrites,
         frozen=trial.frozen,
+        domain=_domain(step, trial, bench),
         judged_as=trial.converted.judged_as,
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
@@ -242,6 +244,15 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
     verdict = replace(trial.verdict, artifact=name)
     was = f"{REJECTED}/{step.name}"
     return artifact, place_worst(verdict, bench.folder, files[0].name, was=was)
+
+
+def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
+    """What the verdict is a statement about."""
+    return Domain(
+        inputs=bench.subject.signature.inputs,
+        compute={} if trial.coverage is None else trial.coverage.share,
+        settings={"device": bench.order.judging.device_for(step.target)},
+    )
 
 
 def _calibration(step: Step, bench: Bench) -> CalibrationRecord | None:

@@ -12,6 +12,7 @@ from .. import __version__
 from ..converters.registry import TARGETS
 from ..core.contract import EAGER, Target
 from ..core.digest import sha256_of
+from ..core.domain import Domain
 from ..core.events import Entered, Tell, silence
 from ..core.manifest import Manifest
 from ..core.pace import unhurried_gc
@@ -33,7 +34,7 @@ from .order import Order
 from .orphans import orphan
 from .plan import Step, make_plan
 from .preparing import prepare
-from .provenance.stating import CHECKPOINT, MODELC, SIGNATURE, captured_by, signature_digest
+from .provenance.stating import CHECKPOINT, DOMAIN, MODELC, SIGNATURE, captured_by, signature_digest
 from .record import begin_record, known_record, no_longer_named, recorded
 from .recorded import record_beside, unknown_trace
 from .stage import Stage
@@ -99,6 +100,7 @@ def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage
             "torch": metadata.version("torch"),
             CHECKPOINT: subject.checkpoint.digest,
             SIGNATURE: signature_digest(subject.signature),
+            DOMAIN: Domain(inputs=subject.signature.inputs).as_input(),
         },
         cache=_calibrations(order, stage),
         stamp=subject.stamp,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
+from ..core.domain import Domain
 from ..core.errors import CheckpointError, UsageError
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
@@ -26,6 +27,7 @@ from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
 from ..validators.judge import Reference
+from .domain_search import choose_dims
 from .feeding import answered
 from .finite import check_finite, told_nonfinite
 from .order import Judging, Source
@@ -109,13 +111,14 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     settled = signature or _settle(source, loaded, samples)
     if not source.inputs and signature is None:
         stage.note(f"inputs as {_teller(source)}: {_shown(settled)}")
-    unbounded = _without_range(settled) if source.inputs and signature is None else ()
-    notes = (*loaded.notes, *(given.notes if given else ()), *unbounded)
+    notes = (*loaded.notes, *(given.notes if given else ()))
     for note in notes:
         stage.note(note)
     if source.static and signature is None:
         stage.note(told_static(settled, source.static))
         settled = settled.fixed_at_opt(source.static)
+    if signature is None:
+        settled = _with_chosen_dims(loaded, settled, judging.seed or 0, given, stage)
     subject = _refer(
         Subject(
             checkpoint=checkpoint,
@@ -139,15 +142,28 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     return subject
 
 
-def _without_range(signature: Signature) -> tuple[str, ...]:
-    """A note on each dim that others follow from and that has no range."""
-    dims = signature.dynamic_dims.values()
-    found = {dim.free.name: dim.free for dim in dims if dim.relation and not dim.bounded}
-    return tuple(
-        f"{name} has no range: it is drawn at {dim.low}, {dim.opt} and {dim.high}"
-        f" (a range: {name}=1..64)"
-        for name, dim in found.items()
-    )
+def _with_chosen_dims(
+    loaded: Loaded,
+    signature: Signature,
+    seed: int,
+    given: Samples | None,
+    stage: Stage,
+) -> Signature:
+    """The signature with bounds for the dims that nobody bounded, as eager accepts them."""
+    if all(dim.bounded for dim in signature.free_dims.values()):
+        return signature
+    with stage.step("choose dims", log="eager"):
+        found = choose_dims(
+            open_eager(loaded, signature),
+            signature,
+            seed=seed,
+            samples=None if given is None else given.first,
+            further=() if given is None else given.more,
+        )
+    if found is not signature:
+        dims = Domain(inputs=found.inputs).describe_dims(chosen=True)
+        stage.note(f"dims: {dims} (chosen; state others with --input)")
+    return found
 
 
 def _teller(source: Source) -> str:

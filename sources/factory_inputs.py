@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core.call import Kind, parameters_of
-from ..core.signature import Dim, InputSpec, default_opt
+from ..core.signature import Dim, InputSpec
 from .loaded import Loaded
 
 if TYPE_CHECKING:
     import torch
 
-_BATCH = Dim(name="batch", low=1, opt=default_opt(1, 4), high=4)
+_BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
 _CONFIGS = ("pretrained_cfg", "default_cfg")
 _RANK = 3  # channels, height, width
 _GIVEN = (Kind.POSITIONAL, Kind.EITHER)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.dims import Dim, default_opt
+from ..core.dims import Dim
 from ..core.signature import InputSpec, ValueRange
 from .huggingface_audio import audio_inputs
 from .huggingface_config import find, number
 from .huggingface_series import series_inputs
 
-LONGEST = 64  # tokens, unless more are asked for; longer feeds cost time and show no more
-_BATCH = Dim(name="batch", low=1, opt=default_opt(1, 4), high=4)
+LONGEST = 128  # tokens, unless more are asked for: what texts are cut to most often
+_USUAL = 32  # tokens that the model is captured at
+_BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
 _CHOICES = Dim(name="choices", low=2, opt=3, high=4)
 _USUAL_SIDE = 224  # pixels, where neither config nor preprocessor says
 _ONLY_IF_REQUIRED = ("position_ids", "pixel_mask", "decoder_attention_mask")
@@ -136,5 +137,4 @@ def _whole(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
 
 
 def _length(name: str, longest: int) -> Dim:
-    low = min(2, longest)
-    return Dim(name=name, low=low, opt=default_opt(low, longest), high=longest)
+    return Dim(name=name, low=1, opt=min(_USUAL, longest), high=longest, bounded=False)

@@ -31,6 +31,10 @@ class Before:
         ]
         return tuple(dict.fromkeys(names))
 
+    def restore(self) -> None:
+        """Put the module back as it was before its first run."""
+        self._now.restore()
+
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """Within, the module is as it was before its first run; afterwards as it is now."""

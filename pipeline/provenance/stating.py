@@ -12,6 +12,7 @@ from ...core.verdict import Tolerance
 from .digesting import digest_of, plain
 
 CHECKPOINT, SIGNATURE, PARENT, JUDGING = "checkpoint", "signature_digest", "parent", "judging"
+DOMAIN = "domain"  # the inputs as `--input` reads them, with their bounds
 MODELC, PRECISION, CAPTURE, QUANTIZER = "modelc", "precision", "capture", "quantizer"
 STATED = (MODELC, CHECKPOINT, SIGNATURE, PARENT, CAPTURE, PRECISION, JUDGING)
 

@@ -1,0 +1,487 @@
+"""Chooses bounds for dims that nobody bounded, by asking eager which sizes it accepts.
+
+The search starts where eager is known or found to run and goes outward in all dims together. What
+it finds is a box: an interval for each dim, or every so-manieth size, with relations between dims.
+All decisions follow from counts and sizes, never from how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..core.bounds import with_bounds
+from ..core.contract import Feed, Outputs
+from ..core.dims import UNBOUNDED, Dim, Relation
+from ..core.errors import CheckpointError
+from ..core.signature import Signature
+from ..sources.eager import Eager
+from ..validators.feeds import Drawer
+from ..validators.hard import batch_of
+from .feeding import not_finite
+
+Sizes: TypeAlias = dict[str, int]
+
+TIMES = 4  # the largest size that is chosen, in multiples of where the search starts
+ELEMENTS = 1 << 21  # of all inputs of one feed: the most, unless the sample itself is larger
+_RUNS = 240  # of eager: beyond, nothing more is accepted
+_ROWS = 2  # the batch where the search starts without a sample
+# Where the search starts without a sample: what texts, images and signals have most often. The
+# first that eager accepts is taken, so that a domain reaches 256 where the model allows it.
+_STARTS = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
+_LINES = ((1, 0), (1, 1), (1, -1), (2, 0))  # times, plus: sizes that follow from another
+_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
+_CORNERS = 4  # dims of which all corners are tried; of more, each dim alone at its ends
+_SETS = 31  # of dims that are moved together with one: all of up to five
+_ROUNDS = 12  # times that a box is made smaller because a point of it is rejected
+
+
+def choose_dims(
+    eager: Eager,
+    signature: Signature,
+    *,
+    seed: int = 0,
+    samples: Feed | None = None,
+    further: Sequence[Feed] = (),
+) -> Signature:
+    """The signature with bounds for every dim: those that were stated as they are.
+
+    Dims without bounds get the sizes that eager accepts around the sample's size (around the first
+    of `_STARTS` that it accepts without a sample), at most `TIMES` as large, and no feed larger
+    than `ELEMENTS` elements or `TIMES` the sample. A dim of which eager accepts one size only is
+    fixed at it. Unchanged where eager accepts no start: its own error says more.
+
+    Args:
+        eager: the model, with this signature's inputs.
+        signature: as the user gave it; dims with `bounded` False are chosen.
+        seed: of the values that are drawn.
+        samples: the user's own inputs, by name.
+        further: more of them; the bounds reach as far as these do, where eager accepts it.
+    """
+    loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
+    if not loose:
+        return signature
+    before = eager.before()
+    probe = SizeProbe(eager, signature, seed, samples)
+    probe.sampled = _largest_sizes(signature, further)
+    start = _find_start(probe, loose, sampled=samples is not None)
+    box = {} if start is None else _find_box(probe, loose, start)
+    before.restore()  # what forward kept of these sizes is none of the model's
+    return _apply(signature, box) if box else signature
+
+
+def _largest_sizes(signature: Signature, feeds: Sequence[Feed]) -> Sizes:
+    """The largest size of each dim without a relation in these feeds."""
+    found: Sizes = {}
+    for feed, spec in itertools.product(feeds, signature.inputs):
+        shape = feed[spec.name].shape if spec.name in feed else ()
+        for dim, size in zip(spec.dims, shape, strict=False):
+            if dim.name is not None and dim.relation is None:
+                found[dim.name] = max(found.get(dim.name, 1), size)
+    return found
+
+
+@dataclass(kw_only=True)
+class _Side:
+    """One dim of the box: sizes `start + step * n`, from `low` to `high`.
+
+    With a `relation` it follows from another dim of the box.
+    """
+
+    start: int
+    low: int
+    high: int
+    step: int = 1
+    relation: Relation | None = None
+
+    def round(self, size: int) -> int:
+        """The size of the side nearest to this one, on the way to its start."""
+        return self.start + int((size - self.start) / self.step) * self.step
+
+
+Box: TypeAlias = dict[str, _Side]
+
+
+class SizeProbe:
+    """Asks eager whether it runs at sizes, and gives finite numbers there.
+
+    Where it rejects drawn values, it is asked again with other values of integers: an index that is
+    out of range for one size says nothing of the size.
+    """
+
+    def __init__(self, eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> None:
+        self.signature = signature
+        self.runs_left = _RUNS
+        self._eager = eager
+        self._drawer = Drawer.of(signature, seed, samples)
+        self.sampled: Mapping[str, int] = {}  # the largest sizes of further samples
+        self._known: dict[tuple[tuple[str, int], ...], bool] = {}
+        self._allowed: set[str] | None = None  # outputs that are not finite where it starts
+        sample = 0 if samples is None else sum(array.size for array in samples.values())
+        self.most_elements = max(TIMES * sample, ELEMENTS)
+
+    def accepts(self, sizes: Mapping[str, int]) -> bool:
+        """Whether eager runs at these sizes of the free dims."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._known:
+            self._known[key] = self._fits(sizes) and self._runs(dict(sizes))
+        return self._known[key]
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """Elements of all inputs of a feed at these sizes."""
+        return sum(
+            math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.signature.inputs
+        )
+
+    def _fits(self, sizes: Mapping[str, int]) -> bool:
+        dims = (dim for spec in self.signature.inputs for dim in spec.dims)
+        return (
+            self.runs_left > 0
+            and min(sizes.values(), default=1) >= 1
+            and all(dim.size(sizes) >= 1 for dim in dims if dim.dynamic)
+            and self.elements(sizes) <= self.most_elements
+        )
+
+    def _runs(self, sizes: Sizes) -> bool:
+        for feed in self._feeds(sizes):
+            self.runs_left -= 1
+            try:
+                outputs = self._eager.run(feed)
+            except (CheckpointError, MemoryError):
+                continue
+            return self._finite(outputs)
+        return False
+
+    def _feeds(self, sizes: Sizes) -> Iterator[Feed]:
+        """Feeds of these sizes: as drawn; then with integers that nobody bounded at an end."""
+        drawn = self._drawer.feed("domain", sizes)
+        yield drawn.arrays
+        whole = [
+            spec.name
+            for spec in self.signature.inputs
+            if not spec.dtype.startswith("float") and spec.values is None
+        ]
+        if whole:
+            yield from self._drawer.at_ends(drawn, whole)
+
+    def _finite(self, outputs: Outputs) -> bool:
+        found = not_finite(outputs)
+        if self._allowed is None:
+            self._allowed = found
+        return found <= self._allowed
+
+
+def _find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Sizes | None:
+    """Sizes at which eager runs: the sample's, or the first that it accepts."""
+    dims = probe.signature.free_dims
+    opt = {name: dim.opt for name, dim in dims.items()}
+    unknown = [name for name in loose if (dims[name].low, dims[name].opt) == UNBOUNDED[:2]]
+    if sampled or not unknown:
+        return opt if probe.accepts(opt) else None
+    firsts = [spec.dims[0].free.name for spec in probe.signature.inputs if spec.dims]
+    batch = batch_of(probe.signature)
+    for rows in ([*firsts], [None if batch is None else batch.name], []):
+        counted = [name for name in unknown if name in rows]
+        others = [name for name in unknown if name not in rows]
+        for size in _STARTS if others else (_ROWS,):
+            for sizes in _related_starts(others, size):
+                at = {**opt, **dict.fromkeys(counted, _ROWS), **sizes}
+                if probe.accepts(at):
+                    return at
+    return None
+
+
+def _related_starts(names: Sequence[str], size: int) -> Iterator[Sizes]:
+    """All dims at a size; then each alone a little off, as a length that follows from another."""
+    yield dict.fromkeys(names, size)
+    if len(names) > 1:
+        for name, (times, plus) in itertools.product(names, _LINES[1:]):
+            related = times * size + plus
+            if related >= 1:
+                yield {**dict.fromkeys(names, size), name: related}
+
+
+def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
+    """The sizes around the start that eager accepts, in all dims together."""
+    caps = _caps(probe, loose, start)
+    dims = probe.signature.free_dims
+    box = {name: _Side(start=start[name], low=dims[name].low, high=caps[name]) for name in loose}
+    if all(probe.accepts(point) for point in _test_points(probe, box, start)):
+        return box
+    free = _find_relations(probe, box, start)
+    batch = batch_of(probe.signature)
+    known: Sizes = {}
+    for name in sorted(free, key=lambda one: batch is not None and one == batch.name):
+        # Where eager accepts less than it could, the dims that come after may be larger.
+        box[name].high = _caps(probe, loose, start, known)[name]
+        _find_step(probe, box, start, name)
+        _find_ends(probe, box, start, name)
+        known[name] = box[name].high
+    _shrink_to_fit(probe, box, start)
+    return box
+
+
+def _caps(
+    probe: SizeProbe, loose: Sequence[str], start: Sizes, known: Mapping[str, int] | None = None
+) -> Sizes:
+    """The largest size of each dim: `TIMES` its start, less where a feed would be too large.
+
+    Sides give way to twice their start first, then the batch to half of what it may be, then all.
+    `known` are sizes beyond which a dim is not looked at.
+    """
+    dims, batch = probe.signature.free_dims, batch_of(probe.signature)
+    stated = {name: dim.high for name, dim in dims.items() if dim.bounded}
+    caps = {
+        name: max(TIMES * start[name], dims[name].high, probe.sampled.get(name, 1))
+        for name in loose
+    } | dict(known or {})
+    rows = [name for name in loose if batch is not None and name == batch.name]
+    sides = [name for name in loose if name not in rows]
+    half = {name: max(cap // 2, start[name]) for name, cap in caps.items()}
+    for names, least in ((sides, half), (rows, half), (sides, start), (rows, start)):
+        while probe.elements({**start, **stated, **caps}) > probe.most_elements:
+            name = max(names, key=lambda one: caps[one] / least[one], default="")
+            if not name or caps[name] <= least[name]:
+                break
+            caps[name] = max(caps[name] * 7 // 8, least[name])
+    return caps
+
+
+def _point(box: Box, start: Sizes, sizes: Mapping[str, int]) -> Sizes:
+    """The start with these sizes, and what follows from them."""
+    at = {**start, **sizes}
+    for name, side in box.items():
+        if side.relation is not None:
+            at[name] = side.relation.size(at[side.relation.base])
+    return at
+
+
+def _test_points(probe: SizeProbe, box: Box, start: Sizes) -> Iterator[Sizes]:
+    """Points of a box that show whether eager accepts all of it: corners, and odd sizes inside."""
+    stated = {
+        name: _Side(start=dim.opt, low=dim.low, high=dim.high)
+        for name, dim in probe.signature.free_dims.items()
+        if dim.bounded
+    }
+    sides = {**stated, **{name: side for name, side in box.items() if side.relation is None}}
+    for corner in _corners(sides):
+        yield _point(box, start, corner)
+    for shift in (1, 2):
+        near = {n: min(s.start + shift * s.step, s.high) for n, s in sides.items() if n in box}
+        yield _point(box, start, near)
+    for share in (0.37, 0.71):
+        inside = {n: s.round(s.low + int(share * (s.high - s.low))) for n, s in sides.items()}
+        yield _point(box, start, inside)
+    for one in box:  # each dim alone: two that must be equal never differ above
+        side = box[one]
+        if side.relation is None:
+            yield _point(box, start, {one: min(side.start + side.step, side.high)})
+
+
+def _corners(sides: Mapping[str, _Side]) -> Iterator[Sizes]:
+    """All lowest, all highest, then the mixed corners; of many dims each alone at its ends."""
+    yield {name: side.low for name, side in sides.items()}
+    yield {name: side.high for name, side in sides.items()}
+    if len(sides) > _CORNERS:
+        for name, side in sides.items():
+            yield {name: side.low}
+            yield {name: side.high}
+        return
+    for ends in itertools.product((False, True), repeat=len(sides)):
+        if len(set(ends)) > 1:
+            both = zip(sides.items(), ends, strict=True)
+            yield {name: side.high if end else side.low for (name, side), end in both}
+
+
+def _find_relations(probe: SizeProbe, box: Box, start: Sizes) -> list[str]:
+    """Ties dims that eager accepts together only; the dims that vary freely."""
+    tied = [name for name in box if not _moves_alone(probe, start, name)]
+    free = [name for name in box if name not in tied]
+    while tied:
+        first, *others = tied
+        together = _moving_with(probe, start, first, others)
+        for name, relation in together.items():
+            box[name].relation = relation
+        tied = [name for name in others if name not in together]
+        if together or len(others) == len(tied):
+            free.append(first)
+    return free
+
+
+def _moves_alone(probe: SizeProbe, start: Sizes, name: str) -> bool:
+    """Whether eager accepts another size of this dim with all others at their start."""
+    size = start[name]
+    found = (size + sign * step for step in _STEPS for sign in (1, -1))
+    return any(probe.accepts({**start, name: one}) for one in found if one >= 2)  # noqa: PLR2004 - 1 broadcasts
+
+
+def _moving_with(
+    probe: SizeProbe, start: Sizes, first: str, others: Sequence[str]
+) -> dict[str, Relation]:
+    """The dims that eager wants moved with the first, and how; all by as much, or one of them."""
+    sets = [
+        list(names)
+        for count in range(1, len(others) + 1)
+        for names in itertools.combinations(others, count)
+    ][:_SETS]
+    for step, moved in itertools.product(_STEPS, sets):
+        for times in (1, 2) if len(moved) == 1 else (1,):
+            sizes = {**start, first: start[first] + step}
+            sizes |= {name: start[name] + times * step for name in moved}
+            if probe.accepts(sizes):
+                return {
+                    name: Relation(base=first, times=times, plus=start[name] - times * start[first])
+                    for name in moved
+                }
+    return {}
+
+
+def _find_step(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
+    """The distance between sizes that eager accepts, from the start on."""
+    side = box[name]
+    for step in _STEPS:
+        up = [side.start + step, side.start + 2 * step, side.start + 3 * step]
+        down = [side.start - step, side.start - 2 * step]
+        for sizes in (up[:2], [up[0], down[0]], down):
+            points = [_point(box, start, {name: size}) for size in sizes]
+            if min(sizes) >= 1 and all(map(probe.accepts, points)):
+                side.step = step
+                return
+    for size in (*range(max(side.start - 3, 1), side.start + 4),):
+        if size != side.start and probe.accepts(_point(box, start, {name: size})):
+            return  # a few sizes around the start, which the search for its ends finds
+    side.low = side.high = side.start
+
+
+def _find_ends(probe: SizeProbe, box: Box, start: Sizes, name: str) -> None:
+    """The smallest and the largest size of a dim, all others at their start."""
+    side = box[name]
+    if side.low == side.high:
+        return
+    side.low = _boundary(probe, box, start, name, side.round(side.low))
+    side.high = _boundary(probe, box, start, name, side.round(side.high))
+
+
+def _boundary(probe: SizeProbe, box: Box, base: Sizes, name: str, end: int) -> int:
+    """The last size that eager accepts on the way from the start to an end, by halving."""
+    side = box[name]
+
+    def accepts(steps: int) -> bool:
+        size = side.start + steps * side.step
+        return probe.accepts(_point(box, base, {name: size}))
+
+    good, bad = 0, (end - side.start) // side.step
+    if bad == 0 or accepts(bad):
+        return end
+    while abs(good - bad) > 1:
+        middle = (good + bad) // 2
+        if accepts(middle):
+            good = middle
+        else:
+            bad = middle
+    return side.start + good * side.step
+
+
+def _shrink_to_fit(probe: SizeProbe, box: Box, start: Sizes) -> None:
+    """Make the box smaller until eager accepts its corners and what was tried inside."""
+    for _ in range(_ROUNDS):
+        points = _test_points(probe, box, start)
+        rejected = next((point for point in points if not probe.accepts(point)), None)
+        if rejected is None:
+            return
+        _exclude(probe, box, start, rejected)
+    for side in box.values():  # no box was found in so many rounds: what is known is the start
+        side.low = side.high = side.start
+
+
+def _exclude(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) -> None:
+    """Move one end of the box, so that a rejected point is outside of it.
+
+    The dim is one that eager rejects at this size with all others at their start; else one whose
+    start makes the others right; else the one that is furthest from its start.
+    """
+    apart = [n for n, s in box.items() if s.relation is None and rejected[n] != s.start]
+    alone = [n for n in apart if not probe.accepts(_point(box, start, {n: rejected[n]}))]
+    mended = [
+        n for n in apart
+        if probe.accepts(_point(box, start, {**rejected, n: start[n]}))
+    ]  # fmt: skip
+    distance = {n: abs(math.log(rejected[n] / box[n].start)) for n in apart}
+    batch = batch_of(probe.signature)
+    rows = batch.name if batch is not None else None
+    choice = alone or [n for n in mended if n != rows] or mended or apart
+    if not choice:
+        return
+    name = max(choice, key=lambda one: distance[one])
+    side, base = box[name], start if name in alone else {**start, **rejected}
+    kept = _boundary(probe, box, base, name, rejected[name])
+    if name not in alone and kept == side.start and name not in mended:
+        kept = side.round((side.start + rejected[name]) // 2)
+    if rejected[name] > side.start:
+        side.high = kept if kept < rejected[name] else side.round(rejected[name] - side.step)
+    else:
+        side.low = kept if kept > rejected[name] else side.round(rejected[name] + side.step)
+
+
+def _apply(signature: Signature, box: Box) -> Signature:
+    """The signature with the box's bounds for each dim, wherever its name stands."""
+    names = {dim.name for dim in signature.named_dims()}
+    chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
+
+    def bounded(dim: Dim) -> Dim:
+        root = chosen.get(dim.free.name or "") if dim.dynamic else None
+        if root is None or dim.relation is None:
+            return root or dim
+        return _follow(dim.name or "", dim.relation, root)
+
+    fixed = {name: dim.opt for name, dim in chosen.items() if not dim.dynamic}
+    inputs = (
+        replace(
+            spec,
+            values=spec.values and spec.values.at(fixed),
+            dims=tuple(map(bounded, spec.dims)),
+        )
+        for spec in signature.inputs
+    )
+    return with_bounds(replace(signature, inputs=tuple(inputs)))
+
+
+def _as_dim(name: str, side: _Side, box: Box, names: Collection[str | None]) -> Dim:
+    """The side as a dim; every so-manieth size is a multiple of a dim of its own."""
+    if side.relation is not None:
+        base = side.relation.base
+        return _follow(name, side.relation, _as_dim(base, box[base], box, names))
+    if side.low == side.high:
+        return _fixed(name, side.start)
+    if side.step == 1:
+        return Dim(name=name, low=side.low, opt=side.start, high=side.high, chosen=True)
+    factor = next(one for one in (f"k_{name}", *(f"k{n}_{name}" for n in range(99)))
+                  if one not in names)  # fmt: skip
+    relation = Relation(base=factor, times=side.step, plus=side.start % side.step, stated=True)
+    ends = [(size - relation.plus) // side.step for size in (side.low, side.start, side.high)]
+    low, opt, high = (max(end, 1) for end in ends)
+    if low == high:
+        return _fixed(name, relation.size(low))
+    return Dim.derived(name, relation, Dim(name=factor, low=low, opt=opt, high=high, chosen=True))
+
+
+def _fixed(name: str, size: int) -> Dim:
+    """A dim of which eager accepts one size only; it keeps its name, for people to read."""
+    return Dim(name=name, low=size, opt=size, high=size, chosen=True)
+
+
+def _follow(name: str, relation: Relation, root: Dim) -> Dim:
+    """A dim that follows from another one, which is fixed, free, or follows itself."""
+    if not root.dynamic:
+        return _fixed(name, relation.size(root.opt))
+    if root.relation is None:
+        return Dim.derived(name, relation, root)
+    composed = replace(
+        root.relation,
+        times=relation.times * root.relation.times,
+        plus=relation.times * root.relation.plus + relation.plus,
+    )
+    return Dim.derived(name, composed, root.free)
