@@ -27,6 +27,14 @@ CustomOp = Annotated[
         rich_help_panel=_CAPTURE,
     ),
 ]
+Narrow = Annotated[
+    bool,
+    typer.Option(
+        "--narrow",
+        help="Accept an artifact that holds in a part of the domain; that part is recorded.",
+        rich_help_panel=_CAPTURE,
+    ),
+]
 For = Annotated[
     list[str] | None,
     typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .dims import Dim
@@ -43,40 +43,44 @@ class Domain:
         )
 
     def describe(self) -> str:
-        """The dims that vary and the integer ranges: `batch 1..8, height 32..256 step 32`."""
-        dims = self.describe_dims()
-        return ", ".join([*([dims] if dims else []), *self._values_text()]) or "fixed shapes"
+        """What varies: `batch 1..8, ids 0..99; chosen: height 32..256 step 32`."""
+        stated, chosen = ([*self._texts(chosen=of)] for of in (False, True))
+        parts = [", ".join(stated)] if stated else []
+        if chosen:
+            text = ", ".join(chosen)
+            parts.append(f"chosen: {text}" if stated else f"{text} (chosen)")
+        return "; ".join(parts) or "fixed shapes"
 
-    def describe_dims(self, *, chosen: bool = False) -> str:
-        """Each dim with its interval; one that follows from another that is listed, as `n=seq+1`.
-
-        Args:
-            chosen: only the dims whose bounds modelc found; those that it fixed are `height 224`.
-        """
-        return ", ".join(_dims_text(self.inputs, chosen=chosen))
+    def describe_chosen(self) -> str:
+        """The dims and integer ranges that modelc found; a dim with one size as `height 224`."""
+        return ", ".join(self._texts(chosen=True))
 
     def as_input(self) -> str:
         """The inputs as `--input` reads them, one after another: what artifacts carry inside."""
         return " ".join(str(spec) for spec in self.inputs)
 
-    def _values_text(self) -> Iterable[str]:
+    def _texts(self, *, chosen: bool) -> Iterator[str]:
+        """Each dim with its interval, then each integer input with its values."""
+        known = {dim.name: dim for spec in self.inputs for dim in spec.dims if dim.name is not None}
+        for dim in known.values():
+            if dim.chosen is chosen and (dim.dynamic or chosen):
+                yield _dim_text(dim, known)
         for spec in self.inputs:
-            if spec.values is not None and not spec.dtype.startswith("float"):
-                yield f"{spec.name} {str(spec.values)[1:-1]}"
+            values = spec.values
+            if (
+                values is not None
+                and values.chosen is chosen
+                and not spec.dtype.startswith("float")
+            ):
+                yield f"{spec.name} {str(values)[1:-1]}"
 
 
-def _dims_text(inputs: Iterable[InputSpec], *, chosen: bool) -> Iterable[str]:
-    known = {dim.name: dim for spec in inputs for dim in spec.dims if dim.name is not None}
-    for dim in known.values():
-        if not dim.dynamic and not dim.chosen:
-            continue
-        if chosen and not dim.chosen:
-            continue
-        relation = dim.relation
-        if dim.low == dim.high:
-            yield f"{dim.name} {dim.low}"
-        elif relation is not None and relation.base in known:
-            yield str(relation) if dim.name == str(relation) else f"{dim.name}={relation}"
-        else:
-            step = f" step {relation.times}" if relation is not None and relation.times > 1 else ""
-            yield f"{dim.name} {dim.low}..{dim.high}{step}"
+def _dim_text(dim: Dim, known: Mapping[str | None, Dim]) -> str:
+    """`batch 1..8`, `height 32..256 step 32`, `height 224`; `n=seq+1` where `seq` is known."""
+    relation = dim.relation
+    if dim.low == dim.high:
+        return f"{dim.name} {dim.low}"
+    if relation is not None and relation.base in known:
+        return str(relation) if dim.name == str(relation) else f"{dim.name}={relation}"
+    step = f" step {relation.times}" if relation is not None and relation.times > 1 else ""
+    return f"{dim.name} {dim.low}..{dim.high}{step}"

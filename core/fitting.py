@@ -25,12 +25,12 @@ _PAIRED = 12  # sizes of each of two dims that are looked at together
 class Fit:
     """What must be said of the dims: a sentence, and what to write.
 
-    `wider` says that it is a dim without bounds that ends somewhere, which is no contradiction.
+    `interval` is the free dim with its lowest and highest size, where the sizes are an interval.
     """
 
     said: str
     write: str
-    wider: bool = False
+    interval: tuple[str, int, int] | None = None
 
 
 def sizes_of(dim: Dim) -> list[int]:
@@ -159,17 +159,15 @@ def fixed(name: str, size: int) -> Fit:
 def narrower(signature: Signature, dim: Dim, low: int, high: int) -> Fit:
     """A dim that has fewer sizes than were asked for."""
     relation, asked = f"{low}..{high}", f"{dim.low}..{dim.high}"
-    if not dim.bounded:
-        return Fit(
-            said=f"dim {dim.name!r} holds in {relation} only",
-            write=f"write {dim.name}={relation}",
-            wider=low <= dim.low and high >= dim.high,
-        )
     names = ", ".join(_named(signature, dim))
     text = f"write {dim.name}={relation}" if dim.name in signature.dynamic_dims else (
         f"write {dim.name}={relation} in the relation of {names}"
     )  # fmt: skip
-    return Fit(said=f"dim {dim.name!r} holds in {relation} only, not in {asked}", write=text)
+    return Fit(
+        said=f"dim {dim.name!r} holds in {relation} only, not in {asked}",
+        write=text,
+        interval=(dim.name or "", low, high),
+    )
 
 
 def _named(signature: Signature, dim: Dim) -> list[str]:

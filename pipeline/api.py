@@ -89,6 +89,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     runtimes: Sequence[str] = (),
     opset: int | None = None,
     external_data: bool = False,
+    narrow: bool = False,
     overwrite: bool = False,
     lowering: Lowering | None = None,
     judging: Judging | None = None,
@@ -116,6 +117,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         runtimes: what an ONNX must load in, as `"onnxruntime==1.20"`.
         opset: of ONNX.
         external_data: keep ONNX weights in a file of their own.
+        narrow: accept artifacts that hold in a part of the domain, which is then their own.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         judging: feeds, seed, tolerances, device.
@@ -148,6 +150,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         capture=_capture(capture),
         opset=opset,
         external_data=external_data,
+        narrow=narrow,
         overwrite=overwrite,
         lowering=lowering or Lowering(),
         measuring=measuring,

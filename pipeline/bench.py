@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.contract import CalibrationFeeds
+from ..core.domain import Domain
 from ..core.findings import Warned
 from ..core.manifest import Failure, Pending
 from ..core.records import Artifact, CalibrationRecord
@@ -29,7 +30,8 @@ class Bench:
     `record` is of the calibration of this run, or of the parent's where that is quantized.
     `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
     those taken down already, by the rewrites of the model and the capture. `stamp` is of the
-    checkpoint when it was read. `watched` knows what was read beside the order.
+    checkpoint when it was read. `watched` knows what was read beside the order. `narrowed` are the
+    eager sides within smaller domains, by these as `--input` reads them.
     """
 
     order: Order
@@ -45,6 +47,7 @@ class Bench:
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     stamp: Stamp = UNSTAMPED
     watched: Watching | None = None
+    narrowed: dict[str, Subject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class Parent:
 
     `frozen` are the places where its capture froze tensor data, None where nobody knows; `traced`
     says that it was a trace all the same, which may have frozen any. `capture` is how it, or what
-    it was made from, was taken from eager; empty where nobody knows.
+    it was made from, was taken from eager; empty where nobody knows. `domain` is its own.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Parent:
     frozen: tuple[str, ...] | None = ()
     traced: bool = False
     capture: str = ""
+    domain: Domain | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

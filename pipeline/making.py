@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
 from ..converters.capture.causes import is_needless, strict_may_take, telling, way_out
+from ..converters.capture.constraints import NarrowError
 from ..core.capture import Capture
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
@@ -14,6 +15,7 @@ from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
+from ..core.signature import InputSpec
 from ..core.verdict import State, Verdict, parts_of
 from ..sources.branches import shortest
 from ..sources.rewrites.patching import PATCH
@@ -21,10 +23,13 @@ from ..sources.rewrites.table import answering, rewritten, suited, told
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
+from .narrowing import Interval, domain_inputs, find_interval, interval_of, subject_in
 from .plan import Step
 from .stage import Clock
-from .trying import Trial, Way, attempt, ways_of
+from .trying import Trial, Way, attempt, candidate_of, ways_of
 from .worst import drop_worst, place_worst
+
+_NARROWED = 3  # times that one capture is narrowed, each time in another dim
 
 
 @dataclass
@@ -37,6 +42,11 @@ class _Tried:
     errors: list[ModelcError] = field(default_factory=list)
     _refused: list[Way] = field(default_factory=list)
     _told: set[tuple[str, str]] = field(default_factory=set)  # captures, and why they did not hold
+
+    @property
+    def refused(self) -> list[tuple[Way, ModelcError]]:
+        """The ways that gave no artifact, and why."""
+        return list(zip(self._refused, self.errors, strict=True))
 
     def holds(self) -> bool:
         """Whether one of the trials passed."""
@@ -95,11 +105,15 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     Quantizers are all tried.
     """
     clock = Clock()
+    inputs = domain_inputs(parent.domain, bench.subject)
+    bench = _within(bench, inputs)
     tried = _try(step, parent, bench)
+    if step.captures and not tried.holds():
+        _try_narrower(tried, parent, bench)
     trials, attempts = tried.trials, tried.attempts
     if not trials:
         drop_worst(bench.folder, f"{REJECTED}/{step.name}")
-        failure = failure_of(step, telling(tried.errors), attempts)
+        failure = failure_of(step, _most_useful(tried.errors), attempts)
         return Made(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
@@ -131,6 +145,84 @@ def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
         if tried.holds():
             break
     return tried
+
+
+def _within(bench: Bench, inputs: tuple[InputSpec, ...]) -> Bench:
+    """The bench with eager on feeds of these inputs alone; what is captured is captured anew."""
+    if inputs == bench.subject.signature.inputs:
+        return bench
+    key = Domain(inputs=inputs).as_input()
+    if key not in bench.narrowed:
+        bench.narrowed[key] = subject_in(bench.subject, inputs, bench.stage)
+    return replace(bench, subject=bench.narrowed[key], programs={})
+
+
+def _try_narrower(tried: _Tried, parent: Parent, bench: Bench) -> None:
+    """Try captures again in the part of the domain that they hold in, the largest part first.
+
+    That is done where the smaller domain is accepted, or leaves out nothing but size 1 of a dim
+    whose bounds nobody stated.
+    """
+    signature = bench.subject.signature
+    found = dict(_intervals(tried, bench))
+    for way, interval in sorted(found.items(), key=lambda one: -one[1].share_of(signature)):
+        within = bench
+        narrowed: Interval | None = interval
+        for _ in range(_NARROWED):
+            accepted = bench.order.narrow or (
+                narrowed is not None and narrowed.is_all_but_one(signature)
+            )
+            if narrowed is None or not accepted:
+                break
+            within = _within(within, narrowed.narrow(within.subject.signature).inputs)
+            before = len(tried.errors), len(tried.trials)
+            bench.stage.note(f"{tried.step.name}: {way.name} in the smaller domain {narrowed}")
+            tried.all_of([way], parent, within)
+            if tried.holds():
+                return
+            again: list[ModelcError | Trial] = [*tried.errors[before[0] :]]
+            again += tried.trials[before[1] :]
+            narrowed = next((_interval(one, within, tried) for one in again), None)
+
+
+def _intervals(tried: _Tried, bench: Bench) -> Iterator[tuple[Way, Interval]]:
+    """Each way that holds in a part of the domain, as its capture says or running it shows."""
+    for way, error in tried.refused:
+        interval = interval_of(error, bench.subject.signature)
+        if interval is not None:
+            yield way, interval
+    for number, trial in enumerate(tried.trials):
+        interval = _interval(trial, bench, tried)
+        if interval is not None:
+            tried.trials[number] = replace(trial, verdict=_told_narrow(trial.verdict, interval))
+            yield trial.way, interval
+
+
+def _interval(found: ModelcError | Trial, bench: Bench, tried: _Tried) -> Interval | None:
+    if isinstance(found, ModelcError):
+        return interval_of(found, bench.subject.signature)
+    candidate = candidate_of(tried.step, found, bench)
+    device = bench.order.judging.device_for(tried.step.target)
+    try:
+        return find_interval(
+            found.verdict,
+            bench.subject,
+            lambda: candidate.open(device, bench.subject.signature),
+        )
+    except RunnerError:
+        return None
+
+
+def _told_narrow(verdict: Verdict, interval: Interval) -> Verdict:
+    """The verdict with the part of the domain in which the artifact is right."""
+    note = f"right where {interval}, as running it shows: accept that domain with --narrow"
+    return replace(verdict, notes=(*verdict.notes, note))
+
+
+def _most_useful(errors: Sequence[ModelcError]) -> ModelcError:
+    """The refusal to report: one that leaves a part of the domain before all others."""
+    narrow = [error for error in errors if isinstance(error, NarrowError)]
+    return narrow[0] if narrow else telling(errors)
 
 
 def _patches(bench: Bench) -> tuple[str, ...]:
@@ -249,7 +341,7 @@ def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Art
 def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
     """What the verdict is a statement about."""
     return Domain(
-        inputs=bench.subject.signature.inputs,
+        inputs=trial.inputs,
         compute={} if trial.coverage is None else trial.coverage.share,
         settings={"device": bench.order.judging.device_for(step.target)},
     )

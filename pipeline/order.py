@@ -245,7 +245,8 @@ class Order:
     """One run: a source, what to make of it, and where.
 
     `parent` is a converted model to start from instead of the eager one, `signature` what a
-    manifest recorded for it. `capture` None is auto. `settings` are options that one target alone
+    manifest recorded for it. `capture` None is auto. `narrow` accepts artifacts that hold in a part
+    of the domain, which is then their own. `settings` are options that one target alone
     has, as text. `cache` is a folder for what later runs may use again, up to `cache_limit` bytes
     (None: the usual); None does without. `measuring` is what is measured on labelled data.
     `patches` are functions of the user's (`package.module:fn`) that change the copy of the model
@@ -263,6 +264,7 @@ class Order:
     capture: Capture | None = None
     opset: int | None = None
     external_data: bool = False
+    narrow: bool = False
     overwrite: bool = False
     discards: bool = False
     signature: Signature | None = None
@@ -311,6 +313,7 @@ class Order:
             "capture": str(self.capture or "auto"),
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),
+            "narrow": "true" if self.narrow else "",
             "inputs": " ".join(self.source.inputs),
             "static": " ".join(self.source.static),
             "patch": " ".join(self.patches),

@@ -24,6 +24,7 @@ from .held_out import refer, stored
 from .localising.refusal import Scene, with_guilty, wrong_by_value
 from .manifest_file import without
 from .measuring import Measuring
+from .narrowing import domain_inputs, subject_in
 from .order import Judging
 from .proof import Candidate, prove
 from .provenance.sealing import unbound
@@ -163,7 +164,9 @@ class _Again:
         feeds = stored(self.artifact, self.folder)
         held_out = refer(feeds, self.subject, self.stage) if feeds else ()
         candidate = replace(candidate, settings=self.settings, aside=self.aside)
-        subject = with_found(self.subject, self.worst, self.folder)
+        inputs = domain_inputs(self.artifact.domain, self.subject)
+        subject = subject_in(self.subject, inputs, self.stage)
+        subject = with_found(subject, self.worst, self.folder)
         verdict = prove(candidate, subject, judging, self.stage, held_out=held_out)
         missing = missing_found(self.worst, self.folder)
         verdict = as_searched(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)

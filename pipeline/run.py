@@ -12,7 +12,6 @@ from .. import __version__
 from ..converters.registry import TARGETS
 from ..core.contract import EAGER, Target
 from ..core.digest import sha256_of
-from ..core.domain import Domain
 from ..core.events import Entered, Tell, silence
 from ..core.manifest import Manifest
 from ..core.pace import unhurried_gc
@@ -34,7 +33,7 @@ from .order import Order
 from .orphans import orphan
 from .plan import Step, make_plan
 from .preparing import prepare
-from .provenance.stating import CHECKPOINT, DOMAIN, MODELC, SIGNATURE, captured_by, signature_digest
+from .provenance.stating import CHECKPOINT, MODELC, SIGNATURE, captured_by, signature_digest
 from .record import begin_record, known_record, no_longer_named, recorded
 from .recorded import record_beside, unknown_trace
 from .stage import Stage
@@ -100,7 +99,6 @@ def bench_for(order: Order, subject: Subject, folder: OutputFolder, stage: Stage
             "torch": metadata.version("torch"),
             CHECKPOINT: subject.checkpoint.digest,
             SIGNATURE: signature_digest(subject.signature),
-            DOMAIN: Domain(inputs=subject.signature.inputs).as_input(),
         },
         cache=_calibrations(order, stage),
         stamp=subject.stamp,
@@ -230,6 +228,7 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
             frozen=frozen,
             traced=traced,
             capture="" if beside is None else captured_by(beside[1], beside[0]),
+            domain=None if beside is None else beside[1].domain,
         )
     parent = next((a for a in manifest.artifacts if a.name == step.parent), None)
     broken = {failure.step for failure in manifest.failures}
@@ -244,6 +243,7 @@ def _parent(step: Step, manifest: Manifest, bench: Bench) -> Parent | None:
         frozen=parent.frozen,
         traced=unknown_trace(parent, manifest),
         capture=captured_by(parent, manifest),
+        domain=parent.domain,
     )
 
 

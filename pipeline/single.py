@@ -23,6 +23,7 @@ from .branches import accepting, look, watch
 from .held_out import refer, stored
 from .manifest_file import read_manifest
 from .measuring import Measuring
+from .narrowing import domain_inputs, subject_in
 from .order import Judging, Source
 from .proof import Candidate, prove
 from .recorded import (
@@ -150,7 +151,8 @@ class Recorded:
         labelled: LabelledFeeds | None,
     ) -> Verdict:
         """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
-        subject = with_found(subject, self.worst, self.folder)
+        inputs = domain_inputs(self.artifact.domain, subject)
+        subject = with_found(subject_in(subject, inputs, stage), self.worst, self.folder)
         held_out = refer(self.held_out, subject, stage) if self.held_out else ()
         watch(subject, judging.accept, stage, then=self.manifest)
         verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)

@@ -47,7 +47,7 @@ class Subject:
     """An opened checkpoint and what eager says on every feed, computed once.
 
     `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
-    to it. `stamp` is of the checkpoint before it was loaded.
+    to it. `stamp` is of the checkpoint before it was loaded, `given` the user's own samples.
     """
 
     checkpoint: Checkpoint
@@ -60,6 +60,7 @@ class Subject:
     fingerprint: Fingerprint
     exact: dict[str, Outputs] = field(default_factory=dict)
     stamp: Stamp = UNSTAMPED
+    given: Samples | None = None
 
 
 def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
@@ -130,8 +131,8 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
             notes=notes,
             fingerprint={},
             stamp=stamp,
+            given=given,
         ),
-        given,
         stage,
         wanted=wanted,
     )
@@ -161,7 +162,7 @@ def _with_chosen_dims(
             further=() if given is None else given.more,
         )
     if found is not signature:
-        dims = Domain(inputs=found.inputs).describe_dims(chosen=True)
+        dims = Domain(inputs=found.inputs).describe_chosen()
         stage.note(f"dims: {dims} (chosen; state others with --input)")
     return found
 
@@ -227,15 +228,28 @@ def _size(feed: NamedFeed) -> int:
     return sum(array.size for array in feed.arrays.values())
 
 
+def refer_within(subject: Subject, signature: Signature, stage: Stage) -> Subject:
+    """The eager side on feeds of a signature that is a part of the subject's own.
+
+    Samples of the user's that lie outside of it are left out.
+    """
+    given, seed = subject.given, subject.feeds.seed
+    try:
+        example = example_feed(signature, seed, None if given is None else given.first)
+    except UsageError:
+        given, example = None, example_feed(signature, seed)
+    narrow = replace(subject, signature=signature, example=example, given=given)
+    return _refer(narrow, stage, wanted=None)
+
+
 def _refer(
     subject: Subject,
-    given: Samples | None,
     stage: Stage,
     *,
     wanted: Callable[[NamedFeed], bool] | None,
 ) -> Subject:
     """Run eager once on each feed that is wanted, after seeing that it answers the same twice."""
-    plan, seed = subject.feeds, subject.feeds.seed
+    plan, seed, given = subject.feeds, subject.feeds.seed, subject.given
     samples = None if given is None else given.first
     basic = draw_feeds(subject.signature, count=plan.count, seed=seed, samples=samples)
     real, misfits = further_feeds(given, subject.signature)

@@ -16,10 +16,12 @@ from ..converters.registry import prepares
 from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
+from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
+from ..core.signature import InputSpec
 from ..core.verdict import Verdict, told_as_one
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
@@ -33,7 +35,15 @@ from .output_axes import output_axes
 from .placed import with_places
 from .plan import Step
 from .proof import Candidate, prove
-from .provenance.stating import CAPTURE, JUDGING, PARENT, PRECISION, QUANTIZER, judging_digest
+from .provenance.stating import (
+    CAPTURE,
+    DOMAIN,
+    JUDGING,
+    PARENT,
+    PRECISION,
+    QUANTIZER,
+    judging_digest,
+)
 from .quantizing import Quantization, quantized
 from .weighing import weighed
 
@@ -61,8 +71,9 @@ class Way:
 class Trial:
     """What one way gave: files in their workplace, the verdict on them, what was measured.
 
-    `frozen` are the places where its capture froze tensor data, None where nobody knows.
-    `switchable` says that its quantizer's result shows what each layer costs.
+    `inputs` are those of the domain that it was judged in. `frozen` are the places where its
+    capture froze tensor data, None where nobody knows. `switchable` says that its quantizer's
+    result shows what each layer costs.
     """
 
     way: Way
@@ -70,6 +81,7 @@ class Trial:
     converted: Converted
     files: tuple[FileRecord, ...]
     verdict: Verdict
+    inputs: tuple[InputSpec, ...]
     frozen: tuple[str, ...] | None = ()
     coverage: Coverage | None = None
     latency: Latency | None = None
@@ -138,11 +150,23 @@ def attempt(
         converted=product.converted,
         files=product.files,
         verdict=with_speed(verdict, latency),
+        inputs=bench.subject.signature.inputs,
         frozen=frozen,
         coverage=product.coverage,
         latency=latency,
         accuracy=accuracy,
         switchable=source is not None and readable(source.path),
+    )
+
+
+def candidate_of(step: Step, trial: Trial, bench: Bench) -> Candidate:
+    """The file of a trial, to be opened once more."""
+    return Candidate(
+        name=step.name,
+        target=step.target,
+        precision=trial.converted.judged_as or step.wanted.precision,
+        path=trial.workplace / trial.files[0].name,
+        settings=dict(bench.order.settings),
     )
 
 
@@ -285,7 +309,11 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         parent=parent.path,
         opset=order.opset,
         external_data=order.external_data,
-        metadata={**bench.metadata, PRECISION: str(step.wanted.precision)},
+        metadata={
+            **bench.metadata,
+            PRECISION: str(step.wanted.precision),
+            DOMAIN: Domain(inputs=bench.subject.signature.inputs).as_input(),
+        },
         feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,

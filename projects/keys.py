@@ -71,6 +71,7 @@ _MADE = (
     Key(name="capture", choices=CAPTURES, usual="auto"),
     Key(name="opset", kind=W, least=1, most=99),
     Key(name="external-data", kind=B, usual=False),
+    Key(name="narrow", kind=B, usual=False),
     Key(name="patch", many=True, check=checks.spec),
     Key(name="custom-op", many=True, check=checks.custom_op),
     Key(name="for", many=True),

@@ -22,7 +22,7 @@ _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
 _LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance": "--tolerance",
           "accept_branch": "--accept-branch", "static": "--static", "patch": "--patch",
           "custom_op": "--custom-op", "for": "--for"}  # fmt: skip
-_SWITCHES = {"external_data": "--external-data", "half_io": "--half-io"}
+_SWITCHES = {"external_data": "--external-data", "half_io": "--half-io", "narrow": "--narrow"}
 _UNSAID = ("auto", "default", "false")  # what a command without the option means
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -93,6 +93,17 @@ def rows_of(manifest: Manifest) -> tuple[Row, ...]:
             for one in manifest.waiting
         ),
     )
+
+
+def domain_lines(artifacts: Iterable[Artifact]) -> list[str]:
+    """What the verdicts hold for: one line where all artifacts have the same domain."""
+    by_domain: dict[str, list[str]] = {}
+    for artifact in artifacts:
+        if artifact.domain is not None:
+            by_domain.setdefault(artifact.domain.describe(), []).append(artifact.name)
+    if len(by_domain) == 1:
+        return [f"domain: {text}" for text in by_domain]
+    return [f"domain of {', '.join(names)}: {text}" for text, names in by_domain.items()]
 
 
 def feeds_of(manifest: Manifest) -> tuple[str, ...]:

@@ -234,8 +234,25 @@ def in_users_names(text: str, signature: Signature) -> str:
     return _SIZE.sub(name, text)
 
 
-def refusal(checked: Checked) -> ConversionError:
-    """The error of constraints that the signature breaks, with what to write instead."""
+class NarrowError(ConversionError):
+    """A capture holds in a part of the sizes that were asked for: `interval` of one free dim.
+
+    No artifact is made of it unless the smaller domain is accepted, so it counts as a rejection.
+    """
+
+    exit_code = 1
+    lasting = True
+
+    def __init__(self, message: str, *, hint: str, interval: tuple[str, int, int]) -> None:
+        super().__init__(message, hint=hint)
+        self.interval = interval
+
+
+def refusal(checked: Checked, wrong: Sizes | None = None) -> ConversionError:
+    """The error of constraints that the signature breaks, with what to write instead.
+
+    `wrong` are sizes at which the program was run and differs from eager.
+    """
     texts = list(dict.fromkeys(one.text for one in checked.broken))
     shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")  # noqa: PLR2004 - three are enough to see why
     if checked.fit is None:
@@ -245,7 +262,13 @@ def refusal(checked: Checked) -> ConversionError:
             f"torch.export holds only where {shown}, which --input lets be otherwise",
             hint=f"if one size will do, {dims} fixes it; a relation of dims can be said in --input",
         )
-    return ConversionError(
-        f"torch.export: {checked.fit.said} (it took for granted: {shown})",
-        hint=checked.fit.write,
+    at = ", ".join(f"{name}={size}" for name, size in (wrong or {}).items())
+    differs = f"; run at {at}, the program differs from eager" if at else ""
+    message = f"torch.export: {checked.fit.said} (it took for granted: {shown}){differs}"
+    if checked.fit.interval is None:
+        return ConversionError(message, hint=checked.fit.write)
+    return NarrowError(
+        message,
+        hint=f"{checked.fit.write}, or accept the smaller domain with --narrow",
+        interval=checked.fit.interval,
     )

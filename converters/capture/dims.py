@@ -143,12 +143,11 @@ def _accepted(
             raise refusal(checked)
         notes += around.notes
         notes += [f"torch.export took for granted: {one.text}" for one in broken]
-    elif checked.fit is not None and checked.fit.wider:
-        notes.append(f"torch.export: {checked.fit.said}: {checked.fit.write}")
     else:
         proven = right_where_broken(program, checked, job, example)
         if proven is None:
-            raise refusal(checked)
+            made = program.module(check_guards=False)
+            raise refusal(checked, wrong_at(made, job, checked.outside))
         program, places = proven.program, proven.places
         notes += proven.notes
     mend_guards(program, signature, example)

@@ -64,10 +64,10 @@ def test_nothing_is_said_of_what_has_no_pattern() -> None:
     assert asked("h in (3, 4, 7, 13)", {"h": 4}, "x:float32[h=1..20]") is None
 
 
-def test_the_end_of_a_dim_without_bounds_is_no_contradiction() -> None:
-    found = asked("h <= 512", {"h": 4}, "x:float32[h]")
+def test_an_interval_is_given_as_numbers_too() -> None:
+    found = asked("h <= 512", {"h": 4}, "x:float32[h=1..2048]")
     assert found is not None
-    assert (found.write, found.wider) == ("write h=1..512", True)
+    assert (found.write, found.interval) == ("write h=1..512", ("h", 1, 512))
 
 
 def test_points_are_at_both_ends_and_at_products_of_each_two_dims() -> None:

@@ -37,6 +37,7 @@ def trial(sqnr: float, milliseconds: float, *, passed: bool = True, parent: floa
         converted=Converted(files=(), versions={}),
         files=(),
         verdict=verdict,
+        inputs=(),
         frozen=(),
         latency=Latency(milliseconds=milliseconds, parent=parent, device="cpu", runs=9),
     )

@@ -1,0 +1,196 @@
+"""Artifacts that hold in a part of the domain: which part, and the eager side within it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..converters.capture.constraints import NarrowError
+from ..core.bounds import with_bounds
+from ..core.contract import Feed, Runner
+from ..core.dims import Dim
+from ..core.domain import Domain
+from ..core.errors import CheckpointError, ModelcError, RunnerError
+from ..core.signature import InputSpec, Signature
+from ..validators.feeds import Drawer
+from .stage import Stage
+from .subject import Subject, refer_within
+
+if TYPE_CHECKING:
+    from ..core.contract import Outputs
+    from ..core.verdict import Verdict
+
+_APART = 1e-3  # of the largest value: what a wrong branch differs by, and roundoff does not
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """The sizes of one free dim in which an artifact holds, both ends included."""
+
+    dim: str
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.dim}={self.low}..{self.high}"
+
+    def share_of(self, signature: Signature) -> float:
+        """How much of the dim's own interval it keeps, 0 to 1."""
+        dim = signature.free_dims[self.dim]
+        return (self.high - self.low + 1) / (dim.high - dim.low + 1)
+
+    def is_all_but_one(self, signature: Signature) -> bool:
+        """Whether it leaves out size 1 alone, of a dim whose bounds nobody stated.
+
+        torch takes 1 for a special size, and gives programs for all others.
+        """
+        dim = signature.free_dims[self.dim]
+        return dim.chosen and (dim.low, self.low, self.high) == (1, 2, dim.high)
+
+    def narrow(self, signature: Signature) -> Signature:
+        """The signature with the dim, and what follows from it, in this interval."""
+        return with_bounds(
+            replace(
+                signature,
+                inputs=tuple(
+                    replace(spec, dims=tuple(map(self._narrow_dim, spec.dims)))
+                    for spec in signature.inputs
+                ),
+            )
+        )
+
+    def _narrow_dim(self, dim: Dim) -> Dim:
+        free = dim.free
+        if not dim.dynamic or free.name != self.dim:
+            return dim
+        opt = min(max(free.opt, self.low), self.high)
+        free = replace(free, low=self.low, opt=opt, high=self.high)
+        return free if dim.relation is None else Dim.derived(dim.name or "", dim.relation, free)
+
+
+def interval_of(error: ModelcError, signature: Signature) -> Interval | None:
+    """The interval that a capture says it holds in; None where it says none."""
+    if not isinstance(error, NarrowError):
+        return None
+    name, low, high = error.interval
+    dim = signature.free_dims.get(name)
+    if dim is None or not dim.low <= low <= high <= dim.high or low == high:
+        return None
+    return Interval(dim=name, low=low, high=high)
+
+
+def subject_in(subject: Subject, inputs: Sequence[InputSpec], stage: Stage) -> Subject:
+    """The eager side on feeds of these inputs alone; the subject itself where they are its own."""
+    if tuple(inputs) == subject.signature.inputs:
+        return subject
+    return refer_within(subject, replace(subject.signature, inputs=tuple(inputs)), stage)
+
+
+def domain_inputs(domain: Domain | None, subject: Subject) -> tuple[InputSpec, ...]:
+    """The inputs of a recorded domain; the subject's own where none is on record."""
+    return subject.signature.inputs if domain is None else domain.inputs
+
+
+def find_interval(
+    verdict: Verdict, subject: Subject, open_runner: Callable[[], Runner]
+) -> Interval | None:
+    """The sizes of one dim in which a rejected artifact is right, as running it shows.
+
+    Looked for where all feeds on which it is wrong differ in one dim from the size that it was
+    captured at, and some others are right. The ends are found by halving, each size run on eager
+    and on the artifact.
+    """
+    sizes = {one.feed.name: one.feed.sizes for one in subject.references if one.feed.sizes}
+    answered = {one.feed for one in verdict.outputs}
+    wrong = {one.feed for one in verdict.outputs if not one.passed and not one.loose}
+    wrong |= {name for name in verdict.feeds if name not in answered}
+    bad = [sizes[name] for name in wrong if name in sizes]
+    good = [found for name, found in sizes.items() if name in answered - wrong]
+    if len(bad) < len(wrong) or not bad or not good:
+        return None
+    around = [
+        found
+        for name, dim in subject.signature.free_dims.items()
+        if (found := _separate(name, dim, bad, good)) is not None
+    ]
+    if not around:
+        return None
+    dim, (low, high), (worst_low, worst_high) = max(around, key=lambda one: one[1][1] - one[1][0])
+    with open_runner() as runner:
+        is_right = _Comparison(subject=subject, runner=runner, dim=dim, good=good).is_right
+        low = _halve(is_right, low, worst_low)
+        high = _halve(is_right, high, worst_high)
+    return Interval(dim=dim, low=low, high=high) if low < high else None
+
+
+def _separate(
+    name: str, dim: Dim, bad: Sequence[Mapping[str, int]], good: Sequence[Mapping[str, int]]
+) -> tuple[str, tuple[int, int], tuple[int | None, int | None]] | None:
+    """A dim with the right sizes around its middle, and the nearest wrong ones; None if mixed."""
+    wrong = {sizes[name] for sizes in bad}
+    right = sorted({sizes[name] for sizes in good} - wrong)
+    if not right:
+        return None
+    start = min(right, key=lambda size: abs(size - dim.opt))
+    below = max((size for size in wrong if size < start), default=None)
+    above = min((size for size in wrong if size > start), default=None)
+    inside = [
+        size for size in right
+        if (below is None or size > below) and (above is None or size < above)
+    ]  # fmt: skip
+    return name, (inside[0], inside[-1]), (below, above)
+
+
+def _halve(is_right: Callable[[int], bool], right: int, wrong: int | None) -> int:
+    """The last right size on the way to a wrong one; the right one where there is no wrong one."""
+    if wrong is None:
+        return right
+    while abs(right - wrong) > 1:
+        middle = (right + wrong) // 2
+        right, wrong = (middle, wrong) if is_right(middle) else (right, middle)
+    return right
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    """Eager beside an artifact at sizes of one dim, the other dims as in a feed that is right."""
+
+    subject: Subject
+    runner: Runner
+    dim: str
+    good: Sequence[Mapping[str, int]]
+
+    def is_right(self, size: int) -> bool:
+        """Whether the artifact gives about what eager gives at this size."""
+        drawer = Drawer.of(self.subject.signature, self.subject.feeds.seed, self._sample)
+        feed = drawer.feed("narrow", {**self.good[0], self.dim: size})
+        try:
+            expected = self.subject.eager.run(feed.arrays)
+            given = self.runner.run(feed.arrays)
+        except (CheckpointError, RunnerError):
+            return False
+        return _is_close(expected, given)
+
+    @property
+    def _sample(self) -> Feed | None:
+        return None if self.subject.given is None else self.subject.given.first
+
+
+def _is_close(expected: Outputs, given: Outputs) -> bool:
+    import numpy as np
+
+    if expected.keys() != given.keys():
+        return False
+    for name, wanted in expected.items():
+        found = given[name]
+        if found.shape != wanted.shape or found.dtype != wanted.dtype:
+            return False
+        if wanted.dtype.kind not in "fc":
+            if not np.array_equal(found, wanted):
+                return False
+            continue
+        peak = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
+        if not np.allclose(found, wanted, rtol=0, atol=_APART * peak, equal_nan=True):
+            return False
+    return True
