@@ -35,6 +35,14 @@ Narrow = Annotated[
         rich_help_panel=_CAPTURE,
     ),
 ]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard",
+        help="Put a check of the domain into the ONNX: its runtime fails on inputs outside of it.",
+        rich_help_panel=_CAPTURE,
+    ),
+]
 For = Annotated[
     list[str] | None,
     typer.Option(

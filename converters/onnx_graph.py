@@ -37,6 +37,7 @@ from .guarded import guarded
 from .installed import versions
 from .onnx_axes import name_output_axes
 from .onnx_debug import write_sidecar
+from .onnx_domain_guard import add_guard
 from .onnx_exporting import DRAFT, program_in_onnx
 from .onnx_files import (
     carried_in,
@@ -115,10 +116,13 @@ def convert(job: Job) -> Converted:
     scope = model_of(job).scope if isinstance(taken, Exported) or taken.call == "flat" else ""
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
+    conditions = add_guard(model, job.signature) if job.guard else 0
     path = job.folder / (job.stem + SUFFIX)
     files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
     shutil.rmtree(job.folder / DRAFT, ignore_errors=True)
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
+    if conditions:
+        options["guard"] = str(conditions)
     notes = in_float32(path)
     options |= lowered(path, job.runtimes)
     check_model(path)

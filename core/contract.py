@@ -98,14 +98,15 @@ class Job:
     """All that one converter gets; it never goes looking for more.
 
     `folder` is a work folder of its own; files are moved to their place by the pipeline once
-    they are proven. `example` is one feed at the opt sizes. Either `model` or `parent` is given;
-    beside a parent lies its debug sidecar, where it has one. `feeds` are the validation feeds,
-    `keep` the `--keep-fp` patterns, `half_io` whether inputs and outputs become half as well,
-    `settings` the options that only this format has, as text. `cache` is a folder for what later
-    runs may use again; None does without. `programs` are those taken down in this run already, by
-    capture: the formats share them. `custom_ops` has the function that translates an operator, by
-    the operator's name (`ns::op`), `runtimes` what the file must load in
-    (`onnxruntime==1.20`). `output_axes` are the axes of outputs that follow a dim, by output.
+    they are proven. `example` is one feed at the opt sizes. Either `model` or `parent` is
+    given; beside a parent lies its debug sidecar, where it has one. `feeds` are the validation
+    feeds, `guard` asks for a check of the domain inside of the file, `keep` are the `--keep-fp`
+    patterns, `half_io` whether inputs and outputs become half as well, `settings` the options
+    that only this format has, as text. `cache` is a folder for what later runs may use again;
+    None does without. `programs` are those taken down in this run already, by capture: the
+    formats share them. `custom_ops` has the function that translates an operator, by the
+    operator's name (`ns::op`), `runtimes` what the file must load in (`onnxruntime==1.20`).
+    `output_axes` are the axes of outputs that follow a dim, by output.
     """
 
     signature: Signature
@@ -118,6 +119,7 @@ class Job:
     capture: Capture | None = None
     opset: int | None = None
     external_data: bool = False
+    guard: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
     feeds: tuple[Feed, ...] = ()
     keep: tuple[str, ...] = ()

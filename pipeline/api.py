@@ -90,6 +90,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     opset: int | None = None,
     external_data: bool = False,
     narrow: bool = False,
+    guard: bool = False,
     overwrite: bool = False,
     lowering: Lowering | None = None,
     judging: Judging | None = None,
@@ -118,6 +119,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         opset: of ONNX.
         external_data: keep ONNX weights in a file of their own.
         narrow: accept artifacts that hold in a part of the domain, which is then their own.
+        guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         judging: feeds, seed, tolerances, device.
@@ -151,6 +153,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         opset=opset,
         external_data=external_data,
         narrow=narrow,
+        guard=guard,
         overwrite=overwrite,
         lowering=lowering or Lowering(),
         measuring=measuring,

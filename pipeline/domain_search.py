@@ -14,25 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..core.bounds import with_bounds
-from ..core.contract import Feed, Outputs
-from ..core.dims import UNBOUNDED, Dim, Relation
-from ..core.errors import CheckpointError
+from ..core.contract import Feed
+from ..core.dims import Dim, Relation
 from ..core.signature import Signature
 from ..sources.eager import Eager
-from ..validators.feeds import Drawer
 from ..validators.hard import batch_of
-from .feeding import not_finite
+from .size_probe import TIMES, SizeProbe, Sizes, find_start
 
-Sizes: TypeAlias = dict[str, int]
-
-TIMES = 4  # the largest size that is chosen, in multiples of where the search starts
-ELEMENTS = 1 << 21  # of all inputs of one feed: the most, unless the sample itself is larger
-_RUNS = 240  # of eager: beyond, nothing more is accepted
-_ROWS = 2  # the batch where the search starts without a sample
-# Where the search starts without a sample: what texts, images and signals have most often. The
-# first that eager accepts is taken, so that a domain reaches 256 where the model allows it.
-_STARTS = (64, 32, 128, 224, 256, 16, 8, 4, 512, 1024, 4096, 16_384, 2, 1)
-_LINES = ((1, 0), (1, 1), (1, -1), (2, 0))  # times, plus: sizes that follow from another
 _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
 _CORNERS = 4  # dims of which all corners are tried; of more, each dim alone at its ends
 _SETS = 31  # of dims that are moved together with one: all of up to five
@@ -49,8 +37,8 @@ def choose_dims(
 ) -> Signature:
     """The signature with bounds for every dim: those that were stated as they are.
 
-    Dims without bounds get the sizes that eager accepts around the sample's size (around the first
-    of `_STARTS` that it accepts without a sample), at most `TIMES` as large, and no feed larger
+    Dims without bounds get the sizes that eager accepts around the sample's size (without a sample
+    around the first of `STARTS` that it accepts), at most `TIMES` as large, and no feed larger
     than `ELEMENTS` elements or `TIMES` the sample. A dim of which eager accepts one size only is
     fixed at it. Unchanged where eager accepts no start: its own error says more.
 
@@ -65,23 +53,11 @@ def choose_dims(
     if not loose:
         return signature
     before = eager.before()
-    probe = SizeProbe(eager, signature, seed, samples)
-    probe.sampled = _largest_sizes(signature, further)
-    start = _find_start(probe, loose, sampled=samples is not None)
+    probe = SizeProbe(eager, signature, seed, samples, further)
+    start = find_start(probe, loose, sampled=samples is not None)
     box = {} if start is None else _find_box(probe, loose, start)
     before.restore()  # what forward kept of these sizes is none of the model's
     return _apply(signature, box) if box else signature
-
-
-def _largest_sizes(signature: Signature, feeds: Sequence[Feed]) -> Sizes:
-    """The largest size of each dim without a relation in these feeds."""
-    found: Sizes = {}
-    for feed, spec in itertools.product(feeds, signature.inputs):
-        shape = feed[spec.name].shape if spec.name in feed else ()
-        for dim, size in zip(spec.dims, shape, strict=False):
-            if dim.name is not None and dim.relation is None:
-                found[dim.name] = max(found.get(dim.name, 1), size)
-    return found
 
 
 @dataclass(kw_only=True)
@@ -103,105 +79,6 @@ class _Side:
 
 
 Box: TypeAlias = dict[str, _Side]
-
-
-class SizeProbe:
-    """Asks eager whether it runs at sizes, and gives finite numbers there.
-
-    Where it rejects drawn values, it is asked again with other values of integers: an index that is
-    out of range for one size says nothing of the size.
-    """
-
-    def __init__(self, eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> None:
-        self.signature = signature
-        self.runs_left = _RUNS
-        self._eager = eager
-        self._drawer = Drawer.of(signature, seed, samples)
-        self.sampled: Mapping[str, int] = {}  # the largest sizes of further samples
-        self._known: dict[tuple[tuple[str, int], ...], bool] = {}
-        self._allowed: set[str] | None = None  # outputs that are not finite where it starts
-        sample = 0 if samples is None else sum(array.size for array in samples.values())
-        self.most_elements = max(TIMES * sample, ELEMENTS)
-
-    def accepts(self, sizes: Mapping[str, int]) -> bool:
-        """Whether eager runs at these sizes of the free dims."""
-        key = tuple(sorted(sizes.items()))
-        if key not in self._known:
-            self._known[key] = self._fits(sizes) and self._runs(dict(sizes))
-        return self._known[key]
-
-    def elements(self, sizes: Mapping[str, int]) -> int:
-        """Elements of all inputs of a feed at these sizes."""
-        return sum(
-            math.prod(dim.size(sizes) for dim in spec.dims) for spec in self.signature.inputs
-        )
-
-    def _fits(self, sizes: Mapping[str, int]) -> bool:
-        dims = (dim for spec in self.signature.inputs for dim in spec.dims)
-        return (
-            self.runs_left > 0
-            and min(sizes.values(), default=1) >= 1
-            and all(dim.size(sizes) >= 1 for dim in dims if dim.dynamic)
-            and self.elements(sizes) <= self.most_elements
-        )
-
-    def _runs(self, sizes: Sizes) -> bool:
-        for feed in self._feeds(sizes):
-            self.runs_left -= 1
-            try:
-                outputs = self._eager.run(feed)
-            except (CheckpointError, MemoryError):
-                continue
-            return self._finite(outputs)
-        return False
-
-    def _feeds(self, sizes: Sizes) -> Iterator[Feed]:
-        """Feeds of these sizes: as drawn; then with integers that nobody bounded at an end."""
-        drawn = self._drawer.feed("domain", sizes)
-        yield drawn.arrays
-        whole = [
-            spec.name
-            for spec in self.signature.inputs
-            if not spec.dtype.startswith("float") and spec.values is None
-        ]
-        if whole:
-            yield from self._drawer.at_ends(drawn, whole)
-
-    def _finite(self, outputs: Outputs) -> bool:
-        found = not_finite(outputs)
-        if self._allowed is None:
-            self._allowed = found
-        return found <= self._allowed
-
-
-def _find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Sizes | None:
-    """Sizes at which eager runs: the sample's, or the first that it accepts."""
-    dims = probe.signature.free_dims
-    opt = {name: dim.opt for name, dim in dims.items()}
-    unknown = [name for name in loose if (dims[name].low, dims[name].opt) == UNBOUNDED[:2]]
-    if sampled or not unknown:
-        return opt if probe.accepts(opt) else None
-    firsts = [spec.dims[0].free.name for spec in probe.signature.inputs if spec.dims]
-    batch = batch_of(probe.signature)
-    for rows in ([*firsts], [None if batch is None else batch.name], []):
-        counted = [name for name in unknown if name in rows]
-        others = [name for name in unknown if name not in rows]
-        for size in _STARTS if others else (_ROWS,):
-            for sizes in _related_starts(others, size):
-                at = {**opt, **dict.fromkeys(counted, _ROWS), **sizes}
-                if probe.accepts(at):
-                    return at
-    return None
-
-
-def _related_starts(names: Sequence[str], size: int) -> Iterator[Sizes]:
-    """All dims at a size; then each alone a little off, as a length that follows from another."""
-    yield dict.fromkeys(names, size)
-    if len(names) > 1:
-        for name, (times, plus) in itertools.product(names, _LINES[1:]):
-            related = times * size + plus
-            if related >= 1:
-                yield {**dict.fromkeys(names, size), name: related}
 
 
 def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:

@@ -245,15 +245,16 @@ class Order:
     """One run: a source, what to make of it, and where.
 
     `parent` is a converted model to start from instead of the eager one, `signature` what a
-    manifest recorded for it. `capture` None is auto. `narrow` accepts artifacts that hold in a part
-    of the domain, which is then their own. `settings` are options that one target alone
-    has, as text. `cache` is a folder for what later runs may use again, up to `cache_limit` bytes
-    (None: the usual); None does without. `measuring` is what is measured on labelled data.
-    `patches` are functions of the user's (`package.module:fn`) that change the copy of the model
-    which is captured; `custom_ops` and `runtimes` as in a Job. `going_on` is what is left of the
-    order by what was done before. `overwrite` moves artifacts of another model in `out` away;
-    `discards` removes them, for a folder that is all the project's own. `timed` measures the
-    latency of all lower precisions, not only of what is calibrated.
+    manifest recorded for it. `capture` None is auto. `narrow` accepts artifacts that hold in a
+    part of the domain, which is then their own; `guard` asks for a check of it inside of an
+    ONNX. `settings` are options that one target alone has, as text. `cache` is a folder for
+    what later runs may use again, up to `cache_limit` bytes (None: the usual); None does
+    without. `measuring` is what is measured on labelled data. `patches` are functions of the
+    user's (`package.module:fn`) that change the copy of the model which is captured;
+    `custom_ops` and `runtimes` as in a Job. `going_on` is what is left of the order by what was
+    done before. `overwrite` moves artifacts of another model in `out` away; `discards` removes
+    them, for a folder that is all the project's own. `timed` measures the latency of all lower
+    precisions, not only of what is calibrated.
     """
 
     source: Source
@@ -265,6 +266,7 @@ class Order:
     opset: int | None = None
     external_data: bool = False
     narrow: bool = False
+    guard: bool = False
     overwrite: bool = False
     discards: bool = False
     signature: Signature | None = None
@@ -314,6 +316,7 @@ class Order:
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),
             "narrow": "true" if self.narrow else "",
+            "guard": "true" if self.guard else "",
             "inputs": " ".join(self.source.inputs),
             "static": " ".join(self.source.static),
             "patch": " ".join(self.patches),

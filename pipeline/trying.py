@@ -309,6 +309,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         parent=parent.path,
         opset=order.opset,
         external_data=order.external_data,
+        guard=order.guard,
         metadata={
             **bench.metadata,
             PRECISION: str(step.wanted.precision),

@@ -72,6 +72,7 @@ _MADE = (
     Key(name="opset", kind=W, least=1, most=99),
     Key(name="external-data", kind=B, usual=False),
     Key(name="narrow", kind=B, usual=False),
+    Key(name="guard", kind=B, usual=False),
     Key(name="patch", many=True, check=checks.spec),
     Key(name="custom-op", many=True, check=checks.custom_op),
     Key(name="for", many=True),

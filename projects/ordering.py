@@ -38,6 +38,7 @@ def order_of(
         opset=of.whole("opset"),
         external_data=of.truth("external-data"),
         narrow=of.truth("narrow"),
+        guard=of.truth("guard"),
         lowering=asked.lowering_of(
             calib, calib_samples=of.whole("calib-samples"), calib_select=of.text("calib-select"),
             calib_seed=of.whole("calib-seed"), calib_method=of.text("calib-method"),

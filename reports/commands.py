@@ -22,7 +22,8 @@ _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
 _LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance": "--tolerance",
           "accept_branch": "--accept-branch", "static": "--static", "patch": "--patch",
           "custom_op": "--custom-op", "for": "--for"}  # fmt: skip
-_SWITCHES = {"external_data": "--external-data", "half_io": "--half-io", "narrow": "--narrow"}
+_SWITCHES = {"external_data": "--external-data", "half_io": "--half-io", "narrow": "--narrow",
+             "guard": "--guard"}  # fmt: skip
 _UNSAID = ("auto", "default", "false")  # what a command without the option means
 
 

@@ -15,7 +15,8 @@ from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.pipeline.domain_search import ELEMENTS, choose_dims
+from modelc.pipeline.domain_search import choose_dims
+from modelc.pipeline.size_probe import ELEMENTS
 from modelc.sources.eager import Eager, open_eager
 from modelc.sources.loaded import Loaded
 from modelc.sources.samples import specs_of

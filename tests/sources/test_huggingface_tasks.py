@@ -112,8 +112,8 @@ def test_a_cache_is_noted_where_there_would_be_one(tmp_path: Path, kind: str, no
 def test_a_prompt_may_be_one_token(tmp_path: Path) -> None:
     saved(tmp_path, "LlamaForCausalLM", "LlamaConfig")
     known = opened(tmp_path, task="text-generation-prefill").known
-    assert "sequence=1..32" in str(known["input_ids"])
-    assert "sequence=1..32" in str(known["attention_mask"])
+    assert known["input_ids"].dims[1].low == 1
+    assert known["attention_mask"].dims[1] == known["input_ids"].dims[1]
 
 
 def test_a_config_without_architectures_opens_without_a_head(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_what_is_no_task_is_told(
 
 def test_more_tokens_are_taken_where_the_model_has_positions(tmp_path: Path) -> None:
     saved(tmp_path, "BertModel", "BertConfig", max_position_embeddings=300)
-    assert "sequence=2..200" in str(opened(tmp_path, length="200").known["input_ids"])
-    assert "sequence=2..300" in str(opened(tmp_path, length="512").known["input_ids"])
+    assert opened(tmp_path, length="200").known["input_ids"].dims[1].high == 200
+    assert opened(tmp_path, length="512").known["input_ids"].dims[1].high == 300
 
 
 def test_a_length_without_tokens_is_refused(tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_the_inputs_of_a_step_have_one_past_and_its_mask(tmp_path: Path) -> None
     saved(tmp_path, "LlamaForCausalLM", "LlamaConfig", num_key_value_heads=1)
     known = opened(tmp_path, task="text-generation-with-past").known
     assert [str(spec) for spec in known.values()][:5] == [
-        "input_ids:int64[batch=1..4,1]{0..59}",
-        "attention_mask:int64[batch=1..4,total=past+1]{0..1}",
-        "position_ids:int64[batch=1..4,1]{0..31}",
-        "past_key_values.0.key:float32[batch=1..4,1,past=1..31,8]",
-        "past_key_values.0.value:float32[batch=1..4,1,past=1..31,8]",
+        "input_ids:int64[batch,1]{0..59}",
+        "attention_mask:int64[batch,total=past+1]{0..1}",
+        "position_ids:int64[batch,1]{0..31}",
+        "past_key_values.0.key:float32[batch,1,past=1..31,8]",
+        "past_key_values.0.value:float32[batch,1,past=1..31,8]",
     ]
 
 

@@ -1,0 +1,155 @@
+"""A check inside an ONNX graph that makes its runtime fail for inputs outside of the domain.
+
+ONNX has no assertion and no bounds for dims. What ONNX Runtime refuses is an index beyond a table:
+each condition of the domain looks up entry 0 of a table with one entry where it holds, and entry 1
+where it does not. The zeros that are found are added to the shape of an input, which is then
+reshaped to it: without a copy, but never without the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..core.dims import Dim
+from ..core.signature import InputSpec, Signature
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_PREFIX = "modelc_domain"
+_WHOLE = ("int64", "int32")  # whose values are checked; a mask or an index is one of these
+
+
+def add_guard(model: ir.Model, signature: Signature) -> int:
+    """Guard the inputs that vary; the number of conditions that the graph checks.
+
+    Checked are the interval of every dim, relations between dims, and the stated or chosen range of
+    integer inputs. Ranges that follow a dim are not.
+    """
+    inputs = {value.name: value for value in model.graph.inputs}
+    specs = [spec for spec in signature.inputs if spec.name in inputs]
+    carrier = next(
+        (inputs[s.name] for s in specs if s.dims and inputs[s.name].uses()),
+        None,
+    )
+    if carrier is None:
+        return 0
+    guard = _Guard()
+    conditions = [
+        *(one for spec in specs for one in _size_conditions(guard, inputs[spec.name], spec)),
+        *(one for spec in specs for one in _value_conditions(guard, inputs[spec.name], spec)),
+    ]
+    if not conditions:
+        return 0
+    uses = [(use.node, use.idx) for use in carrier.uses() if use.node not in guard.nodes]
+    zero = conditions[0]
+    for other in conditions[1:]:
+        zero = guard.op("Add", zero, other)
+    shape = guard.op("Add", guard.op("Shape", carrier), zero)
+    guarded = guard.op("Reshape", carrier, shape)
+    guarded.shape, guarded.type = carrier.shape, carrier.type
+    for node, index in uses:
+        node.replace_input_with(index, guarded)
+    first = next(iter(model.graph), None)
+    if first is None:
+        model.graph.extend(guard.nodes)
+    else:
+        model.graph.insert_before(first, guard.nodes)
+    for value in guard.constants:
+        model.graph.register_initializer(value)
+    return len(conditions)
+
+
+class _Guard:
+    """The nodes and constants of a guard, as they are made; sizes by dim, the first that has it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self.sizes: dict[str, ir.Value] = {}
+
+    def op(self, kind: str, *inputs: ir.Value, name: str = "", **attributes: int) -> ir.Value:
+        import onnx_ir
+
+        node = onnx_ir.node(kind, list(inputs), attributes or None)
+        node.name = name or f"{_PREFIX}_{len(self.nodes)}"
+        node.outputs[0].name = f"{_PREFIX}_value_{len(self.nodes)}"
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def number(self, *values: int, dtype: str = "int64", scalar: bool = True) -> ir.Value:
+        import numpy as np
+        import onnx_ir
+
+        array = np.array(values[0] if scalar else values, dtype)
+        name = f"{_PREFIX}_constant_{len(self.constants)}"
+        tensor = onnx_ir.tensor(array, name=name)
+        self.constants.append(
+            onnx_ir.Value(
+                name=name,
+                const_value=tensor,
+                shape=onnx_ir.Shape(array.shape),
+                type=onnx_ir.TensorType(tensor.dtype),
+            )
+        )
+        return self.constants[-1]
+
+    def require(self, holds: ir.Value, what: str) -> ir.Value:
+        """Zero where the condition holds; where it does not, the runtime names `what` and fails."""
+        import onnx_ir
+
+        index = self.op("Cast", self.op("Not", holds), to=int(onnx_ir.DataType.INT64))
+        table = self.number(0, scalar=False)
+        return self.op("Gather", table, index, name=f"{_PREFIX}: {what}")
+
+
+def _size_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:
+    if not any(dim.dynamic for dim in spec.dims):
+        return
+    shape = guard.op("Shape", value)
+    for axis, dim in enumerate(spec.dims):
+        if dim.dynamic:
+            size = guard.op("Gather", shape, guard.number(axis))
+            yield from _dim_conditions(guard, size, dim, spec.name)
+
+
+def _dim_conditions(guard: _Guard, size: ir.Value, dim: Dim, where: str) -> Iterator[ir.Value]:
+    name, relation = dim.name or "", dim.relation
+    same = guard.sizes.setdefault(name, size)
+    if same is not size:
+        yield guard.require(guard.op("Equal", size, same), f"{name} of {where} is another {name}")
+        return
+    if dim.bounded:
+        low = guard.op("GreaterOrEqual", size, guard.number(dim.low))
+        high = guard.op("LessOrEqual", size, guard.number(dim.high))
+        what = f"{name} of {where} must be {dim.low}..{dim.high}"
+        yield guard.require(guard.op("And", low, high), what)
+    if relation is None:
+        return
+    base = guard.sizes.get(relation.base)
+    if base is not None:
+        follows = guard.op("Mul", base, guard.number(relation.times))
+        follows = guard.op("Add", follows, guard.number(relation.plus))
+        holds = guard.op("Equal", size, follows)
+        yield guard.require(holds, f"{name} of {where} must be {relation}")
+    elif relation.times > 1:
+        rest = guard.op("Sub", size, guard.number(relation.plus))
+        rest = guard.op("Mod", rest, guard.number(relation.times))
+        holds = guard.op("Equal", rest, guard.number(0))
+        yield guard.require(holds, f"{name} of {where} must be {relation}")
+
+
+def _value_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:
+    """The range of an integer input; of one that may be empty there is no least value."""
+    values = spec.values
+    if values is None or values.follows or spec.dtype not in _WHOLE:
+        return
+    if any(dim.low == 0 for dim in spec.dims):
+        return
+    least = guard.op("ReduceMin", value, keepdims=0)
+    most = guard.op("ReduceMax", value, keepdims=0)
+    low = guard.op("GreaterOrEqual", least, guard.number(int(values.low), dtype=spec.dtype))
+    high = guard.op("LessOrEqual", most, guard.number(int(values.high), dtype=spec.dtype))
+    what = f"values of {spec.name} must be {int(values.low)}..{int(values.high)}"
+    yield guard.require(guard.op("And", low, high), what)
