@@ -284,6 +284,13 @@ class OutputFolder:
         """Have a file go with the next commit, unless another takes its name."""
         self._removals.append(name)
 
+    def forget(self) -> None:
+        """Take back what was put and removed since the last commit."""
+        for move in self._moves:
+            (self._work / _STAGED / Path(move.source).name).unlink(missing_ok=True)
+        self._moves.clear()
+        self._removals.clear()
+
     def commit(self, manifest: Manifest, no_longer: Iterable[FileRecord] = ()) -> None:
         """Do at once what was put and removed, and write the record that holds then.
 

@@ -120,7 +120,7 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     except (ConversionError, RunnerError) as error:
         return Made(failure=failure_of(step, error, attempts), lasting=error.lasting)
     bench.stamp.check()
-    artifact, verdict = _settle(step, best, parent, bench)
+    artifact, verdict = settle_trial(step, best, parent, bench)
     for workplace in {trial.workplace for trial in (*trials, best)}:
         rmtree(workplace)  # what was not chosen may be gigabytes
     artifact = replace(
@@ -302,7 +302,9 @@ def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failu
     )
 
 
-def _settle(step: Step, trial: Trial, parent: Parent, bench: Bench) -> tuple[Artifact, Verdict]:
+def settle_trial(
+    step: Step, trial: Trial, parent: Parent, bench: Bench
+) -> tuple[Artifact, Verdict]:
     """Move the chosen trial's files to where they belong and write its record."""
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED}/{step.name}"

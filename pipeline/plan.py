@@ -24,7 +24,9 @@ class Step:
 
     `captures` are tried in order, `quantizers` are all tried and the best is kept; both are empty
     where there is nothing to choose. `pending` is why this host cannot make it but only prepare.
-    `loads_in` says what is written for the runtimes that were named.
+    `origin` is the target of the parent, where that is a step. `loads_in` says what is written for
+    the runtimes that were named. `variant` tells an artifact
+    from the one that the plan has of its format and precision.
     """
 
     target: Target
@@ -35,17 +37,20 @@ class Step:
     quantizers: tuple[Quantizer, ...] = ()
     pending: Readiness | None = None
     loads_in: str = ""
+    variant: str = ""
+    origin: Target | None = None
 
     @property
     def name(self) -> str:
         """The artifact's name."""
-        return self.wanted.name
+        return f"{self.wanted.name}-{self.variant}" if self.variant else self.wanted.name
 
     @property
     def stem(self) -> str:
         """The file name without the format's suffix."""
         precision = self.wanted.precision
-        return STEM if precision is Precision.FP32 else f"{STEM}.{precision}"
+        own = "" if precision is Precision.FP32 else f".{precision}"
+        return f"{STEM}{own}.{self.variant}" if self.variant else f"{STEM}{own}"
 
     @property
     def file(self) -> str:
@@ -118,8 +123,12 @@ class _Planner:
             parent=parent,
             quantizers=() if ready_made else self._quantizers(target, wanted),
             pending=pending_of(target),
+            origin=None if parent is None else self._origin(origin),
         )
         self.steps.setdefault(wanted.name, step)
+
+    def _origin(self, origin: str) -> Target:
+        return target_named(Wanted.parse(origin).target, self.targets)
 
     def _is_ready_made(self, origin: str, wanted: Wanted) -> bool:
         """Whether the order's parent is quantized already, or is what is wanted and is taken in."""

@@ -31,6 +31,7 @@ from .localising.refusal import Scene, with_guilty
 from .making import make
 from .order import Order
 from .orphans import orphan
+from .other_capture import make_from_other_capture
 from .plan import Step, make_plan
 from .preparing import prepare
 from .provenance.stating import CHECKPOINT, MODELC, SIGNATURE, captured_by, signature_digest
@@ -164,18 +165,28 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
         CheckpointError: the checkpoint was written to meanwhile.
     """
     bench.stage.tell(Entered(artifact=step.name))
-    made = _make(step, manifest, bench)
+    made, before = _make(step, manifest, bench), manifest
+    other = None if _passed(made) else make_from_other_capture(step, manifest, bench)
+    if other is not None:
+        sibling, parent, made = other
+        manifest = recorded(manifest, sibling, parent)
+        manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
     bench.stamp.check()
     keys = still_keyed(bench.order.going_on, bench.stage).keys
-    made = _keyed(made, keys.get(step.name, ""))
+    made = made if other else _keyed(made, keys.get(step.name, ""))
     now = with_needs(recorded(manifest, step, made), bench)
     left = {pending.step for pending in now.pending}
     for pending in manifest.pending:
         if pending.step not in {step.name, *left}:
             text = f"{pending.step} was prepared with an older {step.name}: prepare it again"
             bench.stage.note(text, warning=True)
-    bench.folder.commit(now, no_longer_named(manifest, now))
+    bench.folder.commit(now, no_longer_named(before, now))
     return with_guilty(now, f"{REJECTED}/{step.name}", step.target, _scene(step, bench))
+
+
+def _passed(made: Made) -> bool:
+    """Whether the step ended as it should: with an artifact that passed, or pending."""
+    return made.pending is not None or (made.verdict is not None and made.verdict.passed)
 
 
 def _keyed(made: Made, key: str) -> Made:

@@ -1,0 +1,110 @@
+"""A format made from another artifact: where it is rejected, from the same by another capture.
+
+One capture's ONNX may be right in ONNX Runtime and wrong in OpenVINO, where another's is right in
+both. The second parent is kept beside the first, judged as all artifacts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from shutil import rmtree
+
+from ..core.contract import EAGER
+from ..core.domain import Domain
+from ..core.errors import ConversionError, RunnerError
+from ..core.manifest import Manifest
+from ..core.precision import Precision
+from ..core.records import Artifact
+from .bench import Bench, Made, Parent
+from .making import settle_trial
+from .order import Wanted
+from .plan import Step
+from .trying import Trial, Way, attempt
+
+
+def make_from_other_capture(
+    step: Step, manifest: Manifest, bench: Bench
+) -> tuple[Step, Made, Made] | None:
+    """A second parent and the step made from it, both passed; None where no capture gives both.
+
+    Tried where the captures were left to modelc, and the step has no choice of its own.
+    """
+    parent = next((one for one in manifest.artifacts if one.name == step.parent), None)
+    if parent is None or not _may_try(step, parent, bench):
+        return None
+    for other in _other_steps(step, parent):
+        found = _try(step, other, bench)
+        if found is not None:
+            mother, child = found
+            origin = _parent(other, mother)
+            bench.folder.forget()  # the rejected file that came of the first parent is of no use
+            bench.folder.claim([other.file])
+            bench.stage.note(f"{step.name}: made from {other.name} in place of {parent.name}")
+            return (
+                other,
+                _settled(other, mother, _eager(bench), bench),
+                _settled(step, child, origin, bench),
+            )
+    return None
+
+
+def _may_try(step: Step, parent: Artifact, bench: Bench) -> bool:
+    plain = step.wanted.precision is Precision.FP32 and not step.quantizers
+    return plain and bench.order.capture is None and parent.capture is not None
+
+
+def _other_steps(step: Step, parent: Artifact) -> Iterator[Step]:
+    """The parent's format by each capture that was not its own."""
+    target = step.origin
+    if target is None:
+        return
+    for capture in target.CAPTURES:
+        if str(capture) != parent.capture:
+            yield Step(
+                target=target,
+                wanted=Wanted(target=target.NAME, precision=parent.precision),
+                captures=(capture,),
+                parent=None,
+                asked=False,
+                variant=str(capture),
+            )
+
+
+def _try(step: Step, other: Step, bench: Bench) -> tuple[Trial, Trial] | None:
+    """The second parent and its child, if both pass; what was made of them goes otherwise."""
+    made: list[Trial] = []
+    try:
+        mother = attempt(other, Way(capture=other.captures[0]), _eager(bench), bench)
+        made.append(mother)
+        if mother.verdict.passed:
+            child = attempt(step, Way(), _parent(other, mother), bench)
+            made.append(child)
+            if child.verdict.passed:
+                return mother, child
+    except (ConversionError, RunnerError) as error:
+        bench.stage.note(f"{step.name}: not from {other.name}: {error.message}")
+    for trial in made:
+        rmtree(trial.workplace)
+    return None
+
+
+def _eager(bench: Bench) -> Parent:
+    return Parent(name=EAGER, digest=bench.subject.checkpoint.digest)
+
+
+def _parent(other: Step, trial: Trial) -> Parent:
+    return Parent(
+        name=other.name,
+        digest=trial.files[0].sha256,
+        path=trial.workplace / trial.files[0].name,
+        frozen=trial.frozen,
+        capture=str(other.captures[0]),
+        domain=Domain(inputs=trial.inputs),
+    )
+
+
+def _settled(step: Step, trial: Trial, parent: Parent, bench: Bench) -> Made:
+    artifact, verdict = settle_trial(step, trial, parent, bench)
+    rmtree(trial.workplace, ignore_errors=True)
+    return Made(artifact=replace(artifact, seconds=verdict.seconds), verdict=verdict)
