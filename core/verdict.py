@@ -164,7 +164,8 @@ class Verdict:
     """Whether one artifact is eager's equal, on which feeds, within what, and why not.
 
     `faults` are what is wrong whatever the tolerance: feeds that it refused, outputs that are
-    missing, inputs that it ignores. `channels` are the worst ones.
+    missing, inputs that it ignores. `channels` are the worst ones. `restricted_values` are the
+    least and the greatest value of inputs whose chosen range it is right in a part of only.
     """
 
     artifact: str
@@ -180,6 +181,7 @@ class Verdict:
     worst: WorstFeed | None = None
     faults: tuple[str, ...] = ()
     channels: tuple[ChannelVerdict, ...] = ()
+    restricted_values: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def refused(self, reason: str) -> Verdict:
         """This verdict with one more fault, which no tolerance forgives and which is told first.

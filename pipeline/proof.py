@@ -16,6 +16,7 @@ from .beyond import Evidence, beyond_of, reply_of
 from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
+from .restricting import restrict_values
 from .searching import searched
 from .stage import Stage
 from .subject import Subject
@@ -82,7 +83,11 @@ def prove(
         subject.eager.rest()  # the runtime holds weights of its own now
         asked = case.ask(references, lambda done, total: stage.advance(title, done, total))
         subject.eager.rest()  # and has given them back
-        evidence, verdict = full_look(asked, subject)
+        evidence, verdict = restrict_values(
+            *full_look(asked, subject),
+            subject,
+            lambda: candidate.open(case.device, subject.signature),
+        )
         notes = notes_on(verdict, held_out, beyond)
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)

@@ -26,6 +26,7 @@ from ..core.verdict import Verdict, told_as_one
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
+from ..validators.wide import WIDE
 from .bench import Bench, Parent
 from .branches import KEEPING, Second, frozen_by, look
 from .custom_ops import functions_of
@@ -314,7 +315,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
             PRECISION: str(step.wanted.precision),
             DOMAIN: Domain(inputs=bench.subject.signature.inputs).as_input(),
         },
-        feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond),
+        feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond and r.feed.kind != WIDE),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
         settings=order.settings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
 WIDE = "wide"  # the kind, and the name of the feeds
 EXACT = 2**24  # integers up to here are exact in float32
 SMALL = 1023  # values of the first feed: what most integers of users are below
-# At these magnitudes formats fail: bytes, int16, float32, int32, and just beyond.
-_EDGES = (7, 255, 32768, 2**24 + 1, 2**31 - 1, 2**31 + 5, 2**40)
-_MOST = 6  # feeds that edges are spread over where an input has few elements
+# At these magnitudes formats fail: int32, float32, int16, bytes, and just beyond.
+_EDGES = (2**31 + 5, 2**24 + 1, -(2**31) - 5, -(2**24) - 1, 2**31 - 1, 32768, -32769, 255, 7, -1)
+_ODD = 87
+_MOST = 3  # feeds that edges are spread over where an input has few elements
 
 
 def wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
@@ -85,12 +85,16 @@ def _reach(spec: InputSpec) -> int:
 
 
 def edges_of(spec: InputSpec) -> tuple[int, ...]:
-    """The edge values within the input's range, the largest first."""
+    """The edge values within the input's range, the most telling first.
+
+    A power of two is exact in any float, so the first is a little below the end of the range.
+    """
     if spec.values is None:
         return ()
     low, high = int(spec.values.low), int(spec.values.high)
-    both = itertools.chain((high, low), *((edge, -edge) for edge in reversed(_EDGES)), (-1,))
-    return tuple(dict.fromkeys(edge for edge in both if low <= edge <= high))
+    ends = (high - _ODD if high > EXACT else high, low + _ODD if low < -EXACT else low, high, low)
+    edges = (ends[0], ends[1], -7, *ends[2:], *_EDGES)
+    return tuple(dict.fromkeys(edge for edge in edges if low <= edge <= high))
 
 
 def _array(
