@@ -1,4 +1,4 @@
-"""Formats that narrow integers: judged on wide values, and held to the range that they are right in."""
+"""Formats that narrow integers are held to the range that they are right in."""
 
 from __future__ import annotations
 
