@@ -48,19 +48,21 @@ class Candidate:
         return target.open_runner(self.path, device, signature)
 
 
-def prove(
+def prove(  # noqa: PLR0913 - what is judged, on what, and how
     candidate: Candidate,
     subject: Subject,
     judging: Judging,
     stage: Stage,
     *,
     held_out: tuple[Reference, ...] = (),
+    restrict: bool = False,
 ) -> Verdict:
     """Open the candidate, run all feeds first, judge afterwards; then search, if that is asked.
 
     Where there are `held_out` samples of a calibration, its values are judged on them and on the
     user's own sample; on drawn feeds, which it was not calibrated for, only its form is. The
-    worst feed is written where the candidate says.
+    worst feed is written where the candidate says. With `restrict`, a candidate that is wrong on
+    wide integers alone is held to narrower ranges, where modelc chose them.
 
     Raises:
         RunnerError: the runtime would not open the model.
@@ -87,6 +89,7 @@ def prove(
             *full_look(asked, subject),
             subject,
             lambda: candidate.open(case.device, subject.signature),
+            narrow=restrict,
         )
         notes = notes_on(verdict, held_out, beyond)
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)

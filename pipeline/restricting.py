@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.contract import Runner
+from ..core.contract import Runner, unheard
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import State, Verdict, told_as_one
@@ -14,7 +14,7 @@ from ..validators.feeds import SAMPLE, Drawer, NamedFeed
 from ..validators.hard import few_rows
 from ..validators.wide import SMALL, WIDE, wide_feeds, wide_inputs
 from .beyond import Evidence, reply_of
-from .feeding import not_finite
+from .feeding import answered, not_finite
 from .subject import Subject, reference_on
 from .undecided import with_undecided
 
@@ -30,20 +30,25 @@ _PAIRS = 3
 
 
 def restrict_values(
-    evidence: Evidence, verdict: Verdict, subject: Subject, opened: Callable[[], Runner]
+    evidence: Evidence,
+    verdict: Verdict,
+    subject: Subject,
+    opened: Callable[[], Runner],
+    *,
+    narrow: bool,
 ) -> tuple[Evidence, Verdict]:
     """The verdict; where an artifact is wrong on wide integers alone, that on narrower ones.
 
-    Ranges that modelc chose are narrowed, one input after another, to the largest that the artifact
-    is right in: `restricted_values` has them, and its wide feeds are drawn in there. Where not even
-    small numbers are right, and where the user stated the range, it is rejected: the reason names
-    the input and the value from which it is wrong.
+    With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
+    that the artifact is right in: `restricted_values` has them, and its wide feeds are drawn in
+    there. Where not even small numbers are right, and where the user stated the range, it is
+    rejected: the reason names the input and the value from which it is wrong.
     """
     specs = wide_inputs(subject.signature)
     if verdict.state is not State.FAILED or not specs:
         return evidence, verdict
     plain = _without_wide(evidence)
-    stated = [spec for spec in specs if spec.values is not None and not spec.values.chosen]
+    stated = [s for s in specs if not narrow or (s.values is not None and not s.values.chosen)]
     chosen = [spec for spec in specs if spec not in stated]
     if not stated and not plain.verdict().passed:
         return evidence, verdict
@@ -66,18 +71,47 @@ def _narrowed(
             return asked, trial.accuse(spec, verdict)
         ranges[spec.name] = found
     pairs = trial.pairs(ranges)
-    narrow = replace(
+    held = replace(
         plain,
         references=(*plain.references, *(one for one, _ in pairs or ())),
         replies=(*plain.replies, *(reply for _, reply in pairs or ())),
     )
-    now = narrow.verdict()
+    now = held.verdict()
     if not now.passed:
         return asked, verdict
     whole = {spec.name: spec.values for spec in specs if spec.values is not None}
     kept = {n: r for n, r in ranges.items() if r != (int(whole[n].low), int(whole[n].high))}
     notes = tuple(f"{name}: values within {low}..{high}" for name, (low, high) in kept.items())
-    return narrow, replace(now, restricted_values=kept, notes=(*now.notes, *notes))
+    return held, replace(now, restricted_values=kept, notes=(*now.notes, *notes))
+
+
+def within_values(subject: Subject, inputs: Sequence[InputSpec]) -> Subject:
+    """The eager side with other ranges of the wide inputs: all but the wide feeds are the same."""
+    signature = replace(subject.signature, inputs=tuple(inputs))
+    seed, given = subject.feeds.seed, subject.given
+    samples = None if given is None else given.first
+    within = replace(subject, signature=signature)
+    wide = answered(
+        wide_feeds(signature, seed=seed, samples=samples),
+        lambda feed: reference_on(within, feed),
+        unheard,
+    )
+    usual = (one for one in subject.references if one.feed.kind != WIDE)
+    return replace(within, references=(*usual, *wide.references))
+
+
+def restricted_inputs(
+    inputs: Sequence[InputSpec], ranges: Mapping[str, tuple[int, int]]
+) -> tuple[InputSpec, ...]:
+    """The inputs with these ranges in place of the chosen ones."""
+
+    def within(spec: InputSpec) -> InputSpec:
+        if spec.values is None or spec.name not in ranges:
+            return spec
+        low, high = ranges[spec.name]
+        return replace(spec, values=replace(spec.values, low=low, high=high))
+
+    return tuple(map(within, inputs))
 
 
 def _without_wide(evidence: Evidence) -> Evidence:
