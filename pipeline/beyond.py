@@ -99,7 +99,10 @@ class Evidence:
             reason=told_as_one([verdict.reason, *reasons]),
             faults=(*verdict.faults, *(fault for one in wrong[:1] for fault in one.faults)),
             feeds=(*verdict.feeds, *(name for one in found for name in one.feeds)),
-            outputs=(*verdict.outputs, *(output for one in found for output in one.outputs)),
+            outputs=(
+                *verdict.outputs,
+                *(replace(output, apart=True) for one in found for output in one.outputs),
+            ),
         )
 
     def _without_wide(self) -> Verdict:

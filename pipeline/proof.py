@@ -13,6 +13,7 @@ from ..core.verdict import Tolerance, Verdict
 from ..validators.judge import Reference, Reply, judge
 from ..validators.weights import altered_weights
 from .beyond import Evidence, beyond_of, reply_of
+from .default_run import with_default_run
 from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
@@ -94,6 +95,7 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
         notes = notes_on(verdict, held_out, beyond)
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
+        verdict = with_default_run(verdict, candidate, evidence, subject)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)
     found = searched(
