@@ -51,7 +51,7 @@ def check_ranges(
         if spec.name not in found:
             continue
         ours = found[spec.name].total
-        if spec.values is not None:
+        if spec.values is not None and not spec.values.chosen:
             if not open_ended.intersection(spec.values.bases):  # else it has no outside
                 _check_declared(findings, spec, ours)
         elif spec.dtype in FLOATS and spec.name in validation:

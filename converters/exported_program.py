@@ -32,7 +32,7 @@ from .guarded import guarded
 from .installed import versions
 from .opened import refused
 from .program_facts import operators, ranges, specs_of, tensor_infos, weight_elements
-from .torch_runner import TorchRunner, check_device, float_state
+from .torch_runner import TorchRunner, check_device, float_state, torch_settings
 
 if TYPE_CHECKING:
     import torch
@@ -142,6 +142,11 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
         raise
     except Exception as error:
         raise refused("torch.export.load", error) from error
+
+
+def judging_settings(device: str) -> Mapping[str, str]:
+    """What is set in torch when it judges."""
+    return torch_settings(device)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

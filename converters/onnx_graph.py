@@ -21,6 +21,7 @@ from ..core.contract import (
     Feed,
     Inspection,
     Job,
+    OpenedByDefault,
     Readiness,
     Runner,
     TensorInfo,
@@ -51,7 +52,7 @@ from .onnx_guard import read_graph
 from .onnx_half import to_half
 from .onnx_islands import in_float32
 from .onnx_lowering import lowered, opset_for
-from .onnx_runner import open_onnx
+from .onnx_runner import open_onnx, open_onnx_by_default, session_settings
 from .onnx_runtimes import allowed_by
 
 if TYPE_CHECKING:
@@ -213,6 +214,16 @@ def _derived(job: Job, parent: Path) -> Converted:
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
     """Open a session on the CPU or on CUDA; half precision is rounded in full on the CPU."""
     return open_onnx(path, device)
+
+
+def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - contract
+    """Open a session without options; None on the CPU, where that changes nothing."""
+    return open_onnx_by_default(path, device)
+
+
+def judging_settings(device: str) -> Mapping[str, str]:
+    """The provider that judges, with its options."""
+    return session_settings(device)
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.contract import Feed, Outputs
+from ..core.contract import Feed, OpenedByDefault, Outputs
 from ..core.errors import MissingError, RunnerError
 from .onnx_guard import read_graph
 from .onnx_rounding import computes_in_half, has_half, has_half_io, rounded, with_float_io
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _CUDA = "CUDAExecutionProvider"
+_ADVICE = (
+    'onnxruntime.InferenceSession("PATH", providers=[("CUDAExecutionProvider", {"use_tf32": "0"})])'
+)
 _PROVIDERS: Mapping[str, Providers] = {
     "cpu": CPU,
     "cuda": ((_CUDA, {"use_tf32": "0"}),),  # TF32 keeps 10 bits of mantissa
@@ -42,6 +45,27 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
     except Exception as error:
         raise _refused(error) from error
     return OnnxRunner(session)
+
+
+def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
+    """Open a session as users do who set nothing; None on the CPU, where that changes nothing.
+
+    Raises:
+        RunnerError: ONNX Runtime would not open the model.
+    """
+    if device != "cuda":
+        return None
+    try:
+        session = open_session(path, path.parent, ((_CUDA, {}),))
+    except Exception as error:
+        raise _refused(error) from error
+    return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_ADVICE)
+
+
+def session_settings(device: str) -> dict[str, str]:
+    """The settings of a session that judges; what is not named is ONNX Runtime's default."""
+    ((provider, options),) = _PROVIDERS[device]
+    return {"provider": provider, "graph_optimization_level": "ORT_ENABLE_ALL", **options}
 
 
 def _require_cuda() -> None:

@@ -1,8 +1,9 @@
 """OpenVINO IR (.xml + .bin), from ONNX; FP32, FP16 or INT8; run by OpenVINO's CPU device.
 
 What is not quantized is computed in float32 here: OpenVINO would otherwise pick bfloat16 by itself
-on CPUs that have it, and an FP16 IR means FP16 *weights*. An INT8 IR comes from a quantizer, as an
-ONNX with Q/DQ nodes or as an IR.
+on CPUs that have it, and an FP16 IR means FP16 *weights*. No entry of the IR keeps it from that
+(decision 8), so that what it gives by default is measured as well. An INT8 IR comes from a
+quantizer, as an ONNX with Q/DQ nodes or as an IR.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..core.contract import (
     Feed,
     Inspection,
     Job,
+    OpenedByDefault,
     Outputs,
     Readiness,
     Runner,
@@ -53,6 +55,8 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cpu",)
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+_ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
+_DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # what OpenVINO picks by itself, as modelc calls it
 _PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it was thrown
 
 
@@ -102,21 +106,43 @@ def convert(job: Job) -> Converted:
 
 def _config() -> dict[str, str]:
     """How a model is compiled to be judged: in float32, on the threads of this process."""
+    return {**_EXACT, **_threads()}
+
+
+def _threads() -> dict[str, str]:
     most = allowed()
-    return _EXACT if most is None else {**_EXACT, "INFERENCE_NUM_THREADS": str(most)}
+    return {} if most is None else {"INFERENCE_NUM_THREADS": str(most)}
+
+
+def judging_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one device
+    """What is set when a model is compiled to be judged."""
+    return _EXACT
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Compile the IR for the CPU, in float32."""
-    import openvino
-
     if device != "cpu":
         raise MissingError(f"openvino runs on cpu here, not on {device}", hint="use --device cpu")
+    return OpenVinoRunner(_compiled(path, _config()), signature)
+
+
+def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
+    """Compile the IR as users do who set nothing; None where that is float32 on this CPU."""
+    compiled = _compiled(path, _threads())
+    picked = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if picked not in _DEFAULTS:
+        return None
+    runner = OpenVinoRunner(compiled, signature)
+    return OpenedByDefault(runner=runner, compute=_DEFAULTS[picked], advice=_ADVICE)
+
+
+def _compiled(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
+    import openvino
+
     try:
-        compiled = openvino.Core().compile_model(str(path), "CPU", _config())
+        return openvino.Core().compile_model(str(path), "CPU", dict(config))
     except RuntimeError as error:
         raise _refused(error) from error
-    return OpenVinoRunner(compiled, signature)
 
 
 class OpenVinoRunner(OpenedModel):

@@ -79,6 +79,14 @@ def check_device(device: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def torch_settings(device: str) -> dict[str, str]:
+    """What is set in torch when it judges on this device; nothing on the CPU."""
+    if device != "cuda":
+        return {}
+    names = ("torch.backends.cudnn.allow_tf32", "torch.backends.cuda.matmul.allow_tf32")
+    return dict.fromkeys(names, "False")
+
+
 def float_state(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:
     """The float32 tensors of a state dict, each once though it has several names."""
     import torch

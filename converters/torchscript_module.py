@@ -34,7 +34,7 @@ from .guarded import guarded
 from .installed import versions
 from .opened import refused
 from .program_facts import specs_of
-from .torch_runner import TorchRunner, check_device, float_state
+from .torch_runner import TorchRunner, check_device, float_state, torch_settings
 
 if TYPE_CHECKING:
     import torch
@@ -106,6 +106,11 @@ def stripped(path: Path) -> None:
         for entry, content in kept:
             slim = zipfile.ZipInfo(entry.filename)
             archive.writestr(slim, content, compress_type=entry.compress_type)
+
+
+def judging_settings(device: str) -> Mapping[str, str]:
+    """What is set in torch when it judges."""
+    return torch_settings(device)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

@@ -27,7 +27,8 @@ class ValueRange:
     """The values that drawn feeds may hold, both ends included.
 
     An end with a relation follows a dim of any input (`{0..nodes-1}`); `low` and `high` are then
-    the least and the greatest that it is at the dim's sizes.
+    the least and the greatest that it is at the dim's sizes. `usual` is the part of a chosen range
+    that feeds are drawn in but for those of edge values; None stands for the whole range.
     """
 
     low: float
@@ -35,6 +36,7 @@ class ValueRange:
     low_dim: Relation | None = None
     high_dim: Relation | None = None
     chosen: bool = False  # found by modelc, not stated
+    usual: tuple[float, float] | None = None
 
     @property
     def follows(self) -> bool:

@@ -92,6 +92,9 @@ class OutputVerdict:
     `loose` feed only form counted: shape, dtype, NaN/Inf. `headroom` is how far in dB the errors
     stay below the nearest limit; negative is beyond it, None where no limit applies.
 
+    A feed that is `apart`, as those of wide integers are, is judged by itself: it counts, and is no
+    part of the verdict's figures.
+
     `form` is what is wrong whatever the tolerance (a shape, a NaN, another integer), `clue` what a
     wrong output looks like. `floor` is eager's own relative L2 distance from float64 on this feed,
     `times_floor` how many times as far the artifact is (see validators/floor.py); None without a
@@ -120,6 +123,7 @@ class OutputVerdict:
     nonfinite_artifact: int = 0
     peak: float | None = None
     loose: bool = False
+    apart: bool = False
     headroom: float | None = None
     form: str = ""
     form_kind: str = ""  # missing | structure | values
@@ -160,11 +164,29 @@ class ChannelVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DefaultRun:
+    """What an artifact gives where its runtime is left to its defaults, and these compute in less.
+
+    `state` is by the limits of the precision `compute`; `sqnr` is the smallest in dB, None where
+    all is exact. `advice` is the line of code that opens the artifact as it was judged.
+    """
+
+    compute: str
+    state: State
+    sqnr: float | None
+    max_abs: float | None
+    advice: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether one artifact is eager's equal, on which feeds, within what, and why not.
 
     `faults` are what is wrong whatever the tolerance: feeds that it refused, outputs that are
-    missing, inputs that it ignores. `channels` are the worst ones.
+    missing, inputs that it ignores. `channels` are the worst ones. `restricted_values` are the
+    least and the greatest value of inputs whose chosen range it is right in a part of only.
+    `by_default` is what users get who leave the runtime to its defaults, where that is less.
     """
 
     artifact: str
@@ -180,6 +202,8 @@ class Verdict:
     worst: WorstFeed | None = None
     faults: tuple[str, ...] = ()
     channels: tuple[ChannelVerdict, ...] = ()
+    restricted_values: dict[str, tuple[int, int]] = field(default_factory=dict)
+    by_default: DefaultRun | None = None
 
     def refused(self, reason: str) -> Verdict:
         """This verdict with one more fault, which no tolerance forgives and which is told first.
@@ -196,8 +220,13 @@ class Verdict:
     @property
     def headroom(self) -> float | None:
         """The smallest headroom in dB over feeds that count and outputs; None where none is."""
-        found = (o.headroom for o in self.outputs if o.headroom is not None and not o.loose)
+        found = (o.headroom for o in self._counted if o.headroom is not None)
         return min(found, default=None)
+
+    @property
+    def _counted(self) -> list[OutputVerdict]:
+        """The outputs that the figures are of."""
+        return [one for one in self.outputs if not one.loose and not one.apart]
 
     @property
     def passed(self) -> bool:
@@ -215,7 +244,7 @@ class Verdict:
 
         The largest of all would be that of the feed with the largest values.
         """
-        found = [o for o in self.outputs if o.max_abs is not None and not o.loose]
+        found = [o for o in self._counted if o.max_abs is not None]
         held = [o for o in found if o.headroom is not None]
         if held:
             return min(held, key=lambda o: o.headroom or 0.0).max_abs
@@ -224,7 +253,7 @@ class Verdict:
     @property
     def sqnr(self) -> float | None:
         """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
-        found = (o.sqnr for o in self.outputs if o.sqnr is not None and not o.loose)
+        found = (o.sqnr for o in self._counted if o.sqnr is not None)
         return min(found, default=None)
 
 

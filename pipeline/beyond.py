@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Runner
 from ..core.errors import RunnerError
 from ..core.precision import Precision
-from ..core.verdict import OutputVerdict, Verdict
+from ..core.verdict import OutputVerdict, State, Verdict, told_as_one
 from ..validators.feeds import describe
 from ..validators.hard import REPEATED
 from ..validators.judge import Reference, Reply
 from ..validators.masked import differs_behind_masks
 from ..validators.rows import rows_apart
+from ..validators.wide import WIDE
 from .float64 import doubted, with_more_noise
 
 if TYPE_CHECKING:
@@ -67,6 +68,47 @@ class Evidence:
         What lies beyond may well overflow in 16 bits, and 8-bit scales do not reach there. It is
         run all the same, and what is wrong there is said.
         """
+        return self._with_wide(self._without_wide())
+
+    def wide_faults(self) -> tuple[str, ...]:
+        """What is wrong on feeds of wide integers, each judged by itself."""
+        return tuple(one.reason for one in map(self._judged_alone, self._wide) if not one.passed)
+
+    @property
+    def _wide(self) -> list[tuple[Reference, Reply]]:
+        return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
+
+    def _judged_alone(self, pair: tuple[Reference, Reply]) -> Verdict:
+        """The verdict on one feed of wide integers: the scale of others says nothing of it."""
+        verdict = self.judge_on(*_apart([pair]))
+        reference, reply = pair
+        if reply.outputs is not None:
+            return verdict
+        why = f"refused feed {describe(reference.feed)}: {' '.join(reply.error.split())}"
+        return replace(verdict, state=State.FAILED, reason=why, faults=(why,))
+
+    def _with_wide(self, verdict: Verdict) -> Verdict:
+        """The verdict with those on feeds of wide integers."""
+        found = list(map(self._judged_alone, self._wide))
+        wrong = [one for one in found if not one.passed]
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        reasons = [f"{wrong[0].reason}{more}"] if wrong else []
+        return replace(
+            verdict,
+            state=max((verdict.state, *(one.state for one in wrong)), key=_badness),
+            reason=told_as_one([verdict.reason, *reasons]),
+            faults=(*verdict.faults, *(fault for one in wrong[:1] for fault in one.faults)),
+            feeds=(*verdict.feeds, *(name for one in found for name in one.feeds)),
+            outputs=(
+                *verdict.outputs,
+                *(replace(output, apart=True) for one in found for output in one.outputs),
+            ),
+        )
+
+    def _without_wide(self) -> Verdict:
+        pairs = [pair for pair in self.pairs if pair[0].feed.kind != WIDE]
+        if len(pairs) < len(self.references):
+            return self.of(pairs)._without_wide()
         apart = beyond_of(self.references, self.precision)
         far = [pair for pair in self.pairs if pair[0].feed.name in apart]
         if not far:
@@ -92,6 +134,10 @@ class Evidence:
         for fault in reversed(faults):  # what refuses last is told first
             verdict = verdict.refused(fault)
         return verdict
+
+
+def _badness(state: State) -> int:
+    return (State.PASSED, State.FAILED, State.ERROR).index(state)
 
 
 def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:

@@ -11,6 +11,7 @@ from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
 from ..validators.feeds import NamedFeed
 from ..validators.judge import Reference
+from ..validators.wide import WIDE
 from .relating import SizesError
 from .stage import Stage
 
@@ -70,7 +71,7 @@ def answered(
         reference, reason = _tried(feed, answer)
         if reference is not None and feed.basic:
             allowed |= not_finite(reference.outputs)
-        if reference is not None and (feed.beyond or feed.kind == "value"):
+        if reference is not None and (feed.beyond or feed.kind in ("value", WIDE)):
             reason = _nonfinite_reason(not_finite(reference.outputs) - allowed)
         if reference is not None and not reason:
             references.append(reference)

@@ -9,6 +9,7 @@ from shutil import rmtree
 from ..converters.capture.causes import is_needless, strict_may_take, telling, way_out
 from ..converters.capture.constraints import NarrowError
 from ..core.capture import Capture
+from ..core.contract import Settled
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
@@ -342,10 +343,12 @@ def settle_trial(
 
 def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
     """What the verdict is a statement about."""
+    device = bench.order.judging.device_for(step.target)
+    set_there = step.target.judging_settings(device) if isinstance(step.target, Settled) else {}
     return Domain(
         inputs=trial.inputs,
         compute={} if trial.coverage is None else trial.coverage.share,
-        settings={"device": bench.order.judging.device_for(step.target)},
+        settings={"device": device, **set_there},
     )
 
 

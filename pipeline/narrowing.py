@@ -14,6 +14,7 @@ from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.signature import InputSpec, Signature
 from ..validators.feeds import Drawer
+from .restricting import within_values
 from .stage import Stage
 from .subject import Subject, refer_within
 
@@ -84,7 +85,17 @@ def subject_in(subject: Subject, inputs: Sequence[InputSpec], stage: Stage) -> S
     """The eager side on feeds of these inputs alone; the subject itself where they are its own."""
     if tuple(inputs) == subject.signature.inputs:
         return subject
+    if _with_usual_values(inputs) == _with_usual_values(subject.signature.inputs):
+        return within_values(subject, inputs)
     return refer_within(subject, replace(subject.signature, inputs=tuple(inputs)), stage)
+
+
+def _with_usual_values(inputs: Sequence[InputSpec]) -> list[tuple[InputSpec, object]]:
+    """The inputs with what all feeds but those of wide values depend on."""
+    return [
+        (replace(spec, values=None), spec.values and (spec.values.usual or spec.values))
+        for spec in inputs
+    ]
 
 
 def domain_inputs(domain: Domain | None, subject: Subject) -> tuple[InputSpec, ...]:

@@ -13,9 +13,11 @@ from ..core.verdict import Tolerance, Verdict
 from ..validators.judge import Reference, Reply, judge
 from ..validators.weights import altered_weights
 from .beyond import Evidence, beyond_of, reply_of
+from .default_run import with_default_run
 from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
+from .restricting import restrict_values
 from .searching import searched
 from .stage import Stage
 from .subject import Subject
@@ -47,19 +49,21 @@ class Candidate:
         return target.open_runner(self.path, device, signature)
 
 
-def prove(
+def prove(  # noqa: PLR0913 - what is judged, on what, and how
     candidate: Candidate,
     subject: Subject,
     judging: Judging,
     stage: Stage,
     *,
     held_out: tuple[Reference, ...] = (),
+    restrict: bool = False,
 ) -> Verdict:
     """Open the candidate, run all feeds first, judge afterwards; then search, if that is asked.
 
     Where there are `held_out` samples of a calibration, its values are judged on them and on the
     user's own sample; on drawn feeds, which it was not calibrated for, only its form is. The
-    worst feed is written where the candidate says.
+    worst feed is written where the candidate says. With `restrict`, a candidate that is wrong on
+    wide integers alone is held to narrower ranges, where modelc chose them.
 
     Raises:
         RunnerError: the runtime would not open the model.
@@ -82,10 +86,16 @@ def prove(
         subject.eager.rest()  # the runtime holds weights of its own now
         asked = case.ask(references, lambda done, total: stage.advance(title, done, total))
         subject.eager.rest()  # and has given them back
-        evidence, verdict = full_look(asked, subject)
+        evidence, verdict = restrict_values(
+            *full_look(asked, subject),
+            subject,
+            lambda: candidate.open(case.device, subject.signature),
+            narrow=restrict,
+        )
         notes = notes_on(verdict, held_out, beyond)
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
+        verdict = with_default_run(verdict, candidate, evidence, subject)
         clock.detail, clock.passed = str(verdict.state), verdict.passed
     verdict = replace(verdict, seconds=clock.seconds)
     found = searched(

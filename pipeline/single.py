@@ -198,7 +198,7 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
                     candidate, subject, judging, stage, feed=feed, labelled=labelled
                 )
             watch(subject, judging.accept, stage)
-            verdict = _proven(candidate, subject, judging, stage, feed=feed)
+            verdict = _proven(candidate, subject, judging, stage, feed=feed, restrict=True)
             verdict = look(subject, judging.accept).judged(verdict, None)
             return told_in(weighed(candidate, verdict, labelled, stage))
 
@@ -211,6 +211,7 @@ def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
     *,
     held_out: tuple[Reference, ...] = (),
     feed: Feed | None = None,
+    restrict: bool = False,
 ) -> Verdict:
     """The verdict on all feeds, shown for one of them alone where that is asked for.
 
@@ -218,6 +219,7 @@ def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
     float64, is theirs to say, and the figures are to be those of the first time.
     """
     if feed is None:
-        return prove(candidate, subject, judging, stage, held_out=held_out)
+        return prove(candidate, subject, judging, stage, held_out=held_out, restrict=restrict)
     subject, name = with_feed(subject, held_out, feed)
-    return shown(prove(candidate, subject, judging, stage, held_out=held_out), name)
+    verdict = prove(candidate, subject, judging, stage, held_out=held_out, restrict=restrict)
+    return shown(verdict, name)

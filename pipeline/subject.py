@@ -27,6 +27,8 @@ from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
 from ..validators.judge import Reference
+from ..validators.wide import wide_feeds
+from .choosing_values import chosen_values
 from .domain_search import choose_dims
 from .feeding import answered
 from .finite import check_finite, told_nonfinite
@@ -120,6 +122,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
         settled = settled.fixed_at_opt(source.static)
     if signature is None:
         settled = _with_chosen_dims(loaded, settled, judging.seed or 0, given, stage)
+    settled = settled if signature else chosen_values(loaded, settled, judging, samples, stage)
     subject = _refer(
         Subject(
             checkpoint=checkpoint,
@@ -253,7 +256,11 @@ def _refer(
     samples = None if given is None else given.first
     basic = draw_feeds(subject.signature, count=plan.count, seed=seed, samples=samples)
     real, misfits = further_feeds(given, subject.signature)
-    feeds = (*basic, *real, *hard_feeds(subject.signature, seed=seed, samples=samples))
+    drawn = (
+        *hard_feeds(subject.signature, seed=seed, samples=samples),
+        *wide_feeds(subject.signature, seed=seed, samples=samples),
+    )
+    feeds = (*basic, *real, *drawn)
     smallest = min(basic, key=_size)
     trials = Trials(subject.eager, subject.signature, seed, samples)
     before = subject.eager.before()

@@ -26,6 +26,7 @@ from ..core.verdict import Verdict, told_as_one
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.judge import Reference
+from ..validators.wide import WIDE
 from .bench import Bench, Parent
 from .branches import KEEPING, Second, frozen_by, look
 from .custom_ops import functions_of
@@ -45,6 +46,7 @@ from .provenance.stating import (
     judging_digest,
 )
 from .quantizing import Quantization, quantized
+from .restricting import restricted_inputs, within_values
 from .weighing import weighed
 
 
@@ -107,7 +109,8 @@ def attempt(
 ) -> Trial:
     """Convert in a folder of its own, then prove.
 
-    `met` is what refused the same copy of the model before: it may be why a trace is wrong.
+    `met` is what refused the same copy of the model before: it may be why a trace is wrong. Where
+    it is right for a part of the integers alone, it is made again for that part.
 
     Raises:
         ConversionError: it was refused, or INT8 was asked for and no layer computes in it.
@@ -129,7 +132,12 @@ def attempt(
     held_out = held_out_for(step.wanted.precision, bench)
     judging = bench.order.judging_of(step.wanted)
     judged = with_places(bench.subject, product.converted.places)
-    verdict = prove(candidate, judged, judging, bench.stage, held_out=held_out)
+    verdict = prove(candidate, judged, judging, bench.stage, held_out=held_out, restrict=True)
+    if verdict.restricted_values:
+        rmtree(product.workplace)  # what it says inside of its domain is not so
+        inputs = restricted_inputs(bench.subject.signature.inputs, verdict.restricted_values)
+        subject = within_values(bench.subject, inputs)
+        return attempt(step, way, parent, replace(bench, subject=subject), met=met)
     with _rewritten(way, bench) as changed:
         branches = look(changed.subject, bench.order.judging.accept)
         frozen = _frozen(step, way, parent, product.converted, changed)
@@ -315,7 +323,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
             PRECISION: str(step.wanted.precision),
             DOMAIN: Domain(inputs=bench.subject.signature.inputs).as_input(),
         },
-        feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond),
+        feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond and r.feed.kind != WIDE),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
         settings=order.settings,

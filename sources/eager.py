@@ -28,6 +28,7 @@ from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
 from .ties import Choices, settling
+from .work import Meter, MoreWorkError, Work, WorkExceededError, metering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -166,6 +167,26 @@ class Eager:
                     f"eager is not done with {_form(feed, self.inputs)} after {limit:.0f} s",
                     hint="end the loops of forward after a number of steps",
                 ) from error
+
+    def run_metered(self, feed: Feed, most: Work | None = None) -> tuple[Outputs, Work]:
+        """Run one feed and count the work it takes; a run of more than `most` is stopped.
+
+        Raises:
+            MoreWorkError: it takes more than `most`.
+            CheckpointError: eager rejects the feed, or it takes far more time than others.
+        """
+        meter = Meter(most)
+        try:
+            with self._in_time(feed), metering(meter):
+                outputs = self._arrays(feed)
+        except (WorkExceededError, CheckpointError) as error:
+            if not meter.exceeded:
+                raise
+            raise MoreWorkError(
+                f"{_form(feed, self.inputs)} takes far more work than other values",
+                hint="state the values that the input may have",
+            ) from error
+        return outputs, meter.work
 
     def run_exact(self, feed: Feed) -> Outputs | None:
         """Run one feed in float64, weights and all; None where the model cannot be (see above).

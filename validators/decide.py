@@ -40,7 +40,7 @@ def decide(
     outputs = tuple(
         replace(o, passed=True, reason="", headroom=None)
         if o.form_kind == VALUES and o.output in agreeing
-        else _decided(o, limits[o.output], scales[o.output])
+        else _decided(o, limits[o.output], Scale.of([o]) if o.apart else scales[o.output])
         for o in measured.outputs
     )
     quiet = {name for name in names if _is_right(name, outputs)}
@@ -88,7 +88,7 @@ def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
 
 
 def _scale(name: str, outputs: Sequence[OutputVerdict]) -> Scale:
-    return Scale.of(o for o in outputs if o.output == name and not o.loose)
+    return Scale.of(o for o in outputs if o.output == name and not o.loose and not o.apart)
 
 
 def _is_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
@@ -190,7 +190,7 @@ def _beside(value: float, limit: float, style: str) -> str:
 
 def _agrees(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> bool:
     """Whether enough integers over all feeds are eager's, where that is what is asked for."""
-    counted = [o for o in outputs if o.output == name and not o.loose]
+    counted = [o for o in outputs if o.output == name and not o.loose and not o.apart]
     sizes = sum(math.prod(o.shape) for o in counted)
     if limits.min_agreement is None or not sizes:
         return False
@@ -204,7 +204,9 @@ def _agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -
     least = limits.min_agreement
     counted = [
         o for o in outputs
-        if o.output == name and not o.loose and not o.form and o.top1_agreement is not None
+        if o.output == name
+        and not (o.loose or o.apart or o.form)
+        and o.top1_agreement is not None
     ]  # fmt: skip
     rows = sum(o.rows for o in counted)
     if least is None or not rows:

@@ -149,6 +149,8 @@ def _ranged(spec: InputSpec) -> Values:
             hint="write whole numbers for an integer input, as in {0..9}",
         )
     follows = spec.values is not None and spec.values.follows
+    if spec.values is not None and spec.values.usual is not None:
+        low, high = spec.values.usual
     return Values(dtype=spec.dtype, low=low, high=high, follows=follows)
 
 

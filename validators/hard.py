@@ -156,7 +156,7 @@ def _multiple(spec: InputSpec, batch: Dim) -> bool:
 
 def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
     """`opt` with few rows, its values made hard in every input that can hold such values."""
-    base = _base(drawer)
+    base = few_rows(drawer)
     seen = [base, replace(drawer.negated(base), name=NEGATED)]
     for name, change in CHANGES.items():
         arrays = dict(base.arrays)
@@ -179,7 +179,8 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
             yield seen[-1]
 
 
-def _base(drawer: Drawer) -> NamedFeed:
+def few_rows(drawer: Drawer) -> NamedFeed:
+    """`opt` with one row or two, as feeds have that are about values alone."""
     sizes = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
     batch = batch_of(drawer.signature)
     if batch is not None and batch.name:

@@ -35,7 +35,9 @@ def _room(output: OutputVerdict, verdict: Verdict) -> float:
     if limits.floor_factor is not None and output.times_floor is not None:
         return output.headroom
     usual = Scale.of(
-        one for one in verdict.outputs if one.output == output.output and not one.loose
+        one
+        for one in verdict.outputs
+        if one.output == output.output and not one.loose and not one.apart
     )
     return min(_table_rooms(output, limits, usual), default=math.inf)
 

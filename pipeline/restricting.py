@@ -1,0 +1,282 @@
+"""Artifacts that are wrong on wide integers alone: held to the values where they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..core.contract import Runner, unheard
+from ..core.errors import CheckpointError
+from ..core.signature import InputSpec, Signature, ValueRange
+from ..core.verdict import State, Verdict, told_as_one
+from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.hard import few_rows
+from ..validators.wide import SMALL, WIDE, wide_feeds, wide_inputs
+from .beyond import Evidence, reply_of
+from .feeding import answered, not_finite
+from .subject import Subject, reference_on
+from .undecided import with_undecided
+
+if TYPE_CHECKING:
+    from ..core.contract import Feed
+    from ..validators.judge import Reference, Reply
+
+# Ends that are tried, the largest first: what int32, float32 and 16 bits hold, and small numbers.
+_BOUNDS = (2**31 - 1, 2**24, 2**16, SMALL)
+_ROUNDING = 2.0**-24
+_LUCK = 8.0  # times as far as eager's own draws move: no roundoff explains more
+_PAIRS = 3
+
+
+def restrict_values(
+    evidence: Evidence,
+    verdict: Verdict,
+    subject: Subject,
+    opened: Callable[[], Runner],
+    *,
+    narrow: bool,
+) -> tuple[Evidence, Verdict]:
+    """The verdict; where an artifact is wrong on wide integers alone, that on narrower ones.
+
+    With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
+    that the artifact is right in: `restricted_values` has them, and its wide feeds are drawn in
+    there. Where not even small numbers are right, and where the user stated the range, it is
+    rejected: the reason names the input and the value from which it is wrong.
+    """
+    specs = wide_inputs(subject.signature)
+    if verdict.state is not State.FAILED or not specs:
+        return evidence, verdict
+    plain = _without_wide(evidence)
+    stated = [s for s in specs if not narrow or (s.values is not None and not s.values.chosen)]
+    chosen = [spec for spec in specs if spec not in stated]
+    if not stated and not plain.verdict().passed:
+        return evidence, verdict
+    with opened() as runner:
+        trial = _Trial(evidence=evidence, subject=subject, runner=runner)
+        for spec in stated:
+            verdict = trial.accuse(spec, verdict)
+        if stated or not _wide_failed(verdict):
+            return evidence, verdict
+        return _narrowed(trial, chosen, plain, verdict, evidence)
+
+
+def _narrowed(
+    trial: _Trial, specs: Sequence[InputSpec], plain: Evidence, verdict: Verdict, asked: Evidence
+) -> tuple[Evidence, Verdict]:
+    ranges: dict[str, tuple[int, int]] = {}
+    for spec in specs:
+        found = trial.widest(spec)
+        if found is None:
+            return asked, trial.accuse(spec, verdict)
+        ranges[spec.name] = found
+    pairs = trial.pairs(ranges)
+    held = replace(
+        plain,
+        references=(*plain.references, *(one for one, _ in pairs or ())),
+        replies=(*plain.replies, *(reply for _, reply in pairs or ())),
+    )
+    now = held.verdict()
+    if not now.passed:
+        return asked, verdict
+    whole = {spec.name: spec.values for spec in specs if spec.values is not None}
+    kept = {n: r for n, r in ranges.items() if r != (int(whole[n].low), int(whole[n].high))}
+    notes = tuple(f"{name}: values within {low}..{high}" for name, (low, high) in kept.items())
+    return held, replace(now, restricted_values=kept, notes=(*now.notes, *notes))
+
+
+def within_values(subject: Subject, inputs: Sequence[InputSpec]) -> Subject:
+    """The eager side with other ranges of the wide inputs: all but the wide feeds are the same."""
+    signature = replace(subject.signature, inputs=tuple(inputs))
+    seed, given = subject.feeds.seed, subject.given
+    samples = None if given is None else given.first
+    within = replace(subject, signature=signature)
+    wide = answered(
+        wide_feeds(signature, seed=seed, samples=samples),
+        lambda feed: reference_on(within, feed),
+        unheard,
+    )
+    usual = (one for one in subject.references if one.feed.kind != WIDE)
+    return replace(within, references=(*usual, *wide.references))
+
+
+def restricted_inputs(
+    inputs: Sequence[InputSpec], ranges: Mapping[str, tuple[int, int]]
+) -> tuple[InputSpec, ...]:
+    """The inputs with these ranges in place of the chosen ones."""
+
+    def within(spec: InputSpec) -> InputSpec:
+        if spec.values is None or spec.name not in ranges:
+            return spec
+        low, high = ranges[spec.name]
+        return replace(spec, values=replace(spec.values, low=low, high=high))
+
+    return tuple(map(within, inputs))
+
+
+def _without_wide(evidence: Evidence) -> Evidence:
+    return evidence.of([pair for pair in evidence.pairs if pair[0].feed.kind != WIDE])
+
+
+def _wide_failed(verdict: Verdict) -> bool:
+    return any(name.startswith(f"{WIDE}-") for name in verdict.feeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """Tries ranges on eager and on the artifact, which is open."""
+
+    evidence: Evidence
+    subject: Subject
+    runner: Runner
+
+    def widest(self, spec: InputSpec) -> tuple[int, int] | None:
+        """The largest range in which the artifact is right, all other inputs at usual values.
+
+        First the upper end is found without negative values, then the lower one. The usual values
+        alone are left to a model of which eager itself is unsteady on small numbers.
+        """
+        if spec.values is None:
+            return None
+        low, high = int(spec.values.low), int(spec.values.high)
+        least, most = _usual(spec.values)
+        floor = max(low, min(least, 0))
+        highs = [high, *(b for b in _BOUNDS if most <= b < high)]
+        upper = next((b for b in highs if self._right({spec.name: (floor, b)})), None)
+        if upper is None:
+            return (least, most) if self._is_unsteady(spec) else None
+        lows = [low, *(-b for b in _BOUNDS if low < -b < floor)]
+        lower = (b for b in lows if -b <= upper or b == low)
+        found = next((b for b in lower if self._right({spec.name: (b, upper)})), floor)
+        return found, upper
+
+    def accuse(self, spec: InputSpec, verdict: Verdict) -> Verdict:
+        """The verdict with the value of the input from which the artifact is wrong, if it is."""
+        value = self._first_wrong(spec)
+        if value is None:
+            return verdict
+        fault = f"input {spec.name!r}: wrong from the value {value} on"
+        return replace(
+            verdict,
+            reason=told_as_one([fault, verdict.reason]),
+            faults=(fault, *verdict.faults),
+        )
+
+    def pairs(self, ranges: Mapping[str, tuple[int, int]]) -> list[tuple[Reference, Reply]] | None:
+        """The wide feeds within these ranges with both answers; None where eager rejects one."""
+        signature = _within(self.subject.signature, ranges)
+        samples = _sample(self.evidence)
+        feeds = wide_feeds(signature, seed=self.subject.feeds.seed, samples=samples)
+        found = [self._run(feed) for feed in feeds]
+        pairs = [pair for pair in found if pair is not None]
+        return pairs if len(pairs) == len(found) else None
+
+    def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
+        pairs = self.pairs(ranges)
+        return pairs is not None and self.evidence.of(pairs).wide_faults() == ()
+
+    def _run(self, feed: NamedFeed) -> tuple[Reference, Reply] | None:
+        try:
+            reference = reference_on(self.subject, feed)
+        except CheckpointError:
+            return None
+        if not_finite(reference.outputs):
+            return None
+        if any(one.exact is not None for one in self.evidence.references):
+            exact = self.subject.eager.run_exact(feed.arrays)
+            reference = replace(reference, exact=exact)
+        reply = reply_of(self.runner, reference)
+        precision = self.evidence.precision
+        return reference, with_undecided([reference], [reply], precision, self.subject)[0]
+
+    def _is_unsteady(self, spec: InputSpec) -> bool:
+        """Whether eager moves as far as the artifact is off where its floats are off by a rounding.
+
+        Then the input's small numbers are none that the model makes sense of: a mask as floats.
+        """
+        pairs = self.pairs({spec.name: (_usual(spec.values)[0] if spec.values else 0, SMALL)})
+        return bool(pairs) and all(self._explains(*pair) for pair in pairs or ())
+
+    def _explains(self, reference: Reference, reply: Reply) -> bool:
+        import numpy as np
+
+        if self.evidence.of([(reference, reply)]).wide_faults() == ():
+            return True
+        draws = list(self.subject.eager.draws_off(reference.feed.arrays, _ROUNDING, pairs=_PAIRS))
+        for name, eager in reference.outputs.items():
+            answer = (reply.outputs or {}).get(name)
+            if answer is None or answer.shape != eager.shape:
+                return False
+            error = float(np.abs(answer.astype(np.float64) - eager).max(initial=0.0))
+            moved = [np.abs(one[name].astype(np.float64) - eager).max(initial=0.0) for one in draws]
+            if error > _LUCK * max(moved, default=0.0):
+                return False
+        return True
+
+    def _first_wrong(self, spec: InputSpec) -> int | None:
+        """The value of least magnitude, by halving, from which the artifact is wrong.
+
+        The input is full of it; upwards first, then downwards.
+        """
+        if spec.values is None:
+            return None
+        low, high = int(spec.values.low), int(spec.values.high)
+        start = max(low, min(high, 0))
+        for end in (high, low):
+            good, bad = start, end
+            if good == bad or self._is_right_at(spec, end):
+                continue
+            for step in _steps(start, end):
+                if not self._is_right_at(spec, step):
+                    bad = step
+                    break
+                good = step
+            while abs(bad - good) > 1:
+                middle = (good + bad) // 2
+                if self._is_right_at(spec, middle):
+                    good = middle
+                else:
+                    bad = middle
+            return bad
+        return None
+
+    def _is_right_at(self, spec: InputSpec, value: int) -> bool:
+        import numpy as np
+
+        drawer = Drawer.of(
+            _within(self.subject.signature, {}), self.subject.feeds.seed, _sample(self.evidence)
+        )
+        base = few_rows(drawer)
+        array = np.full_like(base.arrays[spec.name], value)
+        feed = replace(base, name=WIDE, kind=WIDE, arrays={**base.arrays, spec.name: array})
+        pair = self._run(feed)
+        return pair is None or self.evidence.of([pair]).wide_faults() == ()
+
+
+def _steps(start: int, end: int) -> Iterator[int]:
+    """Where values begin to be wrong, from the start outward."""
+    sign = 1 if end > start else -1
+    for bound in (*reversed(_BOUNDS), end * sign):
+        if min(start, end) <= sign * bound <= max(start, end):
+            yield sign * bound
+
+
+def _usual(values: ValueRange) -> tuple[int, int]:
+    low, high = values.usual or (values.low, values.high)
+    return int(low), int(high)
+
+
+def _within(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Signature:
+    """The signature with wide inputs in these ranges; those without one at their usual values."""
+
+    def narrow(spec: InputSpec) -> InputSpec:
+        if spec not in wide_inputs(signature) or spec.values is None or not spec.values.chosen:
+            return spec
+        low, high = ranges.get(spec.name, _usual(spec.values))
+        return replace(spec, values=replace(spec.values, low=low, high=high))
+
+    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
+
+
+def _sample(evidence: Evidence) -> Feed | None:
+    return next((r.feed.arrays for r in evidence.references if r.feed.name == SAMPLE), None)

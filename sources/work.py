@@ -1,0 +1,74 @@
+"""How much work eager does on a feed: counts of operators and of elements, never of seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import CheckpointError
+from ..core.torch_modes import through_operators
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The operators that ran, and the elements of the largest tensor that one of them gave."""
+
+    operators: int
+    elements: int
+
+
+class MoreWorkError(CheckpointError):
+    """Eager takes a feed, but for the work that it is."""
+
+
+class WorkExceededError(BaseException):
+    """More work than allowed. No `Exception`: models catch these."""
+
+
+class Meter:
+    """Counts work and stops a run that does more than `most`; None allows any."""
+
+    def __init__(self, most: Work | None) -> None:
+        self._most = most
+        self._operators = 0
+        self._elements = 0
+        self.exceeded = False
+
+    @property
+    def work(self) -> Work:
+        """The work so far."""
+        return Work(operators=self._operators, elements=self._elements)
+
+    def add(self, value: object) -> None:
+        """Count one operator and what it gave.
+
+        Raises:
+            WorkExceededError: it is more than allowed.
+        """
+        import torch
+
+        self._operators += 1
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, torch.Tensor):
+                self._elements = max(self._elements, one.numel())
+        most = self._most
+        if most is None:
+            return
+        if self._operators > most.operators or self._elements > most.elements:
+            self.exceeded = True
+            raise WorkExceededError
+
+
+def metering(meter: Meter) -> TorchDispatchMode:
+    """A mode in which `meter` counts every operator, those of TorchScript too."""
+
+    def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        value = func(*args, **kwargs)
+        meter.add(value)
+        return value
+
+    return through_operators(counted)

@@ -1,0 +1,183 @@
+"""Integer inputs that nobody stated a range for: eager decides which values there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.dims import Relation
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, ValueRange, resolve
+from modelc.pipeline.choosing_values import choose_values
+from modelc.sources.eager import open_eager
+from modelc.sources.loaded import Loaded
+
+LARGE = 2**40
+
+
+class Embedded(nn.Module):
+    """A table of 300 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(300, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids)
+
+
+class Indexed(nn.Module):
+    """A table without a parameter of as many rows, indexed from its end too."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.arange(77.0)[ids]
+
+
+class Passed(nn.Module):
+    """Any value will do."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return ids + 1
+
+
+class Lengths(nn.Module):
+    """Lengths from 1 to the length of x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
+        return self.cell(packed)[1][0]
+
+
+class Graph(nn.Module):
+    """Indices of nodes."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+
+
+class Counted(nn.Module):
+    """The value says how much there is to do."""
+
+    def forward(self, n: Tensor) -> Tensor:
+        found = torch.zeros(1)
+        for step in range(int(n)):
+            found = found + step
+        return found
+
+
+class Powers(nn.Module):
+    """Inf above 127."""
+
+    def forward(self, n: Tensor) -> Tensor:
+        return 2.0 ** n.float()
+
+
+class Ordered(nn.Module):
+    """Takes constants, but not what is drawn: each value is at least the one before."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if bool((ids[1:] < ids[:-1]).any()):
+            raise ValueError("not in order")
+        return ids * 2
+
+
+def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
+    """The signature with what is chosen."""
+    signature = resolve([parse_input(text) for text in inputs], {})
+    loaded = Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward))
+    return choose_values(open_eager(loaded, signature), signature, samples=samples or None)
+
+
+def test_a_table_ends_the_range() -> None:
+    spec = chosen(Embedded(), "ids:int64[batch=1..4,seq=1..9]").inputs[0]
+    assert spec.values == ValueRange(low=0, high=299, chosen=True)
+
+
+def test_a_table_that_is_indexed_from_its_end() -> None:
+    spec = chosen(Indexed(), "ids:int64[n=1..4]").inputs[0]
+    assert spec.values == ValueRange(low=-77, high=76, chosen=True, usual=(0, 76))
+
+
+def test_a_sample_is_widened_to_the_table() -> None:
+    sample = np.array([[5, 17]])
+    spec = chosen(Embedded(), "ids:int64[1,2]", ids=sample).inputs[0]
+    assert spec.values == ValueRange(low=0, high=299, chosen=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("int64", -LARGE, LARGE),
+        ("int32", -(2**31) + 1, 2**31 - 1),
+        ("int16", -32767, 32767),
+        ("int8", -127, 127),
+    ],
+)
+def test_what_takes_any_value_has_all_of_its_dtype(dtype: str, low: int, high: int) -> None:
+    spec = chosen(Passed(), f"ids:{dtype}[n=1..4]").inputs[0]
+    assert spec.values == ValueRange(low=low, high=high, chosen=True, usual=(0, 1))
+
+
+def test_bytes_are_drawn_over_all_values() -> None:
+    spec = chosen(Passed(), "ids:uint8[n=1..4]").inputs[0]
+    assert spec.values == ValueRange(low=0, high=255, chosen=True, usual=(0, 255))
+
+
+def test_a_sample_says_the_usual_values_of_what_takes_any() -> None:
+    spec = chosen(Passed(), "ids:int64[2]", ids=np.array([30, 70])).inputs[0]
+    assert spec.values == ValueRange(low=-LARGE, high=LARGE, chosen=True, usual=(30, 70))
+
+
+def test_lengths_follow_the_dim() -> None:
+    found = chosen(Lengths(), "x:float32[batch=1..4,seq=2..12,3]", "lengths:int64[batch]")
+    values = ValueRange(low=1, high=12, high_dim=Relation(base="seq"), chosen=True)
+    assert found.inputs[1].values == values
+
+
+def test_edges_follow_the_nodes() -> None:
+    found = chosen(Graph(), "x:float32[nodes=2..20,3]", "edges:int64[2,edges=1..30]")
+    values = ValueRange(low=0, high=19, high_dim=Relation(base="nodes", plus=-1), chosen=True)
+    assert found.inputs[1].values == values
+
+
+def test_an_index_into_a_fixed_dim_ends_there() -> None:
+    found = chosen(Graph(), "x:float32[12,3]", "edges:int64[2,edges=1..30]")
+    assert found.inputs[1].values == ValueRange(low=0, high=11, chosen=True)
+
+
+def test_a_count_ends_where_it_is_much_work() -> None:
+    spec = chosen(Counted(), "n:int64[]").inputs[0]
+    assert spec.values == ValueRange(low=0, high=64, chosen=True)
+
+
+def test_values_that_overflow_are_left_out() -> None:
+    spec = chosen(Powers(), "n:int64[3]").inputs[0]
+    assert spec.values is not None
+    assert (spec.values.low, spec.values.high) == (0, 127)
+
+
+def test_a_mask_holds_zeros_and_ones() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+            return x * attention_mask
+
+    found = chosen(Masked(), "x:float32[n=1..4]", "attention_mask:int64[n]")
+    assert found.inputs[1].values == ValueRange(low=0, high=1, chosen=True)
+
+
+def test_what_takes_nothing_drawn_stays_without_a_range() -> None:
+    assert chosen(Ordered(), "ids:int64[n=4..9]").inputs[0].values is None
+
+
+def test_stated_ranges_are_left_alone() -> None:
+    signature = chosen(Passed(), "ids:int64[n=1..4]{3..4}")
+    assert signature.inputs[0].values == ValueRange(low=3, high=4)

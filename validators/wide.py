@@ -1,0 +1,117 @@
+"""Feeds of wide integers: values that formats compute wrongly where they narrow int64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.signature import FLOATS, InputSpec, Signature
+from .draw import generator_for
+from .feeds import Drawer, NamedFeed
+from .hard import few_rows
+
+if TYPE_CHECKING:
+    from ..core.contract import Array, Feed
+
+WIDE = "wide"  # the kind, and the name of the feeds
+EXACT = 2**24  # integers up to here are exact in float32
+SMALL = 1023  # values of the first feed: what most integers of users are below
+# At these magnitudes formats fail: int32, float32, int16, bytes, and just beyond.
+_EDGES = (2**31 + 5, 2**24 + 1, -(2**31) - 5, -(2**24) - 1, 2**31 - 1, 32768, -32769, 255, 7, -1)
+_ODD = 87
+_MOST = 3  # feeds that edges are spread over where an input has few elements
+
+
+def wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
+    """The integer inputs whose range has more than the drawn feeds show.
+
+    Chosen ranges with a usual part, and stated ones beyond what float32 holds exactly.
+    """
+    return tuple(spec for spec in signature.inputs if _is_wide(spec))
+
+
+def _is_wide(spec: InputSpec) -> bool:
+    if spec.values is None or spec.dtype in FLOATS or spec.values.follows:
+        return False
+    if spec.values.chosen:
+        return spec.values.usual not in (None, (spec.values.low, spec.values.high))
+    return max(abs(spec.values.low), abs(spec.values.high)) > EXACT
+
+
+def wide_feeds(
+    signature: Signature, *, seed: int = 0, samples: Feed | None = None
+) -> tuple[NamedFeed, ...]:
+    """Draw `wide-1`, `wide-2`, ...: at opt sizes with few rows, values over all magnitudes.
+
+    `wide-1` has values up to 1023, the others the edges of bytes, int16, float32 and int32 within
+    the range, of both signs, beside values drawn evenly over all magnitudes. All inputs that
+    `wide_inputs` names are wide at once. There is none where no input is.
+    """
+    specs = wide_inputs(signature)
+    if not specs:
+        return ()
+    drawer = Drawer.of(signature, seed, samples)
+    base = few_rows(drawer)
+    return tuple(
+        replace(base, name=name, kind=WIDE, arrays={**base.arrays, **arrays})
+        for name, arrays in _drawn(specs, base, seed)
+    )
+
+
+def _drawn(
+    specs: Sequence[InputSpec], base: NamedFeed, seed: int
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    size = min(base.arrays[spec.name].size for spec in specs)
+    if not size:
+        return
+    chosen = [spec for spec in specs if spec.values and spec.values.chosen]
+    if any(_reach(spec) > SMALL for spec in chosen):
+        yield f"{WIDE}-1", {s.name: _array(s, base, (seed, 1), SMALL, ()) for s in chosen}
+    most = max(len(edges_of(spec)) for spec in specs)
+    count = min(-(-most // size), _MOST)
+    for number in range(2, count + 2):
+        arrays = {}
+        for spec in specs:
+            edges = edges_of(spec)[number - 2 :: count]
+            arrays[spec.name] = _array(spec, base, (seed, number), _reach(spec), edges)
+        yield f"{WIDE}-{number}", arrays
+
+
+def _reach(spec: InputSpec) -> int:
+    values = spec.values
+    return 0 if values is None else int(max(abs(values.low), abs(values.high)))
+
+
+def edges_of(spec: InputSpec) -> tuple[int, ...]:
+    """The edge values within the input's range, the most telling first.
+
+    A power of two is exact in any float, so the first is a little below the end of the range.
+    """
+    if spec.values is None:
+        return ()
+    low, high = int(spec.values.low), int(spec.values.high)
+    ends = (high - _ODD if high > EXACT else high, low + _ODD if low < -EXACT else low, high, low)
+    edges = (ends[0], ends[1], -7, *ends[2:], *_EDGES)
+    return tuple(dict.fromkeys(edge for edge in edges if low <= edge <= high))
+
+
+def _array(
+    spec: InputSpec, base: NamedFeed, key: tuple[int, ...], most: int, edges: Sequence[int]
+) -> Array:
+    """Values within the range and `-most..most`, even over magnitudes, with the edges in front."""
+    import numpy as np
+
+    low, high = (spec.values.low, spec.values.high) if spec.values else (0, 0)
+    shape = base.arrays[spec.name].shape
+    generator = generator_for(*key, WIDE, spec.name)
+    exponents = generator.uniform(0, math.log2(most + 1), shape)
+    found = np.floor(2.0**exponents).astype(np.int64) - 1
+    signs = generator.integers(0, 1, shape, endpoint=True) if low < 0 else np.zeros(shape, np.int64)
+    found = np.where(signs == 1, -found, found)
+    flat = np.atleast_1d(found).reshape(-1)
+    places = generator.permutation(flat.size)[: len(edges)]
+    flat[places] = np.asarray(edges[: places.size], dtype=np.int64)
+    held = np.clip(flat, max(int(low), -most), min(int(high), most))
+    return np.asarray(held.reshape(shape)).astype(spec.dtype)
