@@ -52,7 +52,18 @@ def open_eager(loaded: Loaded, signature: Signature) -> Eager:
         UsageError: an input has no parameter, or a required parameter no input.
     """
     inputs = tuple(spec.name for spec in signature.inputs)
-    return Eager(loaded.module, inputs, bind(inputs, loaded.takes, call=loaded.call), drop=loaded.drop)
+    binding = bind(
+        inputs, loaded.takes, call=loaded.call, by_name=_is_called_by_name(loaded.module)
+    )
+    return Eager(loaded.module, inputs, binding, drop=loaded.drop)
+
+
+def _is_called_by_name(module: torch.nn.Module) -> bool:
+    """Whether users call it as `model(**inputs)`: models of transformers, and hooks for names."""
+    named: dict[int, bool] = getattr(module, "_forward_pre_hooks_with_kwargs", {})
+    hooks: dict[int, object] = getattr(module, "_forward_pre_hooks", {})
+    all_take_names = bool(hooks) and all(one in named for one in hooks)
+    return all_take_names or isinstance(getattr(module, "main_input_name", None), str)
 
 
 class Eager:
