@@ -29,6 +29,7 @@ def build_ov(
     method: o.Method = None,
     inputs: o.Input = None,
     static: o.Static = None,
+    drop_output: o.DropOutput = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -73,7 +74,8 @@ def build_ov(
 
     source = source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static, trust=trust,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+        drop_outputs=drop_output, trust=trust,
     )  # fmt: skip
     order = Order(
         source=source,

@@ -76,6 +76,7 @@ def build_trt(
     method: o.Method = None,
     inputs: o.Input = None,
     static: o.Static = None,
+    drop_output: o.DropOutput = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -152,7 +153,8 @@ def build_trt(
         raise UsageError("--checkpoint is for a folder to finish", hint=f"give {checkpoint} alone")
     source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
-        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static, trust=trust,
+        strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+        drop_outputs=drop_output, trust=trust,
     )  # fmt: skip
     lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,

@@ -29,6 +29,7 @@ def debug(
     method: o.Method = None,
     inputs: o.Input = None,
     static: o.Static = None,
+    drop_output: o.DropOutput = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -96,12 +97,13 @@ def debug(
             allow_pickle=allow_pickle,
             method=method,
             static=static,
+            drop_outputs=drop_output,
             trust=trust,
         )
     else:
         _refuse({
             "--model": model, "--model-arg": model_arg, "--method": method,
-            "--input": inputs, "--static": static,
+            "--input": inputs, "--static": static, "--drop-output": drop_output,
         })  # fmt: skip
     with ExitStack() as held:
         screen = held.enter_context(Screen(quiet=quiet))

@@ -53,6 +53,7 @@ def export(
     method: o.Method = None,
     inputs: o.Input = None,
     static: o.Static = None,
+    drop_output: o.DropOutput = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -101,7 +102,7 @@ def export(
     source = asked.source_of(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-        trust=trust,
+        drop_outputs=drop_output, trust=trust,
     )  # fmt: skip
     judging = asked.judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,

@@ -78,6 +78,15 @@ Static = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+DropOutput = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop-output",
+        metavar="NAME",
+        help="Leave this output out, or all below it: present drops present.0.key. Repeatable.",
+        rich_help_panel=_MODEL,
+    ),
+]
 Input = Annotated[
     list[str] | None,
     typer.Option(

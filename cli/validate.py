@@ -53,6 +53,7 @@ def validate(
     method: o.Method = None,
     inputs: o.Input = None,
     static: o.Static = None,
+    drop_output: o.DropOutput = None,
     samples: o.Samples = None,
     no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
@@ -104,7 +105,7 @@ def validate(
 
     trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
-             "--static": static}  # fmt: skip
+             "--static": static, "--drop-output": drop_output}  # fmt: skip
     if against is None:
         _refuse([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
         source = None
@@ -113,7 +114,7 @@ def validate(
         source = source_of(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-            trust=trusted,
+            drop_outputs=drop_output, trust=trusted,
         )  # fmt: skip
     measuring = measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,

@@ -97,21 +97,28 @@ def _is_list(annotation: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """Where each input goes: `places[i]` is a parameter's name and the path inside its value."""
+    """Where each input goes: `places[i]` is a parameter's name and the path inside its value.
+
+    What may be given by position goes in so, up to the first parameter that is left out: hooks see
+    positions, as in `model(x, mask)`. With `by_name` it goes in by name, as in `model(**inputs)`.
+    """
 
     places: tuple[Path, ...]
     parameters: tuple[Parameter, ...]
+    by_name: bool = False
 
     def call(self, function: Callable[..., object], tensors: Sequence[object]) -> object:
         """Call `function` with `tensors`, given in the order of `places`."""
         parts: dict[str, dict[Path, object]] = {}
         for place, tensor in zip(self.places, tensors, strict=True):
             parts.setdefault(place[0], {})[place[1:]] = tensor
-        by_position = any(p.kind is Kind.REST and p.name in parts for p in self.parameters)
+        rest = any(p.kind is Kind.REST and p.name in parts for p in self.parameters)
+        by_position = rest or not self.by_name
         args: list[object] = []
         kwargs: dict[str, object] = {}
         for parameter in self.parameters:
             if parameter.name not in parts and not parameter.constant:
+                by_position = rest
                 continue
             value = _value(parameter, parts)
             if parameter.kind is Kind.REST and isinstance(value, tuple):
@@ -135,7 +142,11 @@ def _value(parameter: Parameter, parts: dict[str, dict[Path, object]]) -> object
 
 
 def bind(
-    names: Iterable[str], parameters: Sequence[Parameter], *, call: str = "forward"
+    names: Iterable[str],
+    parameters: Sequence[Parameter],
+    *,
+    call: str = "forward",
+    by_name: bool = False,
 ) -> Binding:
     """Find the parameter of `call` for each input.
 
@@ -161,7 +172,7 @@ def bind(
         nested.setdefault(place[0], {})[place[1:]] = None
     for part in nested.values():
         nest(part)
-    return Binding(places=places, parameters=tuple(parameters))
+    return Binding(places=places, parameters=tuple(parameters), by_name=by_name)
 
 
 def _homes(heads: Sequence[str], parameters: Sequence[Parameter], call: str) -> dict[str, Path]:

@@ -54,6 +54,7 @@ class Checkpoint:
     strict: bool = True
     allow_pickle: bool = False
     method: str | None = None  # what is called instead of forward
+    drop_outputs: tuple[str, ...] = ()  # names of outputs to leave out
 
 
 @dataclass(frozen=True, kw_only=True)

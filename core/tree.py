@@ -10,6 +10,7 @@ from .errors import UsageError
 
 Path: TypeAlias = tuple[str, ...]
 IsLeaf: TypeAlias = Callable[[object], bool]
+PartsOf: TypeAlias = Callable[[object], Iterable[tuple[str, object]] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,24 +21,30 @@ class Leaves:
     dropped: dict[str, object]
 
 
-def leaves(value: object, is_leaf: IsLeaf) -> Iterator[tuple[Path, object]]:
+def leaves(
+    value: object, is_leaf: IsLeaf, parts_of: PartsOf | None = None
+) -> Iterator[tuple[Path, object]]:
     """Every leaf with its path, in order; None is left out.
 
     Mappings, named tuples and dataclasses give their keys and fields, tuples and lists their
-    positions. Any other object that is no leaf comes as it is, for the caller to judge.
+    positions, any other object what `parts_of` gives for it. What is neither a leaf nor has parts
+    comes as it is, for the caller to judge.
     """
     if value is None:
         return
-    children = None if is_leaf(value) else _children(value)
+    children = None if is_leaf(value) else children_of(value)
+    if children is None and parts_of is not None and not is_leaf(value):
+        children = parts_of(value)
     if children is None:
         yield (), value
         return
     for key, child in children:
-        for path, leaf in leaves(child, is_leaf):
+        for path, leaf in leaves(child, is_leaf, parts_of):
             yield (key, *path), leaf
 
 
-def _children(value: object) -> Iterable[tuple[str, object]] | None:
+def children_of(value: object) -> Iterable[tuple[str, object]] | None:
+    """What a container of Python holds, by key or position; None for any other object."""
     if isinstance(value, Mapping):
         return [(str(key), child) for key, child in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -58,19 +65,33 @@ def name_leaves(
     dots between (`hidden_states.0`). A name that is `taken` (a graph has one name for one tensor,
     so not for an input and an output) gets `_out`; one that comes twice gets underscores.
     """
-    found: dict[str, Any] = {}
-    dropped: dict[str, object] = {}
-    for path, leaf in leaves(value, is_leaf):
-        name = ".".join(path if path and not path[0].isdigit() else (root, *path))
-        if not is_leaf(leaf):
-            dropped[name] = leaf
-            continue
-        if name in taken:
-            name += "_out"
-        while name in found or name in taken:
-            name += "_"
-        found[name] = leaf
+    pairs = list(leaves(value, is_leaf))
+    names = names_of(pairs, is_leaf, root=root, taken=taken)
+    found = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if is_leaf(leaf)}
+    dropped = {n: leaf for n, (_, leaf) in zip(names, pairs, strict=True) if not is_leaf(leaf)}
     return Leaves(found=found, dropped=dropped)
+
+
+def names_of(
+    pairs: Iterable[tuple[Path, object]],
+    is_leaf: IsLeaf,
+    *,
+    root: str = "output",
+    taken: Collection[str] = (),
+) -> list[str]:
+    """The name of each part of a value that is taken apart, by the rules of `name_leaves`."""
+    names: list[str] = []
+    used = set(taken)
+    for path, leaf in pairs:
+        name = ".".join(path if path and not path[0].isdigit() else (root, *path))
+        if is_leaf(leaf):
+            if name in taken:
+                name += "_out"
+            while name in used:
+                name += "_"
+            used.add(name)
+        names.append(name)
+    return names
 
 
 def nest(parts: Mapping[Path, object]) -> object:

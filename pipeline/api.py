@@ -79,6 +79,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     method: str | None = None,
     inputs: Sequence[str] = (),
     static: Sequence[str] = (),
+    drop_outputs: Sequence[str] = (),
     samples: PathLike | None = None,
     strict: bool = True,
     allow_pickle: bool = False,
@@ -108,6 +109,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         method: what to convert instead of forward.
         inputs: input specs in the `--input` language.
         static: dims to fix at their opt size.
+        drop_outputs: names of outputs to leave out.
         samples: a file of real samples, or `package.module:loader`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
@@ -143,6 +145,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         samples=None if samples is None else Path(samples),
         method=method,
         static=tuple(static),
+        drop_outputs=tuple(drop_outputs),
     )
     order = Order(
         source=source,

@@ -27,6 +27,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
     allow_pickle: bool = False,
     method: str | None = None,
     static: Sequence[str] | None = None,
+    drop_outputs: Sequence[str] | None = None,
     trust: bool = False,
 ) -> Source:
     """The eager side of an order.
@@ -44,6 +45,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
         samples=samples,
         method=method,
         static=tuple(static or ()),
+        drop_outputs=tuple(drop_outputs or ()),
         trust=trust,
     )
 

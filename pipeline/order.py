@@ -52,7 +52,8 @@ class Wanted:
 class Source:
     """The eager side of an order: the checkpoint, how to build it, what goes into it.
 
-    `method` is called instead of forward; `static` are dims that may be fixed at their opt size.
+    `method` is called instead of forward; `static` are dims that may be fixed at their opt size,
+    `drop_outputs` names of outputs to leave out.
     `trust` allows a checkpoint that is a program; one of the digest `recorded` was opened before.
     """
 
@@ -67,6 +68,7 @@ class Source:
     static: tuple[str, ...] = ()
     trust: bool = False
     recorded: str = ""
+    drop_outputs: tuple[str, ...] = ()
 
 
 _LONGEST = 7 * 86_400.0  # seconds of a search: a week

@@ -52,8 +52,7 @@ def read_by(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 
 
 def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
-    first = (one.digest, one.factory, one.factory_args, one.method)
-    return first == (other.digest, other.factory, other.factory_args, other.method)
+    return one.digest == other.digest and _made_with(one) == _made_with(other)
 
 
 def _of_another(known: Checkpoint, now: Checkpoint) -> str:
@@ -65,13 +64,15 @@ def _of_another(known: Checkpoint, now: Checkpoint) -> str:
     return f"of this checkpoint made with {' '.join(then)}; this run has {' '.join(today)}"
 
 
-def _made_with(checkpoint: Checkpoint) -> tuple[str, str, str]:
-    """Factory, its arguments and the method, as options."""
+def _made_with(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Factory, its arguments, the method and dropped outputs, as options."""
     said = sorted(checkpoint.factory_args.items())
     return (
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
         " ".join(f"--model-arg {key}={value}" for key, value in said) or "no --model-arg",
         f"--method {checkpoint.method}" if checkpoint.method else "no --method",
+        " ".join(f"--drop-output {name}" for name in sorted(checkpoint.drop_outputs))
+        or "no --drop-output",
     )
 
 

@@ -140,6 +140,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         strict=recorded.strict,
         allow_pickle=recorded.allow_pickle,
         method=recorded.method,
+        drop_outputs=recorded.drop_outputs,
         trust=moved.trust,
         recorded=recorded.digest,
         samples=None if then is None else moved.samples or _samples(then, folder),

@@ -81,6 +81,7 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
             strict=source.strict,
             allow_pickle=source.allow_pickle,
             method=source.method,
+            drop_outputs=source.drop_outputs,
         )
         refuse_foreign_checkpoint(checkpoint, source)
         return checkpoint
@@ -275,6 +276,7 @@ def _refer(
             lambda done, total: stage.advance(REFERENCE, done, total),
         )
         check_forgets(subject.eager, before, found.references)
+        subject.eager.check_outputs()
         weights = nonfinite_weights(subject.eager.module)
         marks = {}
         if wanted is None:

@@ -84,6 +84,7 @@ _SOURCE = (
     Key(name="input", many=True, check=checks.input_spec),
     Key(name="inputs", kind=S),
     Key(name="static", many=True, commas=True),
+    Key(name="drop-output", many=True, commas=True),
     Key(name="no-strict", kind=B, usual=False),
     Key(name="allow-pickle", kind=B, usual=False),
     Key(name="trust", kind=B, usual=False),

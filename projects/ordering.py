@@ -59,7 +59,7 @@ def _source(of: Typed) -> Source:
         of.path("checkpoint") or Path(), model=of.text("model"), model_args=of.texts("model-arg"),
         inputs=of.texts("input"), samples=of.path("inputs"), strict=not of.truth("no-strict"),
         allow_pickle=of.truth("allow-pickle"), method=of.text("method"), static=of.texts("static"),
-        trust=of.truth("trust"),
+        drop_outputs=of.texts("drop-output"), trust=of.truth("trust"),
     )  # fmt: skip
 
 

@@ -62,6 +62,8 @@ def _export(manifest: Manifest) -> str:
     for key, value in checkpoint.factory_args.items():
         words += ["--model-arg", f"{key}={value}"]
     words += ["--method", checkpoint.method] if checkpoint.method else []
+    for name in checkpoint.drop_outputs:
+        words += ["--drop-output", name]
     words += [] if checkpoint.strict else ["--no-strict"]
     words += ["--allow-pickle"] if checkpoint.allow_pickle else []
     if manifest.feeds.samples:

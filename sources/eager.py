@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
+from ..core.names import unknown
 from .arms import Place, lines_reached
 from .branches import Watched, shortest, watch_branches
 from .computed import Watch, watching
@@ -22,7 +23,7 @@ from .in_turn import in_turn
 from .load import training_modules
 from .mapped import rest
 from .off import off_feed, off_weights
-from .outputs import split_outputs
+from .outputs import OutputParts, split_outputs
 from .patience import TooLongError, stepwise, within
 from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
@@ -52,7 +53,18 @@ def open_eager(loaded: Loaded, signature: Signature) -> Eager:
         UsageError: an input has no parameter, or a required parameter no input.
     """
     inputs = tuple(spec.name for spec in signature.inputs)
-    return Eager(loaded.module, inputs, bind(inputs, loaded.takes, call=loaded.call))
+    binding = bind(
+        inputs, loaded.takes, call=loaded.call, by_name=_is_called_by_name(loaded.module)
+    )
+    return Eager(loaded.module, inputs, binding, drop=loaded.drop)
+
+
+def _is_called_by_name(module: torch.nn.Module) -> bool:
+    """Whether users call it as `model(**inputs)`: models of transformers, and hooks for names."""
+    named: dict[int, bool] = getattr(module, "_forward_pre_hooks_with_kwargs", {})
+    hooks: dict[int, object] = getattr(module, "_forward_pre_hooks", {})
+    all_take_names = bool(hooks) and all(one in named for one in hooks)
+    return all_take_names or isinstance(getattr(module, "main_input_name", None), str)
 
 
 class Eager:
@@ -64,12 +76,17 @@ class Eager:
         inputs: tuple[str, ...],
         binding: Binding,
         *,
+        drop: tuple[str, ...] = (),
         patience: float = _PATIENCE,
     ) -> None:
         self.inputs = inputs
         self._module = module
         self._binding = binding
-        self._flat = flat_module(module, binding)
+        self._drop = drop
+        self._dropped: set[str] = set()  # those names to drop that outputs had
+        self._flat = flat_module(module, binding, drop=drop)
+        self._seen: dict[str, None] = {}  # names of outputs
+        self._constants: dict[str, list[object]] = {}  # values of outputs that are no tensors
         self._written: frozenset[int] = frozenset()
         self._kept: tuple[str, ...] | None = None  # where outputs are no tensors, those that are
         self._notes: dict[str, None] = {}  # in order, each once
@@ -81,7 +98,7 @@ class Eager:
 
     def on(self, module: torch.nn.Module) -> Eager:
         """The same inputs into another module that is called alike: a copy of this one's."""
-        other = Eager(module, self.inputs, self._binding)
+        other = Eager(module, self.inputs, self._binding, drop=self._drop)
         other._written, other._kept = self._written, self._kept
         other._flat = other._flat_now()
         return other
@@ -197,7 +214,9 @@ class Eager:
             return None
         try:
             if self._exact is None:
-                self._exact = open_exact(self._module, self.inputs, self._binding)
+                self._exact = open_exact(
+                    self._module, self.inputs, self._binding, drop=self._drop
+                )
             with self._in_time(feed):
                 return self._exact.run(feed)
         except (NoFloat64, CheckpointError) as error:
@@ -345,17 +364,59 @@ class Eager:
                 hint=f"correct the dtype and dims with --input NAME:DTYPE[DIM,...]{or_line}",
             ) from error
         self._note_writes(given, versions)
-        tensors, notes = split_outputs(value, taken=self.inputs)
-        self._notes.update(dict.fromkeys(notes))
-        if notes and self._kept != tuple(tensors):
+        parts = split_outputs(value, taken=self.inputs, drop=self._drop)
+        tensors = parts.tensors
+        self._note_parts(parts)
+        if parts.constants and self._kept != tuple(tensors):
             self._kept = tuple(tensors)
             self._flat = self._flat_now()
         if not tensors:
             raise CheckpointError(
-                f"the model returns no tensor but {type(value).__name__}",
+                f"the model returns no tensor but {type(value).__name__}"
+                if not parts.dropped
+                else f"--drop-output {' '.join(sorted(parts.dropped))} leaves no output",
                 hint="return a tensor, or a tuple, dict or dataclass of tensors",
             )
         return tensors
+
+    def _note_parts(self, parts: OutputParts) -> None:
+        """Keep what is no tensor in mind.
+
+        Raises:
+            CheckpointError: a part cannot be flattened.
+        """
+        if parts.opaque:
+            name, found = next(iter(parts.opaque.items()))
+            raise CheckpointError(
+                f"output {name} is a {type(found).__name__}, which cannot be flattened to tensors",
+                hint=f"--drop-output {name} leaves it out; or return its tensors",
+            )
+        self._dropped |= parts.dropped
+        self._seen.update(dict.fromkeys((*parts.tensors, *parts.constants)))
+        for name, constant in parts.constants.items():
+            kind = type(constant).__name__
+            self._notes[f"output {name} is a {kind} and left out"] = None
+            values = self._constants.setdefault(name, [constant])
+            if len(values) == 1 and repr(values[0]) != repr(constant):
+                values.append(constant)
+
+    def check_outputs(self) -> None:
+        """That no output is left out that depends on the feed, and that all to drop were there.
+
+        Raises:
+            CheckpointError: a number or text had two values in the runs so far.
+            UsageError: a name to drop stands for no output.
+        """
+        for name in self._drop:
+            if name not in self._dropped:
+                raise unknown("output in --drop-output:", name, list(self._seen))
+        for name, values in self._constants.items():
+            if len(values) > 1:
+                raise CheckpointError(
+                    f"output {name} is a {type(values[0]).__name__} that depends on the feed"
+                    f" ({values[0]!r}, {values[1]!r}), and no tensor",
+                    hint=f"return it as a tensor; --drop-output {name} leaves it out",
+                )
 
     def _flat_now(self) -> torch.nn.Module:
         """The flat module with what the runs so far showed."""
@@ -365,6 +426,7 @@ class Eager:
             written=self._written,
             taken=self.inputs,
             kept=self._kept,
+            drop=self._drop,
         )
 
     def _note_writes(self, given: Sequence[torch.Tensor], versions: Sequence[int]) -> None:

@@ -38,7 +38,12 @@ class NoFloat64(Exception):  # noqa: N818 - no error of anybody's: the judge fal
 
 
 def open_exact(
-    module: torch.nn.Module, inputs: tuple[str, ...], binding: Binding, *, whole: int = _WHOLE
+    module: torch.nn.Module,
+    inputs: tuple[str, ...],
+    binding: Binding,
+    *,
+    drop: Sequence[str] = (),
+    whole: int = _WHOLE,
 ) -> Exact:
     """The module in float64: a copy, or beyond `whole` bytes each weight when it is used.
 
@@ -56,7 +61,7 @@ def open_exact(
             twin = sharing(module) if lean else copy.deepcopy(module).double()
     except Exception as error:
         raise NoFloat64(f"it cannot be copied in float64: {first_line(error)}") from error
-    return Exact(twin, inputs, binding, lean=lean)
+    return Exact(twin, inputs, binding, lean=lean, drop=drop)
 
 
 def _check_room(needed: int) -> None:
@@ -89,11 +94,13 @@ class Exact:
         binding: Binding,
         *,
         lean: bool = False,
+        drop: Sequence[str] = (),
     ) -> None:
         self._module = module
         self._inputs = inputs
         self._binding = binding
         self._lean = lean
+        self._drop = tuple(drop)
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed; float outputs are float64, the others as they are.
@@ -115,7 +122,7 @@ class Exact:
             raise NoFloat64(f"it is too large for a copy in float64, and {error}") from error
         except Exception as error:
             raise NoFloat64(f"it does not run in float64: {first_line(error)}") from error
-        tensors, _ = split_outputs(value, taken=self._inputs)
+        tensors = split_outputs(value, taken=self._inputs, drop=self._drop).tensors
         for name, tensor in tensors.items():
             if _is_smaller(tensor):
                 dtype = str(tensor.dtype).removeprefix("torch.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .outputs import split_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     import torch
 
@@ -23,12 +23,13 @@ def flat_module(
     written: Iterable[int] = (),
     taken: Collection[str] = (),
     kept: Collection[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> torch.nn.Module:
     """Wrap `module` so that capture sees tensors only, in the signature's order.
 
     Inputs whose position is in `written` are cloned first: the module changes them in place.
     `kept` are the names of the outputs, none of `taken`, that are tensors in eager: to a tracer
-    sizes are tensors as well.
+    sizes are tensors as well. Names to `drop` are no outputs.
     """
     from torch import nn
 
@@ -47,7 +48,8 @@ def flat_module(
             given = [t.clone() if i in copied else t for i, t in enumerate(tensors)]
             seen = {id(tensor) for tensor in given}
             results: list[torch.Tensor] = []
-            found, _ = split_outputs(binding.call(self.model, given), taken=taken)
+            value = binding.call(self.model, given)
+            found = split_outputs(value, taken=taken, drop=drop).tensors
             for tensor in (found[name] for name in found if kept is None or name in kept):
                 results.append(tensor.clone() if id(tensor) in seen else tensor)
                 seen.add(id(tensor))

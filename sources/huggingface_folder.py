@@ -16,7 +16,16 @@ from .factory import seeded
 from .huggingface_cache import cached, cached_inputs
 from .huggingface_config import number
 from .huggingface_inputs import LONGEST, Asked, known_inputs
-from .huggingface_tasks import CACHED, PREFILL, WITH_PAST, class_for, length_of, task_of
+from .huggingface_tasks import (
+    CACHED,
+    PREFILL,
+    USE_CACHE,
+    WITH_PAST,
+    class_for,
+    keeps_cache,
+    length_of,
+    task_of,
+)
 from .identify import weight_files
 from .loaded import Loaded
 from .sniff import HUGGINGFACE, STATE_DICT, sniff
@@ -29,9 +38,9 @@ if TYPE_CHECKING:
     from ..core.records import Checkpoint
 
 _NO_CACHE = "use_cache was turned off: "
-_CACHED_BY = f"keys and values are outputs of --model-arg task={PREFILL} and task={WITH_PAST}"
+_OR = f"the cache is an output with --model-arg {USE_CACHE}=true"
+_CACHED_BY = f"{_OR}, and of task={PREFILL} and task={WITH_PAST}"
 _POOLER = ".pooler."  # in the body, and yet each head's own
-_NONE_OF_TWO = "keys and values of an encoder-decoder cannot be outputs yet"
 
 
 def load(checkpoint: Checkpoint) -> Loaded:
@@ -50,9 +59,10 @@ def load(checkpoint: Checkpoint) -> Loaded:
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were brought to float32")
-    if _without_cache(model) and task not in CACHED and checkpoint.method is None:
+    kept = keeps_cache(checkpoint.factory_args)
+    if not kept and _without_cache(model) and task not in CACHED and checkpoint.method is None:
         both = getattr(model.config, "is_encoder_decoder", False)
-        notes.append(_NO_CACHE + (_NONE_OF_TWO if both else _CACHED_BY))
+        notes.append(_NO_CACHE + (_OR if both else _CACHED_BY))
     loaded = _opened(model, folder, tuple(notes), length or LONGEST)
     if length is not None and "input_ids" not in loaded.known:
         raise UsageError(

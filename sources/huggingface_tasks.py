@@ -12,7 +12,8 @@ from ..core.names import unknown
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ARGUMENT, LENGTH = "task", "length"  # as in --model-arg task=fill-mask --model-arg length=512
+# As in --model-arg task=fill-mask --model-arg length=512 --model-arg use_cache=true
+ARGUMENT, LENGTH, USE_CACHE = "task", "length", "use_cache"
 PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
 _LEAST = 2  # tokens: of one there is no sequence
 CACHED = (PREFILL, WITH_PAST)  # tasks whose outputs are keys and values as well
@@ -69,10 +70,10 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
         UsageError: it is none that there is, or an argument is given that no folder takes.
     """
     for name in arguments:
-        if name not in (ARGUMENT, LENGTH):
+        if name not in (ARGUMENT, LENGTH, USE_CACHE):
             raise UsageError(
-                f"--model-arg {name} has no effect: a Hugging Face folder takes {ARGUMENT} and "
-                f"{LENGTH}",
+                f"--model-arg {name} has no effect: a Hugging Face folder takes {ARGUMENT}, "
+                f"{LENGTH} and {USE_CACHE}",
                 hint="write --model-arg task=NAME, or change config.json",
             )
     task = arguments.get(ARGUMENT)
@@ -99,6 +100,21 @@ def length_of(arguments: Mapping[str, str]) -> int | None:
             hint=f"give {_LEAST} or more, as --model-arg {LENGTH}=512",
         )
     return int(text)
+
+
+def keeps_cache(arguments: Mapping[str, str]) -> bool:
+    """Whether the model's cache is to be an output, where config.json turns it on.
+
+    Raises:
+        UsageError: it is neither true nor false.
+    """
+    text = arguments.get(USE_CACHE, "false").lower()
+    if text not in ("true", "false"):
+        raise UsageError(
+            f"--model-arg {USE_CACHE}={text} is neither true nor false",
+            hint=f"write --model-arg {USE_CACHE}=true",
+        )
+    return text == "true"
 
 
 def class_for(

@@ -13,7 +13,7 @@ from ..core.records import Checkpoint, FileRecord
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 INDEXES = {".safetensors.index.json": SAFETENSORS, ".bin.index.json": STATE_DICT}
 _FOUND_BY = (  # in a folder, the first pattern that one file alone has
@@ -35,6 +35,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     strict: bool = True,
     allow_pickle: bool = False,
     method: str | None = None,
+    drop_outputs: Sequence[str] = (),
 ) -> Checkpoint:
     """Say what the checkpoint at `path` is, and hash its files.
 
@@ -55,6 +56,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         strict=strict,
         allow_pickle=allow_pickle,
         method=None if method == "forward" else method,
+        drop_outputs=tuple(dict.fromkeys(drop_outputs)),
     )
 
 

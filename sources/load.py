@@ -62,7 +62,7 @@ def load(checkpoint: Checkpoint) -> Loaded:
     for parameter in loaded.module.parameters():  # not at once: ScriptModules refuse that
         parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))
-    return replace(loaded, notes=tuple(notes))
+    return replace(loaded, notes=tuple(notes), drop=checkpoint.drop_outputs)
 
 
 def _check_arguments(checkpoint: Checkpoint) -> None:

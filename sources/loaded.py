@@ -22,7 +22,8 @@ class Loaded:
 
     `kind` is the checkpoint's, or `pickle` where a pickled object was allowed. `known` is what the
     checkpoint itself says of its inputs, in order; where they are `assumed`, the model takes others
-    as well. `takes` are the parameters of what is called, `call` its name.
+    as well. `takes` are the parameters of what is called, `call` its name. `drop` are names of outputs
+    to leave out.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Loaded:
     assumed: bool = False
     call: str = "forward"
     notes: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ def _options_then(known: Manifest) -> dict[str, str]:
         "model": checkpoint.factory or "none",
         "model-arg": _arguments(checkpoint.factory_args),
         "method": checkpoint.method or "forward",
+        "drop-output": " ".join(checkpoint.drop_outputs) or "none",
     }
 
 
@@ -115,6 +116,7 @@ def _options(order: Order) -> dict[str, str]:
         "model": source.model or "none",
         "model-arg": _arguments(source.model_args),
         "method": source.method or "forward",
+        "drop-output": " ".join(source.drop_outputs) or "none",
     }
 
 

@@ -291,3 +291,77 @@ def test_what_eager_computes_on_its_way_is_shown() -> None:
     assert eager.computes(X, lambda array: np.array_equal(array, pruned))
     assert not eager.computes(X, lambda array: np.array_equal(array, pruned * 2))
     assert not np.array_equal(eager.weights()["weight_orig"], pruned)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Tensor, scale: Tensor | None = None, *, shift: Tensor | None = None) -> Tensor:
+        y = x if scale is None else x * scale
+        return y if shift is None else y + shift
+
+
+@pytest.mark.parametrize(
+    ("inputs", "args", "kwargs"),
+    [
+        (("x",), 1, []),
+        (("x", "scale"), 2, []),
+        (("scale", "x"), 2, []),
+        (("x", "scale", "shift"), 2, ["shift"]),
+        (("x", "shift"), 1, ["shift"]),
+    ],
+)
+def test_inputs_go_in_by_position_where_the_signature_has_no_gap(
+    inputs: tuple[str, ...], args: int, kwargs: list[str]
+) -> None:
+    seen: list[tuple[int, list[str]]] = []
+    module = Scaled()
+    module.register_forward_pre_hook(
+        lambda _, given, named: seen.append((len(given), list(named))), with_kwargs=True
+    )
+    opened(module, *(f"{name}:float32[2,3]" for name in inputs)).run(
+        {name: X["x"] for name in inputs}
+    )
+    # a hook that takes keywords itself reads them by name
+    assert seen[0] == (0, [name for name in ("x", "scale", "shift") if name in inputs])
+    module._forward_pre_hooks_with_kwargs.clear()
+    module._forward_pre_hooks.clear()
+    positions: list[int] = []
+    module.register_forward_pre_hook(lambda _, given: positions.append(len(given)))
+    opened(module, *(f"{name}:float32[2,3]" for name in inputs)).run(
+        {name: X["x"] for name in inputs}
+    )
+    assert positions[0] == args
+    assert kwargs == [name for name in inputs if name == "shift"]
+
+
+def test_what_stands_behind_a_gap_goes_in_by_name() -> None:
+    class Gap(nn.Module):
+        def forward(self, x: Tensor, a: Tensor | None = None, b: Tensor | None = None) -> Tensor:
+            assert a is None
+            return x if b is None else x - b
+
+    outputs = opened(Gap(), "x:float32[2,3]", "b:float32[2,3]").run({"x": X["x"], "b": X["x"]})
+    assert not outputs["output"].any()
+
+
+def test_a_hook_that_changes_its_arguments_counts() -> None:
+    module = Scaled()
+    module.register_forward_pre_hook(lambda _, given: (given[0] * 2, *given[1:]))
+    module.register_forward_hook(lambda _, given, output: output + given[0])
+    eager = opened(module)
+    assert np.array_equal(eager.run(X)["output"], X["x"] * 4)
+    flat = eager.flat(torch.from_numpy(X["x"]))
+    assert np.array_equal(flat[0].numpy(), X["x"] * 4)
+
+
+def test_models_of_transformers_are_called_by_name() -> None:
+    class Like(nn.Module):
+        main_input_name = "x"
+
+        def __call__(self, *args: object, **kwargs: object) -> object:
+            assert not args
+            return super().__call__(*args, **kwargs)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    opened(Like()).run(X)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from modelc.sources.eager import Eager, open_eager
 from modelc.sources.identify import identify
 from modelc.sources.load import load
 from modelc.sources.loaded import Loaded
+from modelc.sources.outputs import split_outputs
 
 transformers = pytest.importorskip("transformers")
 
@@ -95,10 +97,35 @@ def test_an_encoder_decoder_makes_no_cache_and_the_note_names_no_task(tmp_path: 
     saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
     loaded = opened(tmp_path)
     (note,) = (note for note in loaded.notes if "use_cache" in note)
-    assert note.endswith("keys and values of an encoder-decoder cannot be outputs yet")
+    assert "--model-arg use_cache=true" in note
     one = torch.zeros((1, 1), dtype=torch.int64)
     with torch.no_grad():
         assert loaded.module(input_ids=one, decoder_input_ids=one).past_key_values is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "names"),
+    [
+        ("T5ForConditionalGeneration", SMALL_T5,
+         ["decoder.key", "decoder.value", "encoder.key", "encoder.value"]),
+        ("LlamaForCausalLM", {}, ["key", "value"]),
+        ("MambaForCausalLM", {"state_size": 4}, ["conv_state", "ssm_state"]),
+    ],
+)  # fmt: skip
+def test_the_cache_that_a_config_turns_on_is_an_output_where_asked_for(
+    tmp_path: Path, kind: str, config: dict[str, object], names: list[str]
+) -> None:
+    saved(tmp_path, kind, re.sub("For.*", "Config", kind), **config)
+    loaded = opened(tmp_path, use_cache="true")
+    assert not any("use_cache" in note for note in loaded.notes)
+    one = torch.zeros((1, 5), dtype=torch.int64)
+    more = {"decoder_input_ids": one} if kind.startswith("T5") else {}
+    with torch.no_grad():
+        parts = split_outputs(loaded.module(input_ids=one, **more))
+    assert [n for n in parts.tensors if n.startswith("present.0.")] == [
+        f"present.0.{name}" for name in names
+    ]
+    assert not parts.opaque
 
 
 @pytest.mark.parametrize(
