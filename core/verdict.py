@@ -58,9 +58,9 @@ class Tolerance:
     below `min_sqnr` there only where eager moves as far under noise of 2^-24, and never off by more
     than a hundredth of the peak. Otherwise passing needs `max_abs <= atol + rtol * peak`, where
     peak is the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one
-    feed. Where a feed's output lies far below its usual scale, errors that are roundoff at that scale pass as
-    well. `min_cosine` is of each feed, `min_agreement` the share of rows over all feeds whose
-    largest element is eager's. `by_output` has other limits for single outputs.
+    feed. Where a feed's output lies far below its usual scale, errors that are roundoff at that
+    scale pass as well. `min_cosine` is of each feed, `min_agreement` the share of rows over all
+    feeds whose largest element is eager's. `by_output` has other limits for single outputs.
     """
 
     atol: float
