@@ -20,6 +20,17 @@ class State(StrEnum):
     ERROR = "error"
 
 
+class Excuse(StrEnum):
+    """Why an output passed although its SQNR is below the limit of its precision's table.
+
+    `usual scale`: its errors are roundoff at the scale that it has on other feeds. `ill
+    conditioned`: eager itself was measured to move as far under noise of 2^-24.
+    """
+
+    USUAL_SCALE = "usual scale"
+    ILL_CONDITIONED = "ill conditioned"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Limits that somebody asked for, in place of the usual ones; None leaves the usual."""
@@ -43,12 +54,13 @@ class Tolerance:
     """What one output may differ by.
 
     Where `floor_factor` is given and eager could be run in float64, the artifact may be
-    `floor_factor` times as far from float64 as eager is itself (see validators/floor.py), and
-    nothing else is asked. Otherwise passing needs `max_abs <= atol + rtol * peak`, where peak is
-    the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. Where
-    a feed's output lies far below its usual scale, errors that are roundoff at that scale pass as
-    well. `min_cosine` is of each feed, `min_agreement` the share of rows over all feeds whose
-    largest element is eager's. `by_output` has other limits for single outputs.
+    `floor_factor` times as far from float64 as eager is itself (see validators/floor.py). It may be
+    below `min_sqnr` there only where eager moves as far under noise of 2^-24, and never off by more
+    than a hundredth of the peak. Otherwise passing needs `max_abs <= atol + rtol * peak`, where
+    peak is the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one
+    feed. Where a feed's output lies far below its usual scale, errors that are roundoff at that
+    scale pass as well. `min_cosine` is of each feed, `min_agreement` the share of rows over all
+    feeds whose largest element is eager's. `by_output` has other limits for single outputs.
     """
 
     atol: float
@@ -96,13 +108,16 @@ class OutputVerdict:
     part of the verdict's figures.
 
     `form` is what is wrong whatever the tolerance (a shape, a NaN, another integer), `clue` what a
-    wrong output looks like. `floor` is eager's own relative L2 distance from float64 on this feed,
-    `times_floor` how many times as far the artifact is (see validators/floor.py); None without a
-    float64 reference. `top1_agreement` is the share of rows whose largest element is eager's or as
-    large as that within four times the RMS error, `top5_agreement` the share of eager's five
-    largest that are among the artifact's; `rows` counts the rows. `signal` and `noise` are mean
-    squares of eager and of the error. Of integers and bools that are not eager's, `undecided`
-    counts those that errors of this precision decide in eager too, and `wrong` the others.
+    wrong output looks like. `times_floor` is how many times as far the artifact is from float64 as
+    eager is (see validators/floor.py), `floor` eager's own relative L2 distance from it: None
+    where it was not run on the feed or is another function, and eager stands for it; both are
+    None without a float64 reference. `moved` is how far noise of 2^-24 in inputs and weights moves
+    eager, in relative L2; None where that was not in doubt. `excuse` is why an SQNR below the limit
+    passed. `top1_agreement` is the share of rows whose largest element is eager's or as large as
+    that within four times the RMS error, `top5_agreement` the share of eager's five largest that
+    are among the artifact's; `rows` counts the rows. `signal` and `noise` are mean squares of eager
+    and of the error. Of integers and bools that are not eager's, `undecided` counts those that
+    errors of this precision decide in eager too, and `wrong` the others.
     """
 
     feed: str
@@ -138,6 +153,8 @@ class OutputVerdict:
     undecided: int = 0
     wrong: int = 0
     fill: FillMeasures | None = None
+    moved: float | None = None
+    excuse: Excuse | None = None
 
     @property
     def floating(self) -> bool:
@@ -216,6 +233,22 @@ class Verdict:
             reason=told_as_one([reason, self.reason]),
             faults=(reason, *self.faults),
         )
+
+    def check_explained(self) -> None:
+        """Make sure that nothing passed below its precision's SQNR without a reason on record.
+
+        Raises:
+            RuntimeError: something did: a bug of ours, whatever the artifact is.
+        """
+        for output in self.outputs if self.passed else ():
+            if output.loose or output.sqnr is None or not output.floating or output.excuse:
+                continue
+            least = self.tolerance.of(output.output).min_sqnr
+            if output.sqnr < least:
+                raise RuntimeError(
+                    f"{self.artifact} passed with output {output.output!r} at {output.sqnr:.1f} dB "
+                    f"on feed {output.feed} (limit {least:g} dB), and nothing says why"
+                )
 
     @property
     def headroom(self) -> float | None:

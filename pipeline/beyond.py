@@ -16,7 +16,7 @@ from ..validators.judge import Reference, Reply
 from ..validators.masked import differs_behind_masks
 from ..validators.rows import rows_apart
 from ..validators.wide import WIDE
-from .float64 import doubted, with_more_noise
+from .float64 import doubted, with_exact, with_more_noise
 
 if TYPE_CHECKING:
     from .subject import Subject
@@ -141,14 +141,19 @@ def _badness(state: State) -> int:
 
 
 def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck may have refused it, that with more draws of its noise."""
+    """The verdict; where eager's luck may have refused it, that with float64 and more draws."""
     verdict = evidence.verdict()
-    feeds = doubted(verdict)
-    if not feeds:
-        return evidence, verdict
-    references = with_more_noise(evidence.references, feeds, subject)
-    evidence = replace(evidence, references=references)
-    return evidence, evidence.verdict()
+    known = any(one.exact is not None for one in evidence.references)
+    if known and (feeds := doubted(verdict)):
+        references = with_exact(evidence.references, feeds, subject)
+        if any(new is not old for new, old in zip(references, evidence.references, strict=True)):
+            evidence = replace(evidence, references=references)
+            verdict = evidence.verdict()
+    if feeds := doubted(verdict):
+        references = with_more_noise(evidence.references, feeds, subject)
+        evidence = replace(evidence, references=references)
+        verdict = evidence.verdict()
+    return evidence, verdict
 
 
 def beyond_of(references: Sequence[Reference], precision: Precision) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from ..calibration.shelf import digest_of
 from ..core.contract import Outputs
 from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict
+from ..validators.decide import gross_outputs
 from ..validators.evidence import Reference
 from .stage import Stage
 
@@ -20,46 +22,95 @@ TITLE = "float64 reference"
 _ROUNDING = 2.0**-24
 _PAIRS = 3  # seven draws with eager's own: their root mean square is far off once in a thousand
 _HOPELESS = 200.0  # times the floor: no luck explains that
+# The largest feed and at least so many others say how far eager's float32 usually is from float64.
+_OTHERS = 3
 
 
 def with_float64(
     references: Sequence[Reference], subject: Subject, stage: Stage
 ) -> tuple[Reference, ...]:
-    """The references with what eager gives in float64, on all of them or on none.
+    """The references with what eager gives in float64, on some of them or on none.
 
-    Each feed is run once in the life of a subject, however many artifacts are judged on it. They
+    Float64 runs on the largest feed and on the smallest, as many as take up no more than the
+    largest together: what it costs beyond says nothing new. The others are held to eager by what
+    it usually errs; where an artifact fails so, float64 runs there too (see `with_exact`). Each
+    feed is run once in the life of a subject, however many artifacts are judged on it. Feeds
     are told apart by their arrays: the held-out samples of two artifacts have the same names.
     """
-    keys = [digest_of(one.feed.arrays).hex() for one in references]
-    missing = {key: r for key, r in zip(keys, references, strict=True) if key not in subject.exact}
+    chosen = _chosen(references)
+    missing = [one for one in chosen if _key(one) not in subject.exact]
     if missing and not subject.eager.no_float64:
         with stage.step(TITLE, log="eager") as clock:
-            for done, (key, reference) in enumerate(missing.items(), start=1):
-                outputs = subject.eager.run_exact(reference.feed.arrays)
-                if outputs is None:
+            for done, reference in enumerate(missing, start=1):
+                if _exact(reference, subject) is None:
                     clock.detail = "none"
                     break
-                subject.exact[key] = outputs
                 stage.advance(TITLE, done, len(missing))
             else:
                 clock.detail = f"{len(missing)} feeds"
-    if subject.eager.no_float64:
-        return tuple(references)
-    return tuple(
-        replace(one, exact=subject.exact[key]) for key, one in zip(keys, references, strict=True)
+    return with_exact(references, {one.feed.name for one in chosen}, subject)
+
+
+def with_exact(
+    references: Sequence[Reference], feeds: Collection[str], subject: Subject
+) -> tuple[Reference, ...]:
+    """The references with float64 on these feeds as well; without any where it cannot be run.
+
+    Where ties are settled there is none: float64 would settle them otherwise.
+    """
+    found = tuple(
+        replace(one, exact=_exact(one, subject))
+        if one.exact is None and one.feed.name in feeds and not one.settled
+        else one
+        for one in references
     )
+    if subject.eager.no_float64:
+        return tuple(replace(one, exact=None) for one in references)
+    return found
+
+
+def _chosen(references: Sequence[Reference]) -> list[Reference]:
+    """The largest feed first, then the smallest; masks that are undefined do not count."""
+    counted = sorted((one for one in references if one.feed.kind != "mask"), key=_size)
+    if not counted:
+        return []
+    *others, largest = counted
+    sums = itertools.accumulate(_size(one) for one in others)
+    fit = sum(total <= _size(largest) for total in sums)
+    return [largest, *others[: max(fit, _OTHERS)]]
+
+
+def _size(reference: Reference) -> int:
+    arrays = (*reference.feed.arrays.values(), *reference.outputs.values())
+    return sum(array.size for array in arrays)
+
+
+def _key(reference: Reference) -> str:
+    return digest_of(reference.feed.arrays).hex()
+
+
+def _exact(reference: Reference, subject: Subject) -> Outputs | None:
+    key = _key(reference)
+    if key not in subject.exact:
+        outputs = subject.eager.run_exact(reference.feed.arrays)
+        if outputs is None:
+            return None
+        subject.exact[key] = outputs
+    return subject.exact[key]
 
 
 def doubted(verdict: Verdict) -> frozenset[str]:
     """The feeds on which an artifact is over the noise floor by what eager's own luck may explain.
 
     Eager's noise on one feed is one draw, and where few elements make up the error a draw may come
-    out small by chance. All feeds where channels alone are over, which are pooled over them.
+    out small by chance; where float64 was not run, the usual noise stands for it. All feeds where
+    channels alone are over, which are pooled over them. No feed where an error is no roundoff.
     """
     if verdict.passed or verdict.tolerance.floor_factor is None:
         return frozenset()
     floats = [o for o in verdict.outputs if o.times_floor is not None and not o.loose]
-    if any((o.times_floor or 0.0) > _HOPELESS for o in floats):
+    far = (o for o in floats if o.floor is not None and (o.times_floor or 0.0) > _HOPELESS)
+    if any(far) or any(o.times_floor is not None for o in gross_outputs(verdict)):
         return frozenset()
     over = frozenset(o.feed for o in floats if not o.passed)
     return over or frozenset(o.feed for o in floats)
@@ -77,7 +128,7 @@ def with_more_noise(
     """
     return tuple(
         replace(one, again=_draws(one, subject), in_turn=_in_turn(one, subject))
-        if one.feed.name in feeds and not one.settled
+        if one.feed.name in feeds and not one.settled and not one.again
         else one
         for one in references
     )

@@ -26,7 +26,8 @@ from .ties import full_look
 from .undecided import with_undecided
 
 # One rounding of a value, relative to it. Where eager itself moves by half of what is allowed (6 dB
-# below the limit) when its inputs are rounded so, the feed is ill-conditioned: it accuses nobody.
+# below the limit), and at least half as far as the artifact is off, when its inputs are rounded so,
+# the feed is ill-conditioned: it accuses nobody.
 _ROUNDING: Mapping[Precision, float] = {
     Precision.FP32: 2.0**-24,
     Precision.FP16: 2.0**-11,
@@ -198,7 +199,7 @@ class _Trial:
             return few
         longer = self.search.evidence.plus(reference, reply)
         room = headroom_on(full_look(longer, self.search.subject)[1], feed.name)
-        if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference)):
+        if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference, room)):
             return None
         return room
 
@@ -210,8 +211,8 @@ class _Trial:
         near = sorted(near, key=lambda pair: sum(a.size for a in pair[0].outputs.values()))
         return evidence.of(near[:_CONTEXT])
 
-    def _steady(self, reference: Reference) -> bool:
-        """Whether eager says about the same when its inputs are rounded."""
+    def _steady(self, reference: Reference, room: float) -> bool:
+        """Whether eager says about the same, beside the artifact, when its inputs are rounded."""
         feed = reference.feed
         arrays = _rounded(feed.arrays, _ROUNDING[self.search.evidence.precision])
         try:
@@ -219,7 +220,7 @@ class _Trial:
         except CheckpointError:
             return False
         moved = self.search.evidence.plus(reference, Reply(outputs=_apart(outputs))).verdict()
-        return headroom_on(moved, feed.name) >= _STEADY
+        return headroom_on(moved, feed.name) >= min(_STEADY, room + _STEADY)
 
 
 def _rounded(feed: Feed, unit: float) -> Feed:

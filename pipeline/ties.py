@@ -10,6 +10,7 @@ from ..core.errors import CheckpointError
 from ..core.verdict import Verdict
 from ..validators.evidence import Reference
 from .beyond import Evidence, second_look
+from .plain_paths import with_plain_paths
 
 if TYPE_CHECKING:
     from ..core.contract import Outputs
@@ -20,8 +21,8 @@ _ROUGH = 1e-4  # of the signal: 80 dB
 
 
 def full_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck or a tie may have refused it, that without either."""
-    return with_ties(*second_look(evidence, subject), subject)
+    """The verdict; where eager's luck, a tie or a fast path may have refused it, that without."""
+    return with_plain_paths(*with_ties(*second_look(evidence, subject), subject), subject)
 
 
 def with_ties(asked: Evidence, verdict: Verdict, subject: Subject) -> tuple[Evidence, Verdict]:
@@ -56,8 +57,9 @@ def _settled(
     evidence: Evidence, feeds: Collection[str], subject: Subject, *, last: bool
 ) -> Evidence | None:
     """The evidence with eager's other choice on these feeds; None where there is no other."""
+    known = any(one.exact is not None for one in evidence.references)
     others = {
-        one.feed.name: _choosing(one, subject, last=last)
+        one.feed.name: _choosing(one, subject, last=last, known=known)
         for one in evidence.references
         if one.feed.name in feeds
     }
@@ -67,13 +69,18 @@ def _settled(
     return replace(evidence, references=told)
 
 
-def _choosing(reference: Reference, subject: Subject, *, last: bool) -> Reference | None:
-    """Eager with its ties so; None where that changes nothing, or float64 chooses otherwise."""
+def _choosing(
+    reference: Reference, subject: Subject, *, last: bool, known: bool
+) -> Reference | None:
+    """Eager with its ties so; None where that changes nothing, or float64 chooses otherwise.
+
+    `known` says that the artifact is held to float64.
+    """
     outputs = _run(reference, subject, last=last, exact=False)
     if outputs is None or _same(outputs, reference.outputs):
         return None
     exact = None
-    if reference.exact is not None:
+    if known:
         exact = _run(reference, subject, last=last, exact=True)
         if exact is None or _apart(outputs, exact):
             return None  # a floor as high as that would pass anything

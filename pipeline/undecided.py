@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.precision import Precision
 from ..validators.evidence import Reference, Reply
+from .float64 import with_exact
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
@@ -37,12 +38,14 @@ def with_undecided(
     Ties in an argmax or a topk, and thresholds that are just met: there eager itself gives another
     answer when its weights and inputs are off by as much as the precision rounds, or in float64.
     """
+    known = any(one.exact is not None for one in references)
     told = []
     for reference, reply in zip(references, replies, strict=True):
         names = [n for n in reference.outputs if _differs(reference, reply, n)]
         if names:
+            exactly = with_exact([reference], [reference.feed.name] if known else [], subject)
             answers = {name: (reply.outputs or {})[name] for name in names}
-            marks = _undecided(reference, answers, _SHARES[precision], subject)
+            marks = _undecided(exactly[0], answers, _SHARES[precision], subject)
             told.append(replace(reply, undecided=marks))
         else:
             told.append(reply)

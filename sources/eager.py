@@ -25,6 +25,7 @@ from .mapped import rest
 from .off import off_feed, off_weights
 from .outputs import OutputParts, split_outputs
 from .patience import TooLongError, stepwise, within
+from .plain_attention import plain_paths
 from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
@@ -214,9 +215,7 @@ class Eager:
             return None
         try:
             if self._exact is None:
-                self._exact = open_exact(
-                    self._module, self.inputs, self._binding, drop=self._drop
-                )
+                self._exact = open_exact(self._module, self.inputs, self._binding, drop=self._drop)
             with self._in_time(feed):
                 return self._exact.run(feed)
         except (NoFloat64, CheckpointError) as error:
@@ -268,6 +267,15 @@ class Eager:
         """
         with in_turn():
             return self.run(feed)
+
+    def run_plain(self, feed: Feed) -> Outputs:
+        """Run one feed without the fast paths of attention (see `plain_paths`).
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        with plain_paths():
+            return self.run_in_time(feed)
 
     def run_settled(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
         """Run one feed with equal scores taken by index, the last first or the first first.

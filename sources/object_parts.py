@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
 
 CACHE = "(cache)"  # in a path: what follows is a place in a cache
 _DEEP = 4  # containers in containers that are searched for tensors

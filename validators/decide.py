@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.verdict import (
     ChannelVerdict,
+    Excuse,
     FillMeasures,
     OutputVerdict,
     State,
@@ -17,9 +18,13 @@ from ..core.verdict import (
 )
 from .channels import MARGIN
 from .compare import MISSING, VALUES
+from .movement import COMPARABLE
 from .scale import Scale
 
 _END = 400.0  # dB
+# Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager
+# moves by.
+_GROSS = 1e-2
 
 
 def decide(
@@ -54,21 +59,25 @@ def decide(
     reason = told_as_one([*measured.faults, *worst, *channels, *agreement])
     if not outputs:
         reason = reason or "nothing was measured"
-    return replace(
+    verdict = replace(
         measured,
         outputs=outputs,
         tolerance=tolerance,
         reason=reason,
         state=State.FAILED if reason else State.PASSED,
     )
+    verdict.check_explained()
+    return verdict
 
 
-def is_excused(output: OutputVerdict, tolerance: Tolerance) -> bool:
-    """Whether it passed the table as roundoff at its usual scale, not at its own."""
-    by_floor = tolerance.floor_factor is not None and output.times_floor is not None
-    return (
-        output.passed and not output.loose and not by_floor and bool(_excess(output, tolerance)[0])
-    )
+def gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:
+    """The outputs that count whose error is above a hundredth of the peak: no roundoff."""
+    for name in dict.fromkeys(output.output for output in verdict.outputs):
+        limits, scale = verdict.tolerance.of(name), _scale(name, verdict.outputs)
+        for one in verdict.outputs:
+            mine = one.output == name and not one.loose and not one.passed
+            if mine and (one.max_abs or 0.0) > _gross(one, limits, scale):
+                yield one
 
 
 def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
@@ -97,50 +106,76 @@ def _is_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
 
 
 def _decided(output: OutputVerdict, limits: Tolerance, scale: Scale) -> OutputVerdict:
+    output = replace(output, excuse=None)
     if output.form:
         clue = "" if output.loose or output.form_kind == MISSING else output.clue
         return replace(output, passed=False, reason=output.form + clue, headroom=None)
     if output.loose or not output.floating:
         return replace(output, passed=True, reason="", headroom=None)
-    over, headroom = _excess(output, limits)
-    if over and _by_table(output, limits) and scale.excuses(output, limits):
-        over, headroom = "", 0.0
+    over, headroom, excuse = _held(output, limits, scale)
     if output.fill is not None:
         wrong, room = _fill_excess(output.fill, limits)
         headroom = room if headroom is None else min(headroom, room)
         over = over or (f"fill: {wrong}" if wrong else "")
     return replace(
-        output, passed=not over, reason=over + output.clue if over else "", headroom=headroom
+        output,
+        passed=not over,
+        reason=over + output.clue if over else "",
+        headroom=headroom,
+        excuse=None if over else excuse,
     )
 
 
-def _by_table(output: OutputVerdict, limits: Tolerance) -> bool:
-    return limits.floor_factor is None or output.times_floor is None
-
-
-def _excess(output: OutputVerdict, limits: Tolerance) -> tuple[str, float | None]:
-    """What is over its limit, and the headroom in dB: negative is over."""
+def _held(
+    output: OutputVerdict, limits: Tolerance, scale: Scale
+) -> tuple[str, float | None, Excuse | None]:
+    """What is over its limit, the headroom in dB (negative is over), and what excuses it."""
     if output.exact:
-        return "", None
-    if not _by_table(output, limits):
-        return _floor_excess(output, limits)
+        return "", None, None
+    if limits.floor_factor is not None and output.times_floor is not None:
+        return _held_to_floor(output, limits, scale)
     parts, rooms = _table_excess(output.max_abs, output.peak, output.sqnr, limits)
     least = limits.min_cosine
     if least is not None and output.cosine is not None and least < 1:
         rooms.append(10 * math.log10((1 - least) / max(1 - output.cosine, 1e-16)))
         if output.cosine < least:
             parts.append(f"cosine {output.cosine:.6f} < {least:g}")
-    return ", ".join(parts), min(rooms, default=None)
+    if parts and scale.excuses(output, limits):
+        return "", 0.0, Excuse.USUAL_SCALE
+    return ", ".join(parts), min(rooms, default=None), None
 
 
-def _floor_excess(output: OutputVerdict, limits: Tolerance) -> tuple[str, float | None]:
+def _held_to_floor(
+    output: OutputVerdict, limits: Tolerance, scale: Scale
+) -> tuple[str, float | None, Excuse | None]:
+    """As `_held`: within the floor, and below the table's SQNR only where eager moves as far."""
     times, factor = output.times_floor or 0.0, limits.floor_factor or 0.0
     room = _room(factor, times)
-    if times <= factor:
-        return "", room
-    sqnr = "" if output.sqnr is None else f", SQNR {output.sqnr:.1f} dB"
     largest = "" if output.max_abs is None else f", max abs {output.max_abs:.1e}"
-    return f"{_times(times, factor)}{sqnr}{largest}", room
+    sqnr = "" if output.sqnr is None else f", SQNR {output.sqnr:.1f} dB"
+    if times > factor:
+        from_what = "eager" if output.floor is None else "float64"
+        return f"{_times(times, factor, from_what)}{sqnr}{largest}", room, None
+    if output.max_abs and scale.excuses(output, limits):
+        below = output.sqnr is not None and output.sqnr < limits.min_sqnr
+        return "", room, Excuse.USUAL_SCALE if below else None
+    gross = _gross(output, limits, scale)
+    if (output.max_abs or 0.0) > gross:
+        text = f"max abs {_beside(output.max_abs or 0.0, gross, 'e')}{sqnr}"
+        return f"{text}: too much for roundoff", _room(gross, output.max_abs or 0.0), None
+    if output.sqnr is None or output.sqnr >= limits.min_sqnr:
+        return "", room, None
+    moved, apart = (output.moved or 0.0) * COMPARABLE, output.relative_l2 or 0.0
+    if apart <= moved:
+        return "", min(room, _room(moved, apart)), Excuse.ILL_CONDITIONED
+    text = f"SQNR {_beside(output.sqnr, limits.min_sqnr, 'f')}{largest}"
+    why = "" if output.moved is None else f", and noise of 2^-24 moves eager by {output.moved:.0e}"
+    return f"{text}{why}", min(_room(moved, apart), output.sqnr - limits.min_sqnr), None
+
+
+def _gross(output: OutputVerdict, limits: Tolerance, scale: Scale) -> float:
+    """The error that is no roundoff, at the scale of the feed or as it usually is."""
+    return max(limits.atol, _GROSS * max(output.peak or 0.0, scale.peak))
 
 
 def _room(limit: float, value: float) -> float:
@@ -150,8 +185,10 @@ def _room(limit: float, value: float) -> float:
     return max(-_END, min(_END, 20 * math.log10(limit / value))) if limit else -_END
 
 
-def _times(times: float, factor: float) -> str:
-    return f"{times:.3g} times as far from float64 as eager is (limit {factor:g})"
+def _times(times: float, factor: float, from_what: str = "float64") -> str:
+    if from_what == "float64":
+        return f"{times:.3g} times as far from float64 as eager is (limit {factor:g})"
+    return f"{times:.3g} times as far from eager as roundoff explains (limit {factor:g})"
 
 
 def _fill_excess(fill: FillMeasures, limits: Tolerance) -> tuple[str, float]:

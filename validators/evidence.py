@@ -16,7 +16,8 @@ class Reference:
     `again` are what eager gives with its weights and inputs off by one rounding: more draws of its
     noise, asked for where one says too little. `in_turn` is what it gives with its sums taken one
     element after the other: asked for with these. `settled` says which of equal scores these
-    outputs have taken, where that is left open and they are not eager's own choice.
+    outputs have taken, where that is left open and they are not eager's own choice, or that they
+    are eager's plain path.
     """
 
     feed: NamedFeed

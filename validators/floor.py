@@ -3,24 +3,30 @@
 With r = eager in float64, e = eager, a = the artifact: e - r is eager's own roundoff, and a good
 conversion, which sums the same numbers in another order, errs by about as much: over more than a
 hundred good fp32 conversions (docs/validation.md) |a - r| was 0.3 to 2.5 times |e - r|.
+
+e - r is roundoff only where eager itself moves by about as much when its inputs and weights are
+off by one rounding. Where it does not, float64 computes another function than float32 (see
+movement.py), and the artifact is held to e. So it is on feeds that were not run in float64.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from ..core.verdict import ChannelVerdict
 from .channels import channel_axes
-from .fill import fill_limit
-from .metrics import blocks
+from .grouped import grouped, measurable, sums_of
+from .movement import COMPARABLE, bare, side_of
 
 if TYPE_CHECKING:
     from .evidence import Pair
+    from .grouped import Sums
+    from .movement import Side
 
 # One unit in the last place of float32 (2^-23), of the RMS: eager may be exact by chance, as a copy
 # is, and another way of dividing or of taking a root is not.
@@ -35,15 +41,19 @@ _CREST = 4.0  # the largest of some ten thousand normal errors lies at 4 sigma
 # the same one with roundoff: a branch on the dtype, or numbers that are chaotic.
 OTHER_FUNCTION = 1e-2
 _TINY = 1e-300  # where there is neither signal nor noise, any error at all is too much
-_ROWS = 2  # rows are told apart from two on
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedFloor:
-    """One output on one feed: eager's own relative L2 distance from float64, and the ratio."""
+    """One output on one feed: the ratio, and what eager itself errs and moves by, in relative L2.
 
-    floor: float
+    `floor` is eager's distance from float64, None where float64 was not run or is another function;
+    `moved` is how far noise of 2^-24 moves eager, None where that was not measured.
+    """
+
     times: float
+    floor: float | None = None
+    moved: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +84,14 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
     elements, the average of the output. Where a pair has more draws of eager's noise (`again`), its
     own is their root mean square, or what eager errs by where it sums one element after the other
     (`in_turn`), if that is more. The ratio of a feed is the largest of three: L2 over all
-    elements, the largest element, and L2 in each row of the first axis.
+    elements, the largest element, and L2 in each row of the first axis. On feeds that float64 was
+    not run on, and in rows where it is another function, e stands for r.
     """
-    known = [pair for pair in pairs if _measurable(name, pair)]
-    sums = {pair.feed.name: _sums(name, pair) for pair in known}
-    sums = {
-        feed: found for feed, found in sums.items() if found.count and 0 < found.signal < math.inf
-    }
-    if not sums:
+    exact = [pair for pair in pairs if measurable(name, pair)]
+    shares = [one.share for one in (sums_of(name, bare(pair)) for pair in exact) if one.usable]
+    if not shares:
         return _unusable(name, pairs)
-    usual = statistics.median(found.own / found.signal for found in sums.values())
+    usual = statistics.median(shares)
     if usual > OTHER_FUNCTION**2:
         level = -10 * math.log10(usual)
         note = (
@@ -91,10 +99,12 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
             "so it says nothing of roundoff: judged by the table"
         )
         return Floors(feeds={}, channels=(), note=note)
-    held = _Held.of(list(sums.values()), usual)
+    known = [*exact, *(pair for pair in pairs if pair.exact is None)]
+    sides = [side for side in (side_of(name, pair, usual) for pair in known) if side is not None]
+    held = _Held.of(sides)
     return Floors(
-        feeds={feed: held.feed(found) for feed, found in sums.items()},
-        channels=tuple(held.channels(name, known, sums)),
+        feeds={side.pair.feed.name: held.feed(side) for side in sides},
+        channels=tuple(held.channels(name, sides)),
     )
 
 
@@ -124,19 +134,6 @@ def floor_channels(name: str, floors: Floors) -> Iterator[ChannelVerdict]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sums:
-    """Sums of squares over elements, or over groups of them: of r, of e - r and of a - r."""
-
-    count: float
-    signal: float
-    own: float
-    theirs: float
-    own_max: float
-    theirs_max: float
-    rows: Array | None = None  # 4 x rows: count, signal, own, theirs
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Held:
     """What eager's own noise usually is: as a share of the signal, by element, at its peak."""
 
@@ -146,13 +143,18 @@ class _Held:
     total: float
 
     @classmethod
-    def of(cls, sums: Sequence[_Sums], usual: float) -> _Held:
-        crests = [f.own_max / math.sqrt(f.own / f.count) for f in sums if f.own > 0]
+    def of(cls, sides: Sequence[Side]) -> _Held:
+        """From the feeds whose float64 counts; where it counts on none, from those with draws."""
+        told = [side.sums for side in sides if side.believed]
+        told = told or [side.sums for side in sides if side.moved is not None]
+        told = told or [side.sums for side in sides]
+        usual = statistics.median(one.share for one in told)
+        crests = [one.own_max / math.sqrt(one.own / one.count) for one in told if one.own > 0]
         return cls(
-            usual=max(usual, _ULP**2),
-            element=statistics.median(found.own / found.count for found in sums),
+            usual=max(min(usual, _explained(sides)), _ULP**2),
+            element=statistics.median(one.own / one.count for one in told),
             crest=max([_CREST, *crests]),
-            total=sum(found.count for found in sums),
+            total=sum(side.sums.count for side in sides),
         )
 
     def allowed(self, sums: Array, element: float) -> Array:
@@ -168,9 +170,11 @@ class _Held:
         weight = np.minimum(1.0, (_FEW / np.maximum(count, 1)) ** _FADE) * (count < _ENOUGH)
         return np.asarray(np.maximum.reduce([own, self.usual * signal, weight * count * element]))
 
-    def feed(self, found: _Sums) -> FeedFloor:
+    def feed(self, side: Side) -> FeedFloor:
+        """The floor of one feed."""
         import numpy as np
 
+        found = side.sums
         allowed = self.of_feed(found)
         slack = float(_slack(self.total))
         whole = math.sqrt(found.theirs / allowed)
@@ -180,28 +184,31 @@ class _Held:
             held = np.maximum(self.allowed(found.rows, allowed / found.count), _TINY)
             rows = np.sqrt(found.rows[3] / held) / _slack(found.rows[0])
             times = max(times, float(rows.max(initial=0.0)))
-        return FeedFloor(floor=math.sqrt(found.own / found.signal), times=times)
+        return FeedFloor(
+            times=times,
+            floor=math.sqrt(found.share) if side.believed else None,
+            moved=None if side.moved is None else math.sqrt(side.moved),
+        )
 
-    def of_feed(self, found: _Sums) -> float:
+    def of_feed(self, found: Sums) -> float:
         """The square of what is allowed on one feed."""
         import numpy as np
 
         whole = np.array([found.count, found.signal, found.own])
         return max(float(self.allowed(whole, self.element)), _TINY)
 
-    def channels(
-        self, name: str, pairs: Sequence[Pair], sums: Mapping[str, _Sums]
-    ) -> Iterator[ChannelFloor]:
+    def channels(self, name: str, sides: Sequence[Side]) -> Iterator[ChannelFloor]:
         """The worst channel of each axis that has any, pooled over the feeds.
 
         Each feed counts by its own noise: a large one would drown the others.
         """
         import numpy as np
 
-        levels = {feed: self.of_feed(found) / found.count for feed, found in sums.items()}
-        pairs = [pair for pair in pairs if pair.feed.name in levels]
+        levels = [self.of_feed(side.sums) / side.sums.count for side in sides]
+        pairs = [side.pair for side in sides]
         for axis in channel_axes([pair.eager[name] for pair in pairs]):
-            groups = [(_grouped(name, pair, axis), levels[pair.feed.name]) for pair in pairs]
+            found = (grouped(name, pair, axis) for pair in pairs)
+            groups = list(zip(found, levels, strict=True))
             pooled = np.sum([_levelled(found[:4], level) for found, level in groups], axis=0)
             if pooled[0].max(initial=0) < _FEW:
                 continue
@@ -217,6 +224,14 @@ class _Held:
             )
 
 
+def _explained(sides: Sequence[Side]) -> float:
+    """The square of the largest usual share that the draws of eager's noise explain, if any do."""
+    moved = [side.moved for side in sides if side.moved is not None]
+    if not moved:
+        return math.inf
+    return COMPARABLE**2 * max(statistics.median(moved), _ULP**2)
+
+
 def _levelled(sums: Array, level: float) -> Array:
     """Count, and the sums in units of the square of an element's noise."""
     import numpy as np
@@ -228,77 +243,3 @@ def _slack(count: Array | float) -> Array:
     import numpy as np
 
     return np.asarray(1 + _CHANCE / np.sqrt(np.maximum(count, 1)))
-
-
-def _measurable(name: str, pair: Pair) -> bool:
-    """Whether all three are float arrays of one shape, and float64 is finite where eager is."""
-    import numpy as np
-
-    exact, artifact = (pair.exact or {}).get(name), pair.artifact.get(name)
-    if exact is None or artifact is None or pair.eager[name].dtype.kind != "f":
-        return False
-    if not (exact.shape == artifact.shape == pair.eager[name].shape) or exact.dtype.kind != "f":
-        return False
-    return all(
-        bool((np.isfinite(truth) | ~np.isfinite(eager)).all())
-        for truth, eager in blocks(exact, pair.eager[name])
-    )
-
-
-def _sums(name: str, pair: Pair) -> _Sums:
-    axis = 0 if pair.eager[name].ndim > 1 and len(pair.eager[name]) >= _ROWS else None
-    found = _grouped(name, pair, axis)
-    count, signal, own, _, own_max, theirs_max, theirs = found
-    return _Sums(
-        count=float(count.sum()),
-        signal=float(signal.sum()),
-        own=float(own.sum()),
-        theirs=float(theirs.sum()),
-        own_max=float(own_max.max(initial=0.0)),
-        theirs_max=float(theirs_max.max(initial=0.0)),
-        rows=None if axis is None else found[:4],
-    )
-
-
-def _grouped(name: str, pair: Pair, axis: int | None) -> Array:
-    """7 x groups along `axis` (None: one group): count, signal, own, theirs, the two maxima, all.
-
-    Elements that are not finite in r, a and e, and fill, are left out. Those that are zero in eager
-    and in float64 are left out of the groups too, having no noise of their own to be held to;
-    `all` is theirs with these.
-    """
-    draws = [pair.eager[name], *(outputs[name] for outputs in pair.again)]
-    turned = pair.eager if pair.in_turn is None else pair.in_turn
-    arrays = ((pair.exact or {})[name], pair.artifact[name], turned[name], *draws)
-    limit = fill_limit(pair.eager[name])
-    if axis is None:
-        return _grouped_along(tuple(array.reshape(-1, 1) for array in arrays), -1, limit)
-    return _grouped_along(arrays, axis, limit)
-
-
-def _grouped_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
-    """`_grouped` of r, a, e summed in turn, and the draws of e: its own answer, then others."""
-    import numpy as np
-
-    groups = arrays[0].shape[axis]
-    found = np.zeros((7, groups))
-    for pieces in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
-        rows = [piece.astype(np.float64).reshape(-1, groups) for piece in pieces]
-        told = [rows[0], rows[1], rows[3]]
-        kept = np.logical_and.reduce([np.isfinite(row) for row in told])
-        kept &= np.abs(rows[3]) <= limit
-        r, a, e = (np.where(kept, row, 0.0) for row in told)
-        # A draw that is NaN says nothing of the noise there: eager's own stands in for it.
-        turned, *more = (np.where(kept & np.isfinite(row), row, e) for row in (rows[2], *rows[4:]))
-        with np.errstate(over="ignore", invalid="ignore"):  # float64 near its end
-            own = np.sqrt(np.mean([(draw - r) ** 2 for draw in (e, *more)], axis=0))
-            own = np.maximum(own, np.abs(turned - r))
-            theirs = np.abs(a - r)
-            alive = (r != 0) | (own != 0)
-            found[0] += alive.sum(axis=0)
-            for index, values in enumerate((r, own, theirs * alive), start=1):
-                found[index] += np.einsum("rc,rc->c", values, values)
-            np.maximum(found[4], own.max(axis=0, initial=0), out=found[4])
-            np.maximum(found[5], theirs.max(axis=0, initial=0), out=found[5])
-            found[6] += np.einsum("rc,rc->c", theirs, theirs)
-    return found

@@ -143,7 +143,7 @@ def _with_floor(output: OutputVerdict, floors: Floors) -> OutputVerdict:
     if found is None:
         return output
     times = 0.0 if output.exact else min(found.times, _MOST)
-    return replace(output, floor=found.floor, times_floor=times)
+    return replace(output, floor=found.floor, times_floor=times, moved=found.moved)
 
 
 def _refuse_bugs(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..core.verdict import OutputVerdict, Verdict
-from .decide import is_excused
+from ..core.verdict import Excuse, OutputVerdict, Verdict
 from .evidence import Pair
-
-_ROUGH = 1e-4  # of the signal: eager is no nearer to float64 than 80 dB
 
 
 def notes_on(verdict: Verdict, pairs: Sequence[Pair], told: Mapping[str, str]) -> tuple[str, ...]:
@@ -17,15 +14,13 @@ def notes_on(verdict: Verdict, pairs: Sequence[Pair], told: Mapping[str, str]) -
     notes: list[str] = []
     for name in names:
         ones = [o for o in verdict.outputs if o.output == name and not o.loose and o.passed]
-        notes += _notes(name, ones, verdict, told)
+        notes += _notes(name, ones, told)
         if pairs and all(pair.eager[name].size == 0 for pair in pairs):
             notes.append(f"output {name!r} is empty on every feed: only its shape was compared")
     return tuple(notes)
 
 
-def _notes(
-    name: str, ones: Sequence[OutputVerdict], verdict: Verdict, told: Mapping[str, str]
-) -> Iterator[str]:
+def _notes(name: str, ones: Sequence[OutputVerdict], told: Mapping[str, str]) -> Iterator[str]:
     def on(found: Sequence[OutputVerdict]) -> str:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return f"on feed {told.get(found[0].feed, found[0].feed)}{more}"
@@ -34,17 +29,18 @@ def _notes(
     if odd:
         count = odd[0].nonfinite_eager
         yield f"output {name!r} has {count} NaN/Inf {on(odd)}, in eager's places"
-    small = [o for o in ones if is_excused(o, verdict.tolerance.of(name))]
+    small = [o for o in ones if o.excuse is Excuse.USUAL_SCALE]
     if small:
         yield (
             f"output {name!r} {on(small)} is far below its usual scale: "
             "its errors are roundoff at that, large at its own"
         )
-    rough = sorted((o for o in ones if (o.floor or 0.0) > _ROUGH), key=lambda o: -(o.floor or 0.0))
+    rough = [o for o in ones if o.excuse is Excuse.ILL_CONDITIONED]
     if rough:
+        rough.sort(key=lambda o: -(o.moved or 0.0))
         yield (
-            f"output {name!r} is ill-conditioned {on(rough)}: eager's own float32 is "
-            f"{rough[0].floor:.0e} of it from float64, and the artifact no worse"
+            f"output {name!r} is ill-conditioned {on(rough)}: noise of 2^-24 in inputs and weights "
+            f"moves eager's own float32 by {rough[0].moved:.0e} of it, and the artifact is no worse"
         )
     open_ = [o for o in ones if o.undecided]
     if open_:

@@ -294,7 +294,9 @@ def test_what_eager_computes_on_its_way_is_shown() -> None:
 
 
 class Scaled(nn.Module):
-    def forward(self, x: Tensor, scale: Tensor | None = None, *, shift: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, scale: Tensor | None = None, *, shift: Tensor | None = None
+    ) -> Tensor:
         y = x if scale is None else x * scale
         return y if shift is None else y + shift
 
@@ -317,18 +319,14 @@ def test_inputs_go_in_by_position_where_the_signature_has_no_gap(
     module.register_forward_pre_hook(
         lambda _, given, named: seen.append((len(given), list(named))), with_kwargs=True
     )
-    opened(module, *(f"{name}:float32[2,3]" for name in inputs)).run(
-        {name: X["x"] for name in inputs}
-    )
+    opened(module, *(f"{name}:float32[2,3]" for name in inputs)).run(dict.fromkeys(inputs, X["x"]))
     # a hook that takes keywords itself reads them by name
     assert seen[0] == (0, [name for name in ("x", "scale", "shift") if name in inputs])
     module._forward_pre_hooks_with_kwargs.clear()
     module._forward_pre_hooks.clear()
     positions: list[int] = []
     module.register_forward_pre_hook(lambda _, given: positions.append(len(given)))
-    opened(module, *(f"{name}:float32[2,3]" for name in inputs)).run(
-        {name: X["x"] for name in inputs}
-    )
+    opened(module, *(f"{name}:float32[2,3]" for name in inputs)).run(dict.fromkeys(inputs, X["x"]))
     assert positions[0] == args
     assert kwargs == [name for name in inputs if name == "shift"]
 

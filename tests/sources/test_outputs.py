@@ -163,7 +163,9 @@ def test_constants_are_left_out_with_a_note(value: object) -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: float(x.sum()), lambda x: x.shape[0]])
-def test_a_number_that_depends_on_the_feed_is_an_error(function: Callable[[Tensor], object]) -> None:
+def test_a_number_that_depends_on_the_feed_is_an_error(
+    function: Callable[[Tensor], object],
+) -> None:
     eager = does(lambda x: {"y": x, "number": function(x)})
     eager.run(X)
     eager.check_outputs()
@@ -208,8 +210,8 @@ def test_all_outputs_dropped_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_the_flat_module_of_caches_exports(strict: bool) -> None:  # noqa: FBT001
+def test_the_flat_module_of_caches_exports(strict: bool) -> None:
     eager = does(lambda x: {"y": Boxes(x * 2), "past": Cache([Layer(x + 1, x + 2), States(1)])})
     eager.run(X)
     program = torch.export.export(eager.flat, (torch.ones(2, 3),), strict=strict)
-    assert len(program.module()(torch.ones(2, 3))) == 5  # noqa: PLR2004
+    assert len(program.module()(torch.ones(2, 3))) == 5

@@ -1,0 +1,97 @@
+"""Feeds on which eager's fast paths fill padding: an artifact may be eager's plain path there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError
+from ..core.verdict import Verdict
+from ..validators.evidence import Reference
+from ..validators.padding import padded_positions
+from .beyond import Evidence, second_look
+from .float64 import with_exact
+
+if TYPE_CHECKING:
+    from .subject import Subject
+
+PLAIN = "plain path"
+
+
+def with_plain_paths(
+    asked: Evidence, verdict: Verdict, subject: Subject
+) -> tuple[Evidence, Verdict]:
+    """The verdict; where an artifact was refused for what a fast path fills in, that without.
+
+    On each feed that it failed, eager is run again without fast paths of attention. If the artifact
+    is eager's equal so on the whole feed, within all limits, and the two paths differ in padded
+    positions alone, the plain path stands there as eager's own, with a note. Wherever the two
+    agree it is held to both.
+    """
+    failed = frozenset(o.feed for o in verdict.outputs if not o.passed and not o.loose)
+    plain = {
+        one.feed.name: found
+        for one in asked.references
+        if one.feed.name in failed and not one.settled and (found := _plain(one, subject))
+    }
+    if not plain:
+        return asked, verdict
+    evidence = _with(asked, plain, subject)
+    wrong = frozenset(o.feed for o in evidence.verdict().outputs if not o.passed and not o.loose)
+    kept = {name: one for name, one in plain.items() if name not in wrong}
+    both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
+    positions = padded_positions([(old.outputs, new.outputs) for old, new in both])
+    if not kept:
+        return asked, verdict
+    if not positions:
+        return asked, replace(verdict, notes=(*verdict.notes, _leak([*kept])))
+    evidence, verdict = second_look(_with(asked, kept, subject), subject)
+    return evidence, replace(verdict, notes=(*verdict.notes, _note(positions, [*kept])))
+
+
+def _plain(reference: Reference, subject: Subject) -> Reference | None:
+    """Eager's plain path; None where it does not run, or gives nothing else."""
+    try:
+        found = subject.eager.run_plain(reference.feed.arrays)
+    except CheckpointError:
+        return None
+    shapes = {name: array.shape for name, array in reference.outputs.items()}
+    if {name: array.shape for name, array in found.items()} != shapes:
+        return None
+    if padded_positions([(reference.outputs, found)]) == 0:
+        return None
+    return Reference(feed=reference.feed, outputs=found)
+
+
+def _with(evidence: Evidence, plain: dict[str, Reference], subject: Subject) -> Evidence:
+    """The evidence with the plain path on these feeds: eager as it runs says nothing of its noise.
+
+    Float64 takes it by itself; where it does not, it is another function, which is seen.
+    """
+    others = tuple(plain.values())
+    if any(one.exact is not None for one in evidence.references):
+        others = with_exact(others, plain, subject)
+    told = {one.feed.name: replace(one, settled=PLAIN) for one in others}
+    references = (told.get(one.feed.name, one) for one in evidence.references)
+    return replace(evidence, references=tuple(references))
+
+
+def _leak(feeds: Sequence[str]) -> str:
+    return (
+        f"on feed {feeds[0]}{_more(feeds)} the artifact is eager's equal without its fast path of "
+        "attention, whose fill reaches more than padded positions: mask what comes after, or call "
+        "torch.backends.mha.set_fastpath_enabled(False) where the model is made"
+    )
+
+
+def _more(feeds: Sequence[str]) -> str:
+    return f" and {len(feeds) - 1} more" if len(feeds) > 1 else ""
+
+
+def _note(positions: int, feeds: Sequence[str]) -> str:
+    return (
+        f"eager's fast path of attention fills {positions} padded positions on feed {feeds[0]}"
+        f"{_more(feeds)}: the artifact gives there what eager's plain path computes, and elsewhere what "
+        "both give"
+    )
