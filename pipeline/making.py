@@ -24,7 +24,14 @@ from ..sources.rewrites.table import answering, rewritten, suited, told
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
-from .narrowing import Interval, domain_inputs, find_interval, interval_of, subject_in
+from .narrowing import (
+    Interval,
+    domain_inputs,
+    domains_above_one,
+    find_interval,
+    interval_of,
+    subject_in,
+)
 from .plan import Step
 from .stage import Clock
 from .trying import Trial, Way, attempt, candidate_of, ways_of
@@ -131,6 +138,28 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
         replace(one, file=shortest(one.file)) for trial in trials for one in trial.converted.warned
     )
     return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
+
+
+def make_above_one(step: Step, parent: Parent, bench: Bench) -> Made | None:
+    """What is made from another artifact, in the domain without size 1 of dims that were chosen.
+
+    None where it does not pass there either. A runtime may go wrong at size 1 alone, or after it:
+    OpenVINO 2026.4 keeps strides of an attention that ran first with one token.
+    """
+    bench = _within(bench, domain_inputs(parent.domain, bench.subject))
+    clock, tried = Clock(), _Tried(step=step)
+    for inputs in domains_above_one(bench.subject.signature):
+        tried.all_of(ways_of(step), parent, _within(bench, inputs))
+        if tried.holds():
+            bench.folder.forget()
+            best = chosen(tried.trials)
+            artifact, verdict = settle_trial(step, best, parent, bench)
+            rmtree(best.workplace)
+            domain = Domain(inputs=inputs).describe_chosen()
+            bench.stage.note(f"{step.name}: passed in the smaller domain {domain}")
+            artifact = replace(artifact, attempts=tuple(tried.attempts), seconds=clock.seconds)
+            return Made(artifact=artifact, verdict=verdict)
+    return None
 
 
 def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:

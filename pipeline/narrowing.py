@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.signature import InputSpec, Signature
 from ..validators.feeds import Drawer
+from ..validators.hard import batch_of
 from .restricting import within_values
 from .stage import Stage
 from .subject import Subject, refer_within
@@ -68,6 +69,23 @@ class Interval:
         opt = min(max(free.opt, self.low), self.high)
         free = replace(free, low=self.low, opt=opt, high=self.high)
         return free if dim.relation is None else Dim.derived(dim.name or "", dim.relation, free)
+
+
+def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:
+    """The inputs without size 1 of chosen dims: of all but the batch, then of the batch too."""
+    batch = batch_of(signature)
+    names = [n for n, dim in signature.free_dims.items() if dim.chosen and dim.low == 1 < dim.high]
+    rows = [name for name in names if batch is not None and name == batch.name]
+    seen: list[list[str]] = [[]]
+    for narrowed in ([name for name in names if name not in rows], names):
+        if narrowed in seen:
+            continue
+        seen.append(narrowed)
+        found = signature
+        for name in narrowed:
+            high = signature.free_dims[name].high
+            found = Interval(dim=name, low=2, high=high).narrow(found)
+        yield found.inputs
 
 
 def interval_of(error: ModelcError, signature: Signature) -> Interval | None:

@@ -46,6 +46,11 @@ class Step:
         return f"{self.wanted.name}-{self.variant}" if self.variant else self.wanted.name
 
     @property
+    def is_derived(self) -> bool:
+        """Whether it is made from another artifact without a choice of captures or quantizers."""
+        return not self.captures and not self.quantizers
+
+    @property
     def stem(self) -> str:
         """The file name without the format's suffix."""
         precision = self.wanted.precision

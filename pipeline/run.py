@@ -28,7 +28,7 @@ from .folder import OutputFolder, opened
 from .going_on import gone_on, steps_left, still_keyed, watching_for, with_needs
 from .held_out import moved_record, refer, stored
 from .localising.refusal import Scene, with_guilty
-from .making import make
+from .making import make, make_above_one
 from .order import Order
 from .orphans import orphan
 from .other_capture import make_from_other_capture
@@ -168,9 +168,12 @@ def carry_out(step: Step, manifest: Manifest, bench: Bench) -> Manifest:
     made, before = _make(step, manifest, bench), manifest
     other = None if _passed(made) else make_from_other_capture(step, manifest, bench)
     if other is not None:
-        sibling, parent, made = other
-        manifest = recorded(manifest, sibling, parent)
+        sibling, mother, made = other
+        manifest = recorded(manifest, sibling, mother)
         manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
+    elif made.verdict is not None and not made.verdict.passed and step.is_derived:
+        parent = _parent(step, manifest, bench)
+        made = (parent and make_above_one(step, parent, bench)) or made
     bench.stamp.check()
     keys = still_keyed(bench.order.going_on, bench.stage).keys
     made = made if other else _keyed(made, keys.get(step.name, ""))
