@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.benchmarks.coverage_case import FAMILIES, Case, cases
-from modelc.benchmarks.coverage_run import PARTS, WRONG, left_by
+from modelc.benchmarks.coverage_run import PARTS, UNSTATED, WRONG, left_by
 from modelc.benchmarks.coverage_table import page
 from modelc.benchmarks.coverage_warm import carried_out_warm, warmed
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     results = Results(path=args.out / "results.jsonl")
-    parts = PARTS if args.against else PARTS[:1]
+    parts = [PARTS[0], *(["raw"] if args.against else []), *([UNSTATED] if args.unstated else [])]
     chosen = [case for case in cases() if _wanted(case, args.only, args.family)]
     known = set() if args.again else set(results.read())
     work = {
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = results.read()
     if args.write is not None:
         args.write.write_text(page(list(cases()), found))
-    return int(any(_is_wrong(record) for (_, part), record in found.items() if part == PARTS[0]))
+    return int(any(_is_wrong(record) for (_, part), record in found.items() if part != "raw"))
 
 
 def _carry_out_all(
@@ -101,6 +101,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="cases at once")
     parser.add_argument("--warm", action="store_true", help="fork the processes: quicker")
     parser.add_argument("--against", action="store_true", help="the raw capture paths as well")
+    parser.add_argument("--unstated", action="store_true", help="modelc without ranges as well")
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--out", type=Path, default=Path("coverage"), help="folder of the results")
     parser.add_argument("--write", type=Path, help="the page to write, as docs/coverage.md")

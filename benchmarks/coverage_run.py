@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from modelc.benchmarks.coverage_check import Disagreement, Truth
 
-PARTS = ("modelc", "raw")
+PARTS = ("modelc", "raw", "unstated")
+UNSTATED = "unstated"  # modelc on a sample, with names for dims and no ranges
 RAW = ("onnx dynamo", "onnx legacy", "jit.trace", "jit.script", "torch.export")
 TARGETS = ("torchscript", "onnx", "openvino", "pt2")
 RIGHT, REFUSED, WRONG, CRASHED = "right", "refused", "WRONG", "crashed"
@@ -68,14 +69,18 @@ def main(name: str, folder: Path, parts: Sequence[str], command: Command = start
     case = case_named(name)
     if "modelc" in parts:
         _write(folder / "modelc.json", _modelc(case, folder, command))
+    if UNSTATED in parts:
+        _write(folder / f"{UNSTATED}.json", _modelc(case, folder, command, stated=False))
     if "raw" in parts:
         _raw(case, folder)
 
 
-def _modelc(case: Case, folder: Path, run: Command) -> dict[str, object]:
+def _modelc(case: Case, folder: Path, run: Command, *, stated: bool = True) -> dict[str, object]:
     """What modelc makes and says, beside eager; the module is not held while modelc runs."""
-    checkpoint, began = save(build(case.name), folder), time.monotonic()
-    ran = run(command(case, checkpoint), folder)
+    checkpoint = save(build(case.name), folder)
+    asked = command(case, checkpoint) if stated else unstated_command(case, checkpoint, folder)
+    began = time.monotonic()
+    ran = run(asked, folder)
     seconds = time.monotonic() - began
     (folder / "stderr.txt").write_text(ran.stderr)
     lost = unmade(ran.returncode, ran.stderr)
@@ -85,7 +90,8 @@ def _modelc(case: Case, folder: Path, run: Command) -> dict[str, object]:
     except json.JSONDecodeError:  # no manifest: refused before the first target, or crashed
         found: dict[str, Result] = {}
     else:
-        found = dict(judged(manifest, folder / "out", wanted, case))
+        out = folder / ("out" if stated else UNSTATED)
+        found = dict(judged(manifest, out, wanted, case))
     return {
         "seconds": round(seconds, 1),
         "exit_code": ran.returncode,
@@ -104,6 +110,31 @@ def command(case: Case, checkpoint: Path) -> list[str]:
         sys.executable, "-m", "modelc", "export", str(checkpoint), "--model", FACTORY,
         "--model-arg", f"name={case.name}", *asked, *case.options, *targets, "-o", "out", "--json",
     ]  # fmt: skip
+
+
+def unstated_command(case: Case, checkpoint: Path, folder: Path) -> list[str]:
+    """The same from a sample, without ranges of dims: only which dims vary is said.
+
+    Sizes that follow from others lose their relation too; integers keep the sample's values.
+    """
+    import numpy as np
+
+    from modelc.benchmarks.coverage_feeds import example, signature_of
+
+    np.savez(folder / "sample.npz", **example(case))
+    asked = ["--inputs", str(folder / "sample.npz")]
+    for spec in signature_of(case).inputs:
+        names = [_plain_name(dim.name) if dim.dynamic and dim.name else "_" for dim in spec.dims]
+        asked += ["--input", f"{spec.name}[{','.join(names)}]{spec.values or ''}"]
+    plain = command(case, checkpoint)
+    kept = [part for i, part in enumerate(plain) if "--input" not in (part, plain[i - 1])]
+    kept[kept.index("-o") + 1] = UNSTATED
+    return [*kept, *asked]
+
+
+def _plain_name(name: str) -> str:
+    """A dim that is called by its relation, as `2*seq`, by a word."""
+    return "".join(sign if sign.isalnum() else "_" for sign in f"d_{name}")
 
 
 def save(module: nn.Module, folder: Path) -> Path:
@@ -166,7 +197,9 @@ def judged(
         result = RIGHT if verdict.get("state") == "passed" else REFUSED
         if result == RIGHT:
             path = out / artifact["files"][0]["name"]
-            reason = checked(artifact["target"], path, wanted, case).said
+            within = inside(wanted, artifact.get("domain"))
+            said = "" if within.feeds else "no feed lies in its domain"
+            reason = said or checked(artifact["target"], path, within, case).said
             result = WRONG if reason else RIGHT
         yield (
             artifact["target"],
@@ -189,6 +222,29 @@ def judged(
                 exit_code=failure["exit_code"],
             ),
         )
+
+
+def inside(wanted: Truth, domain: Mapping[str, Any] | None) -> Truth:
+    """What eager gives on the feeds that lie in an artifact's domain: it is held to no others."""
+    from dataclasses import replace
+
+    if domain is None:
+        return wanted
+    specs = {spec["name"]: spec["dims"] for spec in domain["inputs"]}
+    kept = [
+        number
+        for number, feed in enumerate(wanted.feeds)
+        if all(
+            dim["low"] <= size <= dim["high"]
+            for name, array in feed.items()
+            for dim, size in zip(specs.get(name, ()), array.shape, strict=False)
+        )
+    ]
+    return replace(
+        wanted,
+        feeds=[wanted.feeds[number] for number in kept],
+        outputs=[wanted.outputs[number] for number in kept],
+    )
 
 
 def checked(target: str, path: Path, wanted: Truth, case: Case) -> Disagreement:
@@ -245,7 +301,7 @@ def read_part(path: Path, ending: str) -> dict[str, Any]:
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         return found
-    keys = TARGETS if path.stem == PARTS[0] else RAW
+    keys = RAW if path.stem == "raw" else TARGETS
     return {"results": dict.fromkeys(keys, asdict(Result(result=CRASHED, reason=ending)))}
 
 

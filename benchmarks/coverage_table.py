@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.benchmarks.coverage_case import FAMILIES, Case
-from modelc.benchmarks.coverage_run import CRASHED, RAW, REFUSED, RIGHT, TARGETS, WRONG
+from modelc.benchmarks.coverage_run import CRASHED, RAW, REFUSED, RIGHT, TARGETS, UNSTATED, WRONG
 
 Record = Mapping[str, Any]
 Found = Mapping[tuple[str, str], Record]
@@ -16,6 +16,7 @@ _SAME = {  # what each raw path is beside
     "onnx dynamo": "onnx", "onnx legacy": "onnx", "jit.trace": "torchscript",
     "jit.script": "torchscript", "torch.export": "pt2",
 }  # fmt: skip
+_PATHS = {"modelc": "modelc {}", UNSTATED: "modelc {}, ranges not stated", "raw": "{}"}
 _MARKS = {RIGHT: "right", REFUSED: "refused", WRONG: "**WRONG**", CRASHED: "crashed"}
 _LONGEST = 240  # characters of a reason
 _PLACES = re.compile(
@@ -32,6 +33,10 @@ says is proven is then opened with the format's own runtime and compared with ea
 data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 1e-3 of eager's
 largest, integers exactly. *right*: proven, and so it is. *refused*: not made or not proven, with a
 reason. **WRONG**: said to be proven, and it is not. *crashed*: no answer, or none in time.
+
+*Ranges not stated*: the same from a sample (`--inputs`), with names for the dims that vary and
+nothing of their sizes, so that modelc chooses the bounds; checked on the feeds that lie in the
+artifact's domain.
 
 The raw paths run on the same cases and feeds, each as written in ten lines: a wrapper that binds
 inputs by name and returns a tuple of tensors (scripting gets the module itself), the same dynamic
@@ -60,6 +65,7 @@ def page(cases: Sequence[Case], found: Found) -> str:
             *_families(run, found),
             "",
             *_beyond(run, found),
+            *_lost(run, found),
             *_rows(run, found),
             "",
             *_reasons(run, found),
@@ -82,7 +88,11 @@ def rate(count: int, of: int) -> str:
 
 
 def _figures(run: Sequence[Case], found: Found) -> Iterator[str]:
-    columns = [*(("modelc", key) for key in TARGETS), *(("raw", key) for key in RAW)]
+    columns = [
+        *(("modelc", key) for key in TARGETS),
+        *((UNSTATED, key) for key in TARGETS),
+        *(("raw", key) for key in RAW),
+    ]
     yield "| path | cases | right | refused | WRONG | crashed |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     for part, key in columns:
@@ -93,7 +103,7 @@ def _figures(run: Sequence[Case], found: Found) -> Iterator[str]:
         cells = " | ".join(
             rate(ran.count(one), len(ran)) for one in (RIGHT, REFUSED, WRONG, CRASHED)
         )
-        yield f"| {'modelc ' if part == 'modelc' else ''}{key} | {len(ran)} | {cells} |"
+        yield f"| {_PATHS[part].format(key)} | {len(ran)} | {cells} |"
 
 
 def _together(run: Sequence[Case], found: Found) -> Iterator[str]:
@@ -147,6 +157,25 @@ def _beyond(run: Sequence[Case], found: Found) -> Iterator[str]:
         said = "; ".join(lost) or "none"
         yield f"Cases that a raw path gets right and modelc's same format does not: {said}."
         yield ""
+
+
+def _lost(run: Sequence[Case], found: Found) -> Iterator[str]:
+    """The cases that are right with ranges stated, and not without."""
+    ran = [case for case in run if (case.name, UNSTATED) in found]
+    if not ran:
+        return
+    lost = {
+        case.name: [
+            key
+            for key in TARGETS
+            if outcome(found, case.name, "modelc", key) == RIGHT
+            and outcome(found, case.name, UNSTATED, key) != RIGHT
+        ]
+        for case in ran
+    }
+    said = "; ".join(f"{name} ({', '.join(keys)})" for name, keys in lost.items() if keys)
+    yield f"Right with ranges stated and not without: {said or 'none'}."
+    yield ""
 
 
 def _rows(run: Sequence[Case], found: Found) -> Iterator[str]:
