@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from .domain import Domain
 from .findings import Histogram, WorstFeed
 
 _BETWEEN = "; "  # faults of one reason, the most telling first
@@ -204,6 +205,7 @@ class Verdict:
     missing, inputs that it ignores. `channels` are the worst ones. `restricted_values` are the
     least and the greatest value of inputs whose chosen range it is right in a part of only.
     `by_default` is what users get who leave the runtime to its defaults, where that is less.
+    `domain` is of a file that was judged by itself; in a manifest, the artifact has it.
     """
 
     artifact: str
@@ -221,6 +223,7 @@ class Verdict:
     channels: tuple[ChannelVerdict, ...] = ()
     restricted_values: dict[str, tuple[int, int]] = field(default_factory=dict)
     by_default: DefaultRun | None = None
+    domain: Domain | None = None
 
     def refused(self, reason: str) -> Verdict:
         """This verdict with one more fault, which no tolerance forgives and which is told first.
