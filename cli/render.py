@@ -30,6 +30,8 @@ def show_verdict(verdict: Verdict) -> None:
     feeds = counted(len(verdict.feeds), "feed")
     within = f" within {tolerance_text(verdict)}" if verdict.passed else ""
     say(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
+    if verdict.domain is not None:
+        say(console, f"domain: {escape(verdict.domain.describe())}")
     for note in verdict.notes:
         say(console, f"  [yellow]{escape(note)}[/]")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..converters.registry import target_of
 from ..core.contract import Feed, Native
 from ..core.digest import sha256_of
+from ..core.domain import Domain
 from ..core.errors import CheckpointError, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import WorstFeed
@@ -194,13 +195,15 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
             subject = open_subject(source, checkpoint, judging, stage, signature)
             labelled = labelled_for(measuring, subject, stage, held)
             if recorded is not None:
-                return recorded.judged(
+                verdict = recorded.judged(
                     candidate, subject, judging, stage, feed=feed, labelled=labelled
                 )
+                return replace(verdict, domain=recorded.artifact.domain)
             watch(subject, judging.accept, stage)
             verdict = _proven(candidate, subject, judging, stage, feed=feed, restrict=True)
             verdict = look(subject, judging.accept).judged(verdict, None)
-            return told_in(weighed(candidate, verdict, labelled, stage))
+            verdict = told_in(weighed(candidate, verdict, labelled, stage))
+            return replace(verdict, domain=Domain(inputs=subject.signature.inputs))
 
 
 def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
