@@ -92,6 +92,6 @@ def _more(feeds: Sequence[str]) -> str:
 def _note(positions: int, feeds: Sequence[str]) -> str:
     return (
         f"eager's fast path of attention fills {positions} padded positions on feed {feeds[0]}"
-        f"{_more(feeds)}: the artifact gives there what eager's plain path computes, and elsewhere what "
-        "both give"
+        f"{_more(feeds)}: the artifact gives there what eager's plain path computes, and elsewhere "
+        "what both give"
     )
