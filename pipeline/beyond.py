@@ -107,14 +107,17 @@ class Evidence:
         )
 
     def _with_empty(self, verdict: Verdict) -> Verdict:
-        """The verdict with what is wrong beside a row that a mask hides, in the other rows."""
+        """The verdict with what is wrong beside a row that a mask hides, in the other rows.
+
+        Of an artifact that is held to samples alone, drawn feeds say nothing there either.
+        """
+        if self.loose - beyond_of(self.references, self.precision):
+            return verdict
         for reference, reply in self.pairs:
-            if reference.feed.name != EMPTY or reference.feed.name in self.loose:
-                continue
-            shown = without_last_row(reference, reply)
+            shown = without_last_row(reference, reply) if reference.feed.name == EMPTY else None
             found = None if shown is None else self.judge_on(*_apart([shown]))
             if found is not None and not found.passed:
-                verdict = verdict.refused(f"beside a row that is masked: {found.reason}")
+                verdict = verdict.refused(found.reason)
         return verdict
 
     def _without_wide(self) -> Verdict:

@@ -39,7 +39,10 @@ def differs_behind_masks(
 
 
 def without_last_row(reference: Reference, reply: Reply) -> tuple[Reference, Reply] | None:
-    """Both answers without the last row, which a mask hides; None where an output has no rows."""
+    """Both answers without the last row, which a mask hides; None where an output has no rows.
+
+    The feed's name says so, as one name stands for one judging.
+    """
     rows = next((len(mask) for mask in _masks(reference)), 0)
     answers = reply.outputs or {}
     if not rows or not answers or any(_rows(a) != rows for a in reference.outputs.values()):
@@ -52,6 +55,7 @@ def without_last_row(reference: Reference, reply: Reply) -> tuple[Reference, Rep
 
     kept = replace(
         reference,
+        feed=replace(reference.feed, name=f"{reference.feed.name} (other rows)"),
         outputs=cut(reference.outputs),
         exact=None if reference.exact is None else cut(reference.exact),
         again=tuple(map(cut, reference.again)),
