@@ -12,8 +12,9 @@ class FeedRecord:
     """One feed that artifacts were judged on, or why there is none.
 
     `kind` is what it is for: sample, shape (sizes of dynamic dims), value (hard values), wide
-    (edge values of integers), mask (one that many attentions leave undefined), batch (rows that
-    must not mix), seed (drawn at random), vary (one input redrawn), held-out or search.
+    (edge values of integers), nonfinite (NaN and Inf), mask (one that many attentions leave
+    undefined), batch (rows that must not mix), seed (drawn at random), vary (one input redrawn),
+    held-out or search.
     `skipped` is eager's own reason for rejecting it; such a feed judges nothing. `beyond` says that
     its values lie outside what the signature or the samples declare.
     """

@@ -12,8 +12,9 @@ from ..core.precision import Precision
 from ..core.verdict import OutputVerdict, State, Verdict, told_as_one
 from ..validators.feeds import describe
 from ..validators.hard import REPEATED
+from ..validators.hard_values import EMPTY
 from ..validators.judge import Reference, Reply
-from ..validators.masked import differs_behind_masks
+from ..validators.masked import differs_behind_masks, without_last_row
 from ..validators.rows import rows_apart
 from ..validators.wide import WIDE
 from .float64 import doubted, with_exact, with_more_noise
@@ -68,7 +69,7 @@ class Evidence:
         What lies beyond may well overflow in 16 bits, and 8-bit scales do not reach there. It is
         run all the same, and what is wrong there is said.
         """
-        return self._with_wide(self._without_wide())
+        return self._with_empty(self._with_wide(self._without_wide()))
 
     def wide_faults(self) -> tuple[str, ...]:
         """What is wrong on feeds of wide integers, each judged by itself."""
@@ -104,6 +105,20 @@ class Evidence:
                 *(replace(output, apart=True) for one in found for output in one.outputs),
             ),
         )
+
+    def _with_empty(self, verdict: Verdict) -> Verdict:
+        """The verdict with what is wrong beside a row that a mask hides, in the other rows.
+
+        Of an artifact that is held to samples alone, drawn feeds say nothing there either.
+        """
+        if self.loose - beyond_of(self.references, self.precision):
+            return verdict
+        for reference, reply in self.pairs:
+            shown = without_last_row(reference, reply) if reference.feed.name == EMPTY else None
+            found = None if shown is None else self.judge_on(*_apart([shown]))
+            if found is not None and not found.passed:
+                verdict = verdict.refused(found.reason)
+        return verdict
 
     def _without_wide(self) -> Verdict:
         pairs = [pair for pair in self.pairs if pair[0].feed.kind != WIDE]

@@ -11,6 +11,7 @@ from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
 from ..validators.feeds import NamedFeed
 from ..validators.judge import Reference
+from ..validators.nonfinite import NONFINITE
 from ..validators.wide import WIDE
 from .relating import SizesError
 from .stage import Stage
@@ -71,10 +72,12 @@ def answered(
         reference, reason = _tried(feed, answer)
         if reference is not None and feed.basic:
             allowed |= not_finite(reference.outputs)
-        if reference is not None and (feed.beyond or feed.kind in ("value", WIDE)):
+        if reference is not None and (feed.beyond or feed.kind in ("value", WIDE, NONFINITE)):
             reason = _nonfinite_reason(not_finite(reference.outputs) - allowed)
         if reference is not None and not reason:
             references.append(reference)
+        elif feed.kind == NONFINITE:
+            continue  # that NaN gives NaN is no news
         records.append(feed.record(reason))
         advance(done, len(feeds))
     places = {feed.name: place for place, feed in enumerate(feeds)}

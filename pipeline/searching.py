@@ -16,6 +16,7 @@ from ..validators.draw import generator_for
 from ..validators.feeds import SAMPLE, Drawer, NamedFeed
 from ..validators.headroom import headroom_on
 from ..validators.judge import Reference, Reply
+from ..validators.nonfinite import NONFINITE
 from ..validators.wide import WIDE
 from .beyond import Evidence, beyond_of, reply_of
 from .feeding import not_finite
@@ -156,7 +157,7 @@ def _starts(evidence: Evidence, verdict: Verdict) -> list[Point]:
     return [
         Point(feed=feed, headroom=max(headroom_on(verdict, feed.name), 0.0))
         for feed in feeds
-        if not feed.beyond and feed.kind != WIDE
+        if not feed.beyond and feed.kind not in (WIDE, NONFINITE)
     ]
 
 

@@ -27,6 +27,7 @@ from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
 from ..validators.judge import Reference
+from ..validators.nonfinite import nonfinite_feeds
 from ..validators.wide import wide_feeds
 from .choosing_values import chosen_values
 from .domain_search import choose_dims
@@ -270,6 +271,8 @@ def _refer(
             subject.eager.check_stable(smallest.arrays)
         names = subject.eager.names(smallest.arrays)
         subject = replace(subject, signature=subject.signature.with_outputs(names))
+        if subject.eager.asks_nonfinite(smallest.arrays):
+            feeds += nonfinite_feeds(subject.signature, seed=seed, samples=samples)
         found = answered(
             feeds if wanted is None else [feed for feed in feeds if wanted(feed)],
             lambda feed: _explained(subject, feed, trials),

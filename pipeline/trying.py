@@ -25,7 +25,9 @@ from ..core.signature import InputSpec
 from ..core.verdict import Verdict, told_as_one
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
+from ..validators.feeds import NamedFeed
 from ..validators.judge import Reference
+from ..validators.nonfinite import NONFINITE
 from ..validators.wide import WIDE
 from .bench import Bench, Parent
 from .branches import KEEPING, Second, frozen_by, look
@@ -323,7 +325,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
             PRECISION: str(step.wanted.precision),
             DOMAIN: Domain(inputs=bench.subject.signature.inputs).as_input(),
         },
-        feeds=tuple(r.feed.arrays for r in references if not r.feed.beyond and r.feed.kind != WIDE),
+        feeds=tuple(r.feed.arrays for r in references if _is_usual(r.feed)),
         keep=order.lowering.keep,
         half_io=order.lowering.half_io,
         settings=order.settings,
@@ -332,6 +334,11 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         runtimes=order.runtimes,
         output_axes=output_axes(bench.subject.signature, bench.subject.references),
     )
+
+
+def _is_usual(feed: NamedFeed) -> bool:
+    """Whether what is drawn for it says what values there are, as converters may ask."""
+    return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
 def held_out_for(precision: Precision, bench: Bench) -> tuple[Reference, ...]:

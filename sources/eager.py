@@ -30,7 +30,7 @@ from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
 from .ties import Choices, settling
-from .work import Meter, MoreWorkError, Work, WorkExceededError, metering
+from .work import Meter, MoreWorkError, Work, WorkExceededError, asking_nonfinite, metering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -205,6 +205,13 @@ class Eager:
                 hint="state the values that the input may have",
             ) from error
         return outputs, meter.work
+
+    def asks_nonfinite(self, feed: Feed) -> bool:
+        """Whether the model asks if numbers are NaN or Inf: then it means to take them."""
+        found: list[str] = []
+        with suppress(CheckpointError), asking_nonfinite(found):
+            self._tensors(feed)
+        return bool(found)
 
     def run_exact(self, feed: Feed) -> Outputs | None:
         """Run one feed in float64, weights and all; None where the model cannot be (see above).

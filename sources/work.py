@@ -63,6 +63,23 @@ class Meter:
             raise WorkExceededError
 
 
+# Operators that ask whether a number is NaN or Inf, or that leave these out.
+_ASKING = ("isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian")
+
+
+def asking_nonfinite(found: list[str]) -> TorchDispatchMode:
+    """A mode that lists the operators that ask about NaN or Inf; `x != x` is one of them."""
+
+    def seen(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = func.overloadpacket.__name__.removesuffix("_")
+        itself = name in ("eq", "ne") and len(args) > 1 and args[0] is args[1]
+        if name in _ASKING or itself:
+            found.append(name)
+        return func(*args, **kwargs)
+
+    return through_operators(seen)
+
+
 def metering(meter: Meter) -> TorchDispatchMode:
     """A mode in which `meter` counts every operator, those of TorchScript too."""
 

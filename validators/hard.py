@@ -31,8 +31,8 @@ def hard_feeds(
     `lowest:<dim>`, `highest:<dim>` and `pairs-<n>` where there are more than three; `odd`;
     `nearly-max`; `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows:
     `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
-    `mask-holes`, `mask-one`. What would say nothing new (a size that is drawn already, values as
-    another feed has) is left out.
+    `mask-holes`, `mask-one`, `mask-empty`. What would say nothing new (a size that is drawn
+    already, values as another feed has) is left out.
 
     Raises:
         UsageError: the samples do not fit the signature.

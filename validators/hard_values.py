@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 MAGNITUDE = 1000.0
 # A mask that is 0 in front leaves the first rows of a causal attention nothing to attend to, and
 # what comes out of them is undefined: eager and an export may differ there, each in its right.
-UNDEFINED = ("mask-left", "mask-one")
+EMPTY = "mask-empty"  # the last row of a mask is all 0, as where a batch is filled up
+UNDEFINED = ("mask-left", "mask-one", EMPTY)
 # Not what samples show.
 BEYOND = ("large", *UNDEFINED)
 
@@ -140,6 +141,15 @@ def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     return np.broadcast_to(kept, array.shape).astype(array.dtype)
 
 
+def _emptied(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
+    """The last row of a mask of several rows all 0; the others as they are."""
+    if not hard.values.masks(spec) or array.ndim < 2 or array.shape[0] < 2:  # noqa: PLR2004 - rows
+        return None
+    changed = array.copy()
+    changed[-1] = 0
+    return changed
+
+
 CHANGES: dict[str, Change] = {
     "zeros": _zeros,
     "constant": _constant,
@@ -152,4 +162,5 @@ CHANGES: dict[str, Change] = {
     "mask-left": _mask,
     "mask-holes": _mask,
     "mask-one": _mask,
+    EMPTY: _emptied,
 }

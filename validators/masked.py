@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..core.contract import Array
+    from ..core.contract import Array, Outputs
     from ..core.verdict import Tolerance
     from .evidence import Reference, Reply
 
@@ -35,6 +36,36 @@ def differs_behind_masks(
         if _visible_apart(eager, array, _spread(masks[0], eager.ndim, axis), tolerance.of(name)):
             return False
     return True
+
+
+def without_last_row(reference: Reference, reply: Reply) -> tuple[Reference, Reply] | None:
+    """Both answers without the last row, which a mask hides; None where an output has no rows.
+
+    The feed's name says so, as one name stands for one judging.
+    """
+    rows = next((len(mask) for mask in _masks(reference)), 0)
+    answers = reply.outputs or {}
+    if not rows or not answers or any(_rows(a) != rows for a in reference.outputs.values()):
+        return None
+    if any(_rows(array) != rows for array in answers.values()):
+        return None
+
+    def cut(outputs: Outputs) -> Outputs:
+        return {name: array[:-1].copy() for name, array in outputs.items()}
+
+    kept = replace(
+        reference,
+        feed=replace(reference.feed, name=f"{reference.feed.name} (other rows)"),
+        outputs=cut(reference.outputs),
+        exact=None if reference.exact is None else cut(reference.exact),
+        again=tuple(map(cut, reference.again)),
+        in_turn=None if reference.in_turn is None else cut(reference.in_turn),
+    )
+    return kept, replace(reply, outputs=cut(answers), undecided=cut(reply.undecided))
+
+
+def _rows(array: Array) -> int:
+    return int(array.shape[0]) if array.ndim else 0
 
 
 def _masks(reference: Reference) -> Iterator[Array]:

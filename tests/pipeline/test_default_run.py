@@ -43,6 +43,7 @@ class Tuned(Fake):
         self, path: Path, device: str, signature: Signature
     ) -> OpenedByDefault | None:
         assert path.exists()
+        assert device == "cpu"
         if not self.compute:
             return None
         runner = FakeRunner(signature, off_by(self.share))

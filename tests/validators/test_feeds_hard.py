@@ -212,7 +212,7 @@ def test_the_ends_of_a_float_range_stand_in_for_the_constant() -> None:
 
 def test_only_what_lies_outside_is_beyond() -> None:
     beyond = {n for n, f in {**drawn(IMAGE), **drawn(*TEXT)}.items() if f.beyond}
-    assert beyond == {"large", "mask-left", "mask-one"}
+    assert beyond == {"large", "mask-left", "mask-one", "mask-empty"}
 
 
 def test_a_sample_says_what_is_usual() -> None:
@@ -241,8 +241,12 @@ def test_masks_are_padded_on_the_left_have_holes_and_one_position() -> None:
     assert one == [0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
-def test_no_mask_is_all_zero() -> None:
-    assert all(f.arrays["mask"].any(axis=-1).all() for f in drawn(*TEXT).values())
+def test_one_mask_has_a_row_of_zeros_and_no_other() -> None:
+    feeds = drawn(*TEXT)
+    empty = feeds.pop("mask-empty").arrays["mask"].any(axis=-1)
+    assert empty[:-1].all()
+    assert not empty[-1]
+    assert all(feed.arrays["mask"].any(axis=-1).all() for feed in feeds.values())
 
 
 def test_the_other_inputs_of_a_mask_feed_are_the_usual_ones() -> None:
@@ -269,4 +273,5 @@ def test_a_single_bool_is_a_switch_and_goes_both_ways() -> None:
 
 def test_a_row_of_bools_stays_a_mask() -> None:
     feeds = hard_feeds(signature_of("mask:bool[batch=1..4,seq=2..9]"))
-    assert all(feed.arrays["mask"].any(axis=-1).all() for feed in feeds)
+    usual = [feed for feed in feeds if feed.name != "mask-empty"]
+    assert all(feed.arrays["mask"].any(axis=-1).all() for feed in usual)
