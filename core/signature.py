@@ -283,7 +283,7 @@ def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
     if dim.relation is None:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
     size = dim.relation.base_of(sample.opt)
-    if size is None:
+    if not size:
         raise UsageError(
             f"--input {pattern.text!r} says {dim} where the sample has {sample.opt}",
             hint="correct the relation, or give another sample",
