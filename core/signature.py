@@ -72,12 +72,16 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """One input tensor. A dotted name (`inputs.image`) is a place in a nested argument."""
+    """One input tensor. A dotted name (`inputs.image`) is a place in a nested argument.
+
+    `hides` says of a bool mask that True hides a place, as padding masks of torch.nn do.
+    """
 
     name: str
     dtype: str
     dims: tuple[Dim, ...]
     values: ValueRange | None = None
+    hides: bool = False
 
     def __str__(self) -> str:
         dims = ",".join(str(dim) for dim in self.dims)
