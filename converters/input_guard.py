@@ -47,7 +47,7 @@ def _refuse_size(dim: Dim, size: int, where: str) -> None:
         raise RunnerError(f"{where} is {size}, not {dim.opt}", hint=_HINT)
     if dim.dynamic and dim.bounded and not dim.low <= size <= dim.high:
         raise RunnerError(f"{where} is {size}, outside {dim.low}..{dim.high}", hint=_HINT)
-    if size < 1:
+    if size < min(dim.low, 1):
         raise RunnerError(f"{where} is {size}", hint=_HINT)
 
 

@@ -91,6 +91,7 @@ def float_state(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:
     """The float32 tensors of a state dict, each once though it has several names."""
     import torch
 
-    for tensor in {value.data_ptr(): value for value in state.values()}.values():
+    dense = [value for value in state.values() if value.layout is torch.strided]
+    for tensor in {value.data_ptr(): value for value in dense}.values():
         if tensor.dtype is torch.float32:
             yield to_array(tensor)

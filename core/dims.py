@@ -36,7 +36,7 @@ class Relation:
     def base_of(self, size: int) -> int | None:
         """The base's size that gives this one; None where there is none."""
         found, rest = divmod(size - self.plus, self.times)
-        return None if rest or found < 1 else found
+        return None if rest or found < 0 else found
 
     def of(self, base: str) -> str:
         """As `--input` writes it, of this text for the base: `32*k`, `2*seq+1`."""
@@ -81,10 +81,10 @@ class Dim:
         """A dimension whose size follows from `base`, which has no relation itself.
 
         Raises:
-            UsageError: its least size would be below 1.
+            UsageError: its least size would be below 1, or below 0 where the base may be 0.
         """
         low, opt, high = (relation.size(size) for size in (base.low, base.opt, base.high))
-        if low < 1:
+        if low < min(base.low, 1):
             raise UsageError(
                 f"dim {name!r} would be {low} where {base.name} is {base.low}: {name}={relation}",
                 hint=f"let {base.name} begin at {-((relation.plus - 1) // relation.times)}",
@@ -104,8 +104,8 @@ class Dim:
         """The dim that varies here: the base of its relation, or itself."""
         if self.relation is None:
             return self
-        ends = (self.relation.base_of(size) or 1 for size in (self.low, self.opt, self.high))
-        low, opt, high = ends
+        ends = (self.relation.base_of(size) for size in (self.low, self.opt, self.high))
+        low, opt, high = (1 if size is None else size for size in ends)
         return Dim(
             name=self.relation.base, low=low, opt=opt, high=high, bounded=self.bounded,
             chosen=self.chosen,
@@ -132,5 +132,5 @@ class Dim:
 
 
 def default_opt(low: int, high: int) -> int:
-    """The middle of a range: the size to capture at where the user named none."""
-    return (low + high) // 2
+    """The middle of a range: the size to capture at where the user named none. It is never 0."""
+    return max((low + high) // 2, 1)

@@ -201,9 +201,9 @@ def _range(cursor: _Cursor, name: str) -> Dim:
 
 
 def _check_rising(cursor: _Cursor, name: str, sizes: list[int]) -> None:
-    """That no size of a range is below 1, or below the one before it."""
-    rising = "..".join(str(size) for size in sorted({max(size, 1) for size in sizes}))
-    faults = [f"{size} is smaller than 1" for size in sizes if size < 1]
+    """That a range rises; 0 may be its least size, as of an empty cache, and no other."""
+    rising = "..".join(str(size) for size in sorted({sizes[0], *(max(s, 1) for s in sizes[1:])}))
+    faults = [f"only the least size may be {size}" for size in sizes[1:] if size < 1]
     faults += [f"{one} is larger than {two}" for one, two in pairwise(sizes) if one > two]
     if faults:
         written = "..".join(map(str, sizes))

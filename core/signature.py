@@ -72,12 +72,16 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """One input tensor. A dotted name (`inputs.image`) is a place in a nested argument."""
+    """One input tensor. A dotted name (`inputs.image`) is a place in a nested argument.
+
+    `hides` says of a bool mask that True hides a place, as padding masks of torch.nn do.
+    """
 
     name: str
     dtype: str
     dims: tuple[Dim, ...]
     values: ValueRange | None = None
+    hides: bool = False
 
     def __str__(self) -> str:
         dims = ",".join(str(dim) for dim in self.dims)
@@ -283,7 +287,7 @@ def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
     if dim.relation is None:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
     size = dim.relation.base_of(sample.opt)
-    if size is None:
+    if not size:
         raise UsageError(
             f"--input {pattern.text!r} says {dim} where the sample has {sample.opt}",
             hint="correct the relation, or give another sample",

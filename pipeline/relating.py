@@ -51,7 +51,9 @@ class Trials:
         """Whether there is such a size, and a feed of it is not far larger than the largest."""
         most = {name: dim.high for name, dim in self.signature.free_dims.items()}
         limit = max(_LARGER * self._elements(most), _SMALL)
-        return min(sizes.values(), default=1) >= 1 and self._elements(sizes) <= limit
+        dims = self.signature.free_dims
+        least = all(size >= min(dims[name].low, 1) for name, size in sizes.items() if name in dims)
+        return least and self._elements(sizes) <= limit
 
     def _elements(self, sizes: Sizes) -> int:
         return sum(

@@ -70,8 +70,7 @@ class SizeProbe:
         dims = (dim for spec in self.signature.inputs for dim in spec.dims)
         return (
             self.runs_left > 0
-            and min(sizes.values(), default=1) >= 1
-            and all(dim.size(sizes) >= 1 for dim in dims if dim.dynamic)
+            and all(dim.size(sizes) >= min(dim.low, 1) for dim in dims if dim.dynamic)
             and self.elements(sizes) <= self.most_elements
         )
 

@@ -39,7 +39,11 @@ class Places:
 
     def hold(self, tensor: torch.Tensor) -> bool:
         """Whether all of the tensor lies in one mapping, without gaps between its elements."""
-        if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.nbytes:
+        import torch
+
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return False
+        if not tensor.is_contiguous() or not tensor.nbytes:
             return False
         start = tensor.data_ptr()
         index = bisect_right(self._starts, start) - 1
@@ -61,8 +65,10 @@ class Taking:
         would stay behind. Tensors that are tied by being one object stay so. What the file ties
         and the module does not must not become one.
         """
+        if not _alike(own, given):  # sparse tensors among them, whose elements lie nowhere
+            return False
         start, end = given.data_ptr(), given.data_ptr() + given.nbytes
-        fits = _alike(own, given) and self.places.hold(given) and given.nbytes >= mmap.PAGESIZE
+        fits = self.places.hold(given) and given.nbytes >= mmap.PAGESIZE
         place = bisect_right(self._starts, start)
         free = (not place or self._ends[place - 1] <= start) and (
             place == len(self._starts) or end <= self._starts[place]
@@ -120,8 +126,11 @@ def changing(tensor: torch.Tensor, places: Places) -> Iterator[None]:
 
 def _alike(own: torch.Tensor, given: torch.Tensor) -> bool:
     """Whether both have the same form, so that a copy would have the same memory layout."""
+    import torch
+
     return (
         type(given.data) is type(own.data)
+        and given.layout is torch.strided
         and own.device == given.device
         and own.layout is given.layout
         and (own.dtype, own.shape, own.stride()) == (given.dtype, given.shape, given.stride())

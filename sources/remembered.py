@@ -63,7 +63,7 @@ class _State:
         self._copies = [
             (one, one.detach().clone())
             for one in tensors.values()
-            if one.nbytes <= _SMALL and one.layout is torch.strided
+            if one.layout is torch.strided and one.nbytes <= _SMALL
             and not isinstance(one, torch.nn.Parameter)
         ]  # fmt: skip
 

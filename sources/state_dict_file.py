@@ -44,7 +44,13 @@ def load(checkpoint: Checkpoint) -> Loaded:
         raise _needs_factory(path)
     tensors, notes = _tensors(found, path)
     made = built(checkpoint.factory, checkpoint.factory_args, recorded_in(found))
-    filling = Filling(module=made.module, rename=renaming(tensors, made.module.state_dict()))
+    state, _ = _state(found)
+    filling = Filling(
+        made.module,
+        renaming(tensors, made.module.state_dict()),
+        versions=getattr(state, "_metadata", None),
+        others={key: value for key, value in state.items() if key not in tensors},
+    )
     filling.add(tensors)
     notes = (*notes, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
     return loaded_from(made.module, kind=kind, notes=notes)
@@ -95,20 +101,24 @@ def _with_objects(refusal: CheckpointError) -> CheckpointError:
     )
 
 
+def _state(found: object) -> tuple[Mapping[str, object], tuple[str, ...]]:
+    """The entries of the state dict, and a note on the key that it was under."""
+    if not isinstance(found, Mapping):
+        return {}, ()
+    for key in NESTED:
+        if isinstance(found.get(key), Mapping):
+            return found[key], (f"the weights were under the key {key!r}",)
+    return found, ()
+
+
 def _tensors(found: object, path: Path) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
     """The state dict in what was read: at the top, or under a well-known key."""
     import torch
 
-    notes: tuple[str, ...] = ()
-    if isinstance(found, Mapping):
-        for key in NESTED:
-            if isinstance(found.get(key), Mapping):
-                found, notes = found[key], (f"the weights were under the key {key!r}",)
-                break
-    if isinstance(found, Mapping):
-        tensors = {str(k): v for k, v in found.items() if isinstance(v, torch.Tensor)}
-        if tensors or not found:  # a module without parameters has an empty one
-            return tensors, notes
+    state, notes = _state(found)
+    tensors = {str(k): v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    if tensors or (isinstance(found, Mapping) and not state):  # without parameters it is empty
+        return tensors, notes
     keys = ", ".join(map(repr, list(found)[:8])) if isinstance(found, Mapping) else "no keys"
     raise CheckpointError(
         f"{path} holds no state dict but a {type(found).__name__} with {keys}",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, first_line
 from ..core.torch_modes import through_calls
 from .mapped import Places, Taking
 
@@ -62,9 +63,28 @@ class Filling:
     Weights of a mapped file are not copied where nobody can tell.
     """
 
-    def __init__(self, module: torch.nn.Module, rename: Renaming) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        rename: Renaming,
+        *,
+        versions: Mapping[str, object] | None = None,
+        others: Mapping[str, object] | None = None,
+    ) -> None:
+        """Begin to fill a module.
+
+        Args:
+            module: takes the weights.
+            rename: from the checkpoint's keys to the module's.
+            versions: what the checkpoint records of its modules, by their names there.
+            others: entries of the state dict that are not tensors, as packed weights are.
+        """
         self.module = module
         self.rename = rename
+        self._versions = {rename(f"{k}.").removesuffix("."): v for k, v in (versions or {}).items()}
+        own = module.state_dict()
+        named = {rename(key): value for key, value in (others or {}).items()}
+        self._others = {name: value for name, value in named.items() if name in own}
         self.mismatched: list[str] = []
         self.unexpected: set[str] = set()
         self.missing: set[str] | None = None
@@ -90,12 +110,35 @@ class Filling:
                 fitting[name] = tensor
         del own  # its views would count as others that share the memory
         self._taking.places = Places()  # those of this portion among them
-        with _taking_over(self._taking):
-            missing, unexpected = self.module.load_state_dict(fitting, strict=False)
+        missing, unexpected = self._load({**fitting, **self._others})
         self.unexpected.update(unexpected)
         # each portion lacks what the others bring: missing is what all of them lack
         lacking = set(missing)
         self.missing = lacking if self.missing is None else self.missing & lacking
+
+    def _load(self, state: dict[str, object]) -> tuple[Sequence[str], Sequence[str]]:
+        """What is missing, and what the module does not have.
+
+        Where a module wants a version and the checkpoint records none, as safetensors do not, the
+        code's own versions hold.
+        """
+        own = getattr(self.module.state_dict(), "_metadata", {})
+        errors: list[Exception] = []
+        for versions in [self._versions] if self._versions else [{}, own]:
+            given = OrderedDict(state)
+            if versions:
+                given._metadata = versions  # type: ignore[attr-defined] # as torch keeps it
+            try:
+                with _taking_over(self._taking):
+                    found = self.module.load_state_dict(given, strict=False)
+            except Exception as error:  # the module's own code
+                errors.append(error)
+            else:
+                return found.missing_keys, found.unexpected_keys
+        raise CheckpointError(
+            f"the module does not take the weights: {first_line(errors[0])}",
+            hint="see whether module.load_state_dict takes them by itself",
+        ) from errors[0]
 
     def finish(self, path: str, *, strict: bool) -> tuple[str, ...]:
         """The notes of this filling.
@@ -163,15 +206,19 @@ def _shares_with_itself(tensor: torch.Tensor) -> bool:
     )
 
 
-def _fits(own: torch.Tensor, tensor: torch.Tensor) -> bool:
+def _fits(own: object, tensor: torch.Tensor) -> bool:
+    import torch
     from torch.nn.parameter import is_lazy
 
-    return is_lazy(own) or own.shape == tensor.shape
+    return not isinstance(own, torch.Tensor) or is_lazy(own) or own.shape == tensor.shape
 
 
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+def _place(tensor: object) -> tuple[object, ...]:
     """Where the elements lie: equal for tied weights."""
-    if tensor.numel() == 0:
+    import torch
+
+    dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    if not isinstance(tensor, torch.Tensor) or not dense or tensor.numel() == 0:
         return (id(tensor),)
     return (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
 

@@ -34,6 +34,7 @@ class Values:
     mean: float = 0.0
     std: float | None = None
     follows: bool = False  # an end follows a dim: 0 and 1 at one size alone make no mask
+    hides: bool = False  # a mask of which 1 hides a place
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """An array of `shape` and of the input's dtype."""
@@ -66,12 +67,12 @@ class Values:
 
         A row of zeros is left out because most attentions do not define it. `max` is all ones, as
         unpadded batches are; `min`, `opt` and `example` are padded on the right by random
-        lengths; the others are random bits.
+        lengths; the others are random bits. Where 1 hides a place, 0 and 1 are exchanged.
         """
         import numpy as np
 
         if feed == "max":
-            return np.ones(shape, dtype=self.dtype)
+            return np.full(shape, not self.hides, dtype=self.dtype)
         length = shape[-1]
         if feed in ("min", "opt", "example"):
             ends = generator.integers(1, length, shape[:-1], endpoint=True)
@@ -79,7 +80,7 @@ class Values:
         else:
             bits = generator.integers(0, 1, shape, endpoint=True).astype(bool)
             bits[..., 0] = True
-        return np.asarray(bits).astype(self.dtype)
+        return np.asarray(bits != self.hides).astype(self.dtype)
 
     def hold(self, array: Array) -> Array:
         """The array with its values inside `low..high`, or within 4 deviations where not given.
@@ -118,8 +119,8 @@ def values_of(spec: InputSpec, sample: Array | None) -> Values:
     if spec.values is not None:
         return _ranged(spec)
     if spec.dtype == "bool":
-        return Values(dtype="bool", low=0, high=1)
-    if sample is not None:
+        return Values(dtype="bool", low=0, high=1, hides=spec.hides)
+    if sample is not None and sample.size:
         return _alike(spec.dtype, sample)
     if spec.dtype in FLOATS:
         return Values(dtype=spec.dtype, std=1.0)

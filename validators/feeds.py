@@ -119,7 +119,8 @@ def _sample(signature: Signature, samples: Feed) -> NamedFeed:
 
 def _free(dim: Dim, size: int) -> int:
     """The size of the dim that this one follows from; its opt where there is none."""
-    return size if dim.relation is None else dim.relation.base_of(size) or dim.free.opt
+    base = size if dim.relation is None else dim.relation.base_of(size)
+    return dim.free.opt if base is None else base
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,7 +138,7 @@ def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
         "mask-holes": position % 2 == 0,
         "mask-one": position == length // 2,
     }[hard.name]
-    return np.broadcast_to(kept, array.shape).astype(array.dtype)
+    return np.broadcast_to(kept != hard.values.hides, array.shape).astype(array.dtype)
 
 
 def _emptied(hard: Hard, spec: InputSpec, array: Array) -> Array | None:

@@ -72,7 +72,7 @@ def _cast(spec: InputSpec, array: Array) -> Array:
             f"the sample of {spec.name!r} is {array.dtype}, expected {spec.dtype}",
             hint="save plain arrays of numbers",
         )
-    if array.size == 0:
+    if array.size == 0 and all(dim.low for dim in spec.dims):
         raise UsageError(
             f"the sample of {spec.name!r} is empty: {array.shape}", hint="give at least one element"
         )

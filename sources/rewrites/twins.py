@@ -32,7 +32,7 @@ def twin(module: torch.nn.Module) -> torch.nn.Module:
     for tensor in _tensors(module):
         if isinstance(tensor, torch.nn.Parameter):
             memo[id(tensor)] = _alias(tensor)
-        elif tensor.nbytes > _SMALL or not tensor.is_leaf:  # what has a history cannot be copied
+        elif _is_large(tensor) or not tensor.is_leaf:  # what has a history cannot be copied
             memo[id(tensor)] = tensor.detach()
     try:
         with warnings.catch_warnings():
@@ -52,6 +52,12 @@ def _alias(parameter: torch.nn.Parameter) -> torch.Tensor:
     if type(parameter) is not torch.nn.Parameter:
         return parameter
     return torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and tensor.nbytes > _SMALL
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -149,3 +149,33 @@ def test_a_signature_goes_through_json_with_its_relations() -> None:
 def test_a_dim_of_an_older_record_is_read() -> None:
     old = b'{"low": 1, "opt": 2, "high": 4, "name": "b", "bounded": true}'
     assert msgspec.json.decode(old, type=Dim) == Dim(name="b", low=1, opt=2, high=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "opt", "high"),
+    [
+        ("past:float32[past=0..12]", 0, 6, 12),
+        ("past:float32[past=0..1]", 0, 1, 1),
+        ("past:float32[past=0..3..12]", 0, 3, 12),
+        ("past:float32[2*(k=0..4)]", 0, 4, 8),
+        ("past:float32[total=(past=0..12)+1]", 1, 7, 13),
+    ],
+)
+def test_the_least_size_of_a_range_may_be_zero(text: str, low: int, opt: int, high: int) -> None:
+    (dim,) = resolve([parse_input(text)], {}).inputs[0].dims
+    assert (dim.low, dim.opt, dim.high) == (low, opt, high)
+    assert (dim.free.low, dim.dynamic) == (0, True)
+    assert resolve([parse_input(str(resolve([parse_input(text)], {}).inputs[0]))], {})
+
+
+@pytest.mark.parametrize("text", ["x:float32[0]", "x:float32[n=0..0]", "x:float32[n=0..0..4]"])
+def test_a_size_of_zero_alone_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_input(text)
+
+
+def test_a_size_below_zero_is_an_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve([parse_input("x:float32[n=0..4,m=n-1]")], {})
+    resolve([parse_input("x:float32[n=1..4,m=n+0]")], {})
+    assert "begin at 2" in caught.value.hint

@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
@@ -290,3 +291,97 @@ def test_safetensors_without_a_tensor_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
     with pytest.raises(CheckpointError, match="2 missing"):
         opened(path)
+
+
+LOADING = """
+    import torch
+    from torch import nn
+    class Versioned(nn.Linear):
+        _version = 2
+        def _load_from_state_dict(self, state, prefix, meta, *rest):
+            if meta.get("version") not in (1, 2):
+                raise ValueError(f"version should be 1 or 2 instead of {meta.get('version')}")
+            super()._load_from_state_dict(state, prefix, meta, *rest)
+    class Versions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = Versioned(3, 2)
+    class Refusing(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 2)
+        def _load_from_state_dict(self, *rest):
+            raise KeyError("odd")
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(4, 2)
+            self.register_buffer("links", torch.eye(4).to_sparse())
+        def forward(self, x):
+            return self.line(torch.sparse.mm(self.links, x.T).T)
+    def quantized():
+        net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        return torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, torch.qint8)
+"""
+
+
+def made(write_module: Write, kind: str) -> tuple[str, nn.Module]:
+    name = write_module(LOADING)
+    space: dict[str, Callable[[], nn.Module]] = {}
+    exec(dedent(LOADING), space)
+    return f"{name}:{kind}", space[kind]()
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_versions_of_modules_reach_their_loading(
+    tmp_path: Path, write_module: Write, prefix: str, suffix: str
+) -> None:
+    factory, module = made(write_module, "Versions")
+    holder = nn.ModuleDict({"module": module}) if prefix else module
+    path = tmp_path / f"net{suffix}"
+    state = holder.state_dict()
+    (torch.save if suffix == ".pt" else save_file)(state, path)  # type: ignore[operator]
+    loaded = opened(path, factory, {})
+    assert torch.equal(loaded.module.state_dict()["line.weight"], state[f"{prefix}line.weight"])
+
+
+def test_a_version_in_the_file_is_told_to_the_module(tmp_path: Path, write_module: Write) -> None:
+    factory, module = made(write_module, "Versions")
+    state = module.state_dict()
+    state._metadata["line"]["version"] = 7  # type: ignore[attr-defined] # torch's own
+    torch.save(state, tmp_path / "net.pt")
+    with pytest.raises(CheckpointError):
+        opened(tmp_path / "net.pt", factory, {})
+
+
+def test_an_error_of_the_modules_own_loading_is_the_checkpoints(
+    tmp_path: Path, write_module: Write
+) -> None:
+    factory, module = made(write_module, "Refusing")
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    with pytest.raises(CheckpointError) as caught:
+        opened(tmp_path / "net.pt", factory, {})
+    assert "odd" in caught.value.message
+
+
+def test_sparse_buffers_are_filled(tmp_path: Path, write_module: Write) -> None:
+    factory, module = made(write_module, "Sparse")
+    module.links = (torch.eye(4) * 3).to_sparse()
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    loaded = opened(tmp_path / "net.pt", factory, {})
+    links: torch.Tensor = loaded.module.state_dict()["links"]
+    assert torch.equal(links.to_dense(), torch.eye(4) * 3)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("allow_pickle", [True, False])
+def test_dynamically_quantized_modules_are_filled(
+    tmp_path: Path, write_module: Write, allow_pickle: bool
+) -> None:
+    factory, module = made(write_module, "quantized")
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    loaded = opened(tmp_path / "net.pt", factory, {}, allow_pickle=allow_pickle)
+    x = torch.randn(2, 3)
+    assert torch.equal(loaded.module(x), module(x))

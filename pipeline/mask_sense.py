@@ -1,0 +1,74 @@
+"""Which bool masks hide where they are True: eager is asked, as nothing else says it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError
+from ..core.signature import InputSpec, Signature
+from ..sources.eager import Eager, open_eager
+from ..validators.feeds import Drawer
+
+if TYPE_CHECKING:
+    from ..core.contract import Outputs
+    from ..sources.loaded import Loaded
+
+_ALL_OPEN = "max"  # the feed that hides nothing: all places are kept
+_MOST = 4  # masks of which all choices are tried
+
+
+def choose_mask_sense(loaded: Loaded, signature: Signature, *, seed: int) -> Signature:
+    """The signature with `hides` set for masks that eager does not take otherwise.
+
+    A row of a mask that hides all of its places is rejected by eager, or gives NaN. Where rows of
+    ones do so and rows of zeros do not, True hides.
+    """
+    masks = [
+        spec.name
+        for spec in signature.inputs
+        if spec.dtype == "bool" and spec.values is None and spec.dims
+    ][:_MOST]
+    if not masks:
+        return signature
+    eager = open_eager(loaded, signature)
+    before = eager.before()
+    for hiding in _choices(masks):
+        tried = _hiding(signature, hiding)
+        if _is_taken(eager, tried, seed):
+            before.restore()
+            return tried
+    before.restore()  # what forward kept of these feeds is not the model's
+    return signature
+
+
+def _choices(masks: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """None of the masks, each, each two, and so on."""
+    for count in range(len(masks) + 1):
+        yield from itertools.combinations(masks, count)
+
+
+def _hiding(signature: Signature, names: Sequence[str]) -> Signature:
+    def with_sense(spec: InputSpec) -> InputSpec:
+        return replace(spec, hides=True) if spec.name in names else spec
+
+    return replace(signature, inputs=tuple(with_sense(spec) for spec in signature.inputs))
+
+
+def _is_taken(eager: Eager, signature: Signature, seed: int) -> bool:
+    """Whether eager gives finite outputs for masks that hide nothing."""
+    sizes = {name: dim.opt for name, dim in signature.free_dims.items()}
+    feed = Drawer.of(signature, seed, None).feed(_ALL_OPEN, sizes)
+    try:
+        outputs = eager.run(feed.arrays)
+    except CheckpointError:
+        return False
+    return not _has_nan(outputs)
+
+
+def _has_nan(outputs: Outputs) -> bool:
+    import numpy as np
+
+    return any(bool(np.isnan(one).any()) for one in outputs.values() if one.dtype.kind in "fc")

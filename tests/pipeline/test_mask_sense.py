@@ -1,0 +1,97 @@
+"""Bool masks of which True hides a place: rows that are hidden whole are not drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from torch import Tensor, nn
+
+from modelc.core.call import parameters_of
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+from modelc.pipeline.mask_sense import choose_mask_sense
+from modelc.sources.loaded import Loaded
+from modelc.validators.feeds import draw_feeds, example_feed
+from modelc.validators.hard import hard_feeds
+
+INPUTS = ("x:float32[batch=1..3,seq=1..6,8]", "mask:bool[batch,seq]")
+
+
+class Encoder(nn.Module):
+    def __init__(self, *, fast: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=fast)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y: Tensor = self.encoder(x, src_key_padding_mask=mask)
+        return y
+
+
+class Keeping(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return (x.mean(-1).masked_fill(~mask, float("-inf"))).softmax(-1)
+
+
+class Either(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask[..., None]
+
+
+class Neither(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        raise ValueError
+
+
+def found(module: nn.Module, *inputs: str) -> Signature:
+    signature = resolve([parse_input(text) for text in inputs or INPUTS], {})
+    takes = parameters_of(module.forward)
+    loaded = Loaded(kind="state_dict", module=module.eval(), takes=takes)
+    return choose_mask_sense(loaded, signature, seed=0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("make", "hides"),
+    [
+        (lambda: Encoder(fast=True), True),
+        (lambda: Encoder(fast=False), True),
+        (Keeping, False),
+        (Either, False),
+        (Neither, False),
+    ],
+)
+def test_eager_says_whether_true_hides(make: Callable[[], nn.Module], hides: bool) -> None:
+    signature = found(make())
+    assert [spec.hides for spec in signature.inputs] == [False, hides]
+
+
+def test_no_drawn_row_is_hidden_whole() -> None:
+    signature = found(Encoder(fast=False))
+    feeds = [feed.arrays for feed in draw_feeds(signature)]
+    feeds.append(example_feed(signature))
+    for arrays in feeds:
+        assert not arrays["mask"].all(axis=-1).any()
+    assert any(arrays["mask"].any() for arrays in feeds)
+    ordinary = [one for one in hard_feeds(signature) if not one.beyond]
+    assert not any(one.arrays["mask"].all(axis=-1).any() for one in ordinary if one.kind == "value")
+
+
+def test_one_of_two_masks_may_hide() -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor, keep: Tensor, mask: Tensor) -> Tensor:
+            scores = x.mean(-1)
+            one = scores.masked_fill(~keep, float("-inf")).softmax(-1)
+            return one + scores.masked_fill(mask, float("-inf")).softmax(-1)
+
+    inputs = ("x:float32[batch=1..3,seq=2..6,8]", "keep:bool[batch,seq]", "mask:bool[batch,seq]")
+    assert [spec.hides for spec in found(Both(), *inputs).inputs] == [False, False, True]
+
+
+def test_it_is_on_record() -> None:
+    import msgspec
+
+    signature = found(Encoder(fast=False))
+    again = msgspec.json.decode(msgspec.json.encode(signature), type=Signature)
+    assert again == signature
