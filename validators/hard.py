@@ -19,6 +19,7 @@ REPEATED = "repeated"
 BATCHES = (1, 2, 3, 7)
 _COMBINED = 3  # dynamic dims of which all corners are drawn: 8 less `min` and `max`
 _FEW_ROWS = 2  # rows of a feed that is about values alone: what they do shows on few
+_BETWEEN = 3  # primes of each dim, between its lowest and its highest size
 _LARGE_ROW = 1 << 16  # elements: of rows as large as an image of 150 x 150, one has to do
 
 
@@ -29,7 +30,8 @@ def hard_feeds(
 
     Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or
     `lowest:<dim>`, `highest:<dim>` and `pairs-<n>` where there are more than three; `odd`;
-    `nearly-max`; `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows:
+    `nearly-max`; `prime-1`, `-2` and `-3` (every dim at a prime between its ends, with few rows);
+    `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows:
     `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
     `mask-holes`, `mask-one`, `mask-empty`. What would say nothing new (a size that is drawn
     already, values as another feed has) is left out.
@@ -58,7 +60,9 @@ def _sized(drawer: Drawer) -> Iterator[NamedFeed]:
     if not dims:
         return
     seen = [feed.sizes for feed in drawer.corners().values()]
-    for name, sizes, kind in (*_corners(dims), *_odd(drawer), *_nearly(drawer), *_batches(drawer)):
+    for name, sizes, kind in (
+        *_corners(dims), *_odd(drawer), *_nearly(drawer), *_primes(drawer), *_batches(drawer)
+    ):  # fmt: skip
         if sizes not in seen:
             seen.append(sizes)
             yield drawer.feed(name, sizes, kind)
@@ -116,6 +120,45 @@ def _nearly(drawer: Drawer) -> _Sized:
         low = {name: dim.low for name, dim in dims.items()}
         high = {n: dim.high - 1 for n, dim in dims.items() if dim != batch and dim.high > dim.low}
         yield "nearly-max", {**low, **high}, "shape"
+
+
+def _primes(drawer: Drawer) -> _Sized:
+    """Every dim but the batch at primes between its ends, each step the same factor further.
+
+    A capture that is right at the ends and at the example alone is wrong at some of these: a prime
+    is a multiple of nothing. Dims take them in another order each, so that no two rise together.
+    A batch that varies alone has them itself, above those of `BATCHES`.
+    """
+    batch = batch_of(drawer.signature)
+    dims = drawer.signature.free_dims
+    varied = {name: dim for name, dim in dims.items() if dim != batch}
+    found = {name: primes_between(dim.low, dim.high) for name, dim in varied.items()}
+    if not varied and batch is not None and batch.name and batch.high > BATCHES[-1]:
+        found = {batch.name: primes_between(max(batch.low, BATCHES[-1]), batch.high, most=1)}
+    if not any(found.values()):
+        return
+    for number in range(max(map(len, found.values()))):
+        sizes = {name: dim.low for name, dim in dims.items()}
+        for place, (name, primes) in enumerate(found.items()):
+            if primes:
+                sizes[name] = primes[(number + place) % len(primes)]
+        yield f"prime-{number + 1}", sizes, "shape"
+
+
+def primes_between(low: int, high: int, *, most: int = _BETWEEN) -> list[int]:
+    """Up to so many primes above `low` and below `high`, rising, spread by equal factors."""
+    least = max(low, 1)
+    found: set[int] = set()
+    for part in range(1, most + 1):
+        aim = round(least * (high / least) ** (part / (most + 1)))
+        near = (aim + by * side for by in range(high - low) for side in (1, -1))
+        free = (size for size in near if low < size < high and size not in found)
+        found.update(itertools.islice(filter(_is_prime, free), 1))
+    return sorted(found)
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % factor for factor in range(2, math.isqrt(number) + 1))
 
 
 def _batches(drawer: Drawer) -> _Sized:

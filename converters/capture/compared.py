@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from ...core.fitting import Sizes, points, sizes_of
 from .answering import OUTSIDE, resized, sizes_in, wrong_at
 from .constraints import Constraint, all_hold, at_an_end, constraints_in, holds, told
 from .eager import model_of
+from .recording import turning_sizes
 from .symbolic import Followed, follow
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _SEEN = "compared"  # in a job's programs: what was found for a trace before
 _OFF = 1e-4  # of the largest value: a trace calls the very same operators as eager
 _KEPT = 2  # sizes at which a condition breaks that are tried
 _PATHS = 6  # ways through forward that are followed
-_PATIENCE = 8.0  # seconds after which no other way is
 _PAIRED = 256  # sizes of a dim to which those of another are looked for
 _TOLD = 4  # lines that a note names
 
@@ -95,12 +94,12 @@ class _Search:
     lost: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
+    answered: bool = False
 
     def run(self) -> Sizes | None:
         """Follow what waits, then what goes another way; the first size that is wrong."""
-        began = time.monotonic()
         for _ in range(_PATHS):
-            if not self.waiting or time.monotonic() - began > _PATIENCE:
+            if not self.waiting:
                 break
             at = self.waiting.pop(0)
             for constraint, sizes in self._other_ways(at):
@@ -110,7 +109,11 @@ class _Search:
                 if wrong is not None:
                     return wrong
                 self.waiting.append(sizes[0])
-        return None
+        if not (self.lost or self.ended or self.unread or self.answered):
+            return None
+        turning = turning_sizes(self.job)  # symbols did not show all that sizes decide
+        self.tried += turning
+        return wrong_at(self.made, self.job, turning, off=_OFF)
 
     def _is_fed(self, constraint: Constraint, sizes: Sizes) -> bool:
         """Whether a feed has these sizes: there the verdict judges."""
@@ -132,9 +135,10 @@ class _Search:
         self.lost.update(found.lost)
         self.ended.update(dict.fromkeys(filter(None, [found.ended])))
         self.unread.update(dict.fromkeys(unread))
+        self.answered = self.answered or found.answered
         for place, constraint in enumerate(constraints):
             broken = list(_broken(constraint, signature, at))
-            if constraint.excludes_one and at_an_end(constraint, broken, signature):
+            if constraint.assumed and at_an_end(constraint, broken, signature):
                 continue
             reached = (one for one in broken if all_hold(constraints[:place], signature, one))
             sizes = list(itertools.islice(reached, _KEPT)) or broken[:_KEPT]

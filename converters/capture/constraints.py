@@ -25,6 +25,7 @@ _NUMBER = re.compile(r"\b\d+\b")
 _ALL = 1 << 12  # sizes of a dim that are all looked at where a constraint is of this dim alone
 _KEPT = 4  # sizes at which a constraint breaks that are tried
 _NOT_ONE = re.compile(r" != \d+$|^\d+ != ")
+_NOT_SPECIAL = re.compile(r" != [01]$|^[01] != ")
 _BUILTINS = {"abs": abs, "float": float, "int": int, "max": max, "min": min, "math": math}
 
 
@@ -43,6 +44,11 @@ class Constraint:
     def excludes_one(self) -> bool:
         """Whether it only says that a size is not some number, as torch assumes of 0 and 1."""
         return bool(_NOT_ONE.search(self.guard))
+
+    @property
+    def assumed(self) -> bool:
+        """Whether it only says so of 0 or 1: torch asks that itself, of nearly every size."""
+        return bool(_NOT_SPECIAL.search(self.guard))
 
     @property
     def numbers(self) -> set[int]:
@@ -107,7 +113,7 @@ def check(program: torch.export.ExportedProgram, signature: Signature, example: 
     for constraint in constraints:
         at = [*looked_at, *told(constraint, signature, example)]
         found = [sizes for sizes in at if not holds(constraint, signature, sizes)]
-        if found and not (constraint.excludes_one and at_an_end(constraint, found, signature)):
+        if found and not (constraint.assumed and at_an_end(constraint, found, signature)):
             broken.append(constraint)
             outside += found[:_KEPT]
     wrong = tuple(broken)

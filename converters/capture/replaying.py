@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import itertools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+CALLS = 20_000  # of torch in one run without data: models of some hundred layers make as many
 _VALUES = (
     "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
     "item", "tolist", "numpy", "equal", "allclose", "is_nonzero",
@@ -45,19 +47,24 @@ def answers_of(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[obj
 
 
 class LateError(Exception):
-    """Forward without data takes too long."""
+    """Forward without data makes too many calls."""
 
 
-def replaying(answers: list[object], patience: float) -> AbstractContextManager[object]:
+def replaying(
+    answers: list[object], most: int = CALLS, *, fixed: Callable[[], object] = lambda: None
+) -> AbstractContextManager[object]:
     """A mode in which what leaves the tensors is what it was on data.
 
     Args:
         answers: in order; where there are none, torch refuses what has no data.
-        patience: seconds after which `LateError` is raised.
+        most: calls of torch after which `LateError` is raised: counted, so that no clock decides.
+        fixed: called where a tensor is made of a size: torch makes a plain number of it there.
     """
+    import torch
     from torch.overrides import TorchFunctionMode
 
-    left, late = iter(answers), time.monotonic() + patience
+    makers = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+    left, calls = iter(answers), itertools.count(1)
 
     class Replaying(TorchFunctionMode):
         """Answers from memory."""
@@ -65,10 +72,21 @@ def replaying(answers: list[object], patience: float) -> AbstractContextManager[
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
-            if time.monotonic() > late:
-                raise LateError(f"sizes take longer than {patience:.0f} s to follow")
+            if next(calls) > most:
+                raise LateError(f"sizes are followed through {most} calls of torch, and no further")
+            if func in makers and _holds_symbol(args):
+                fixed()
             if answers and getattr(func, "__name__", "") in _VALUES:
                 return next(left)
             return func(*args, **(kwargs or {}))
 
     return Replaying()
+
+
+def _holds_symbol(values: Any) -> bool:
+    """Whether a symbol for a size is among these, or in a list of them."""
+    import torch
+
+    if isinstance(values, (list, tuple)):
+        return any(map(_holds_symbol, values))
+    return isinstance(values, (torch.SymInt, torch.SymFloat, torch.SymBool))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import first_line
 from ...core.signature import Signature
-from .replaying import LateError, answers_of, replaying
+from .replaying import CALLS, LateError, answers_of, replaying
 from .standing_in import standing_in
 from .users import is_users, users_place
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-PATIENCE = 15.0  # seconds that a run may take: solving for symbols may have no end
-
 
 @dataclass(kw_only=True)
 class Followed:
     """What was seen: conditions that held, in torch's words for sizes of `L['tensors']`.
 
     `lost` are the lines of the user's at which a size became a plain number, `ended` is where and
-    why the run could not go on; `late` says that it took too long.
+    why the run could not go on; `late` says that it took too many calls. `answered` says that plain
+    numbers came out of tensors, or sizes went into some: these were the example's.
     """
 
     guards: tuple[str, ...] = ()
     lost: dict[str, None] = field(default_factory=dict)  # in order, each once
     ended: str = ""
     late: bool = False
+    answered: bool = False
 
 
 def follow(
@@ -41,24 +41,32 @@ def follow(
     tensors: tuple[torch.Tensor, ...],
     signature: Signature,
     *,
-    patience: float = PATIENCE,
+    most: int = CALLS,
 ) -> Followed:
     """Run the flat module without data, with a symbol for each size of a dynamic dim.
 
-    Where it asks for data, it runs with data first, for the answers. After so many seconds of
-    `patience` it ends where it is.
+    Where it asks for data, it runs with data first, for the answers. After `most` calls of
+    torch it ends where it is.
     """
 
     def followed(answers: list[object]) -> Followed:
         found, env = Followed(), ShapeEnv(duck_shape=False, specialize_zero_one=False)
+
+        def fixed() -> None:
+            found.answered = True
+
         try:
-            with _numbers(found), standing_in(module), replaying(answers, patience):
+            with (
+                _numbers(found),
+                standing_in(module),
+                replaying(answers, most, fixed=fixed),
+            ):
                 _run(module, tensors, signature, env)
         except Exception as error:  # noqa: BLE001 - anything raises where there is no data
             place = users_place(error)
             found.ended = f"{place}: {first_line(error)}" if place else first_line(error)
             found.late = isinstance(error, LateError)
-        found.guards = _texts(env)
+        found.guards, found.answered = _texts(env), found.answered or bool(answers)
         return found
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

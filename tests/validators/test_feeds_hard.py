@@ -75,6 +75,22 @@ def test_three_dims_have_all_corners() -> None:
     assert sum(name.startswith("corner") for name in feeds) == 6
 
 
+def test_dims_are_at_primes_between_their_ends_and_do_not_rise_together() -> None:
+    feeds = drawn("x:float32[batch=1..4,3,h=32..256,w=32..256]")
+    primes = [f.sizes for n, f in feeds.items() if n.startswith("prime")]
+    assert primes == [
+        {"batch": 1, "h": 53, "w": 89},
+        {"batch": 1, "h": 89, "w": 151},
+        {"batch": 1, "h": 151, "w": 53},
+    ]
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("1..8", []), ("1..64", [23])])
+def test_a_batch_alone_is_at_one_prime_above_those_that_it_has(text: str, sizes: list[int]) -> None:
+    feeds = drawn(f"x:float32[batch={text},3]")
+    assert [f.sizes["batch"] for n, f in feeds.items() if n.startswith("prime")] == sizes
+
+
 def test_each_of_many_dims_is_at_its_ends_alone() -> None:
     feeds = drawn("x:float32[a=1..4,b=1..4,c=1..4,d=2..6]")
     assert not any(name.startswith("corner") for name in feeds)

@@ -1,0 +1,206 @@
+"""What a run of eager calls at given sizes, and with which plain numbers: its way by sizes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from ...core.contract import Job
+from ...core.fitting import Sizes, sizes_of
+from ...core.signature import Dim
+from ...core.torch_modes import through_calls
+from .answering import resized, sizes_in
+from .eager import model_of
+from .users import is_users
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_CALLS = 20_000  # calls of torch in all runs of a search: counted, so that no clock decides
+_FEWEST = 12  # runs that a search makes of a model with more calls than that
+_LEAFS = 64  # numbers of a table that are looked at
+_KEPT = 2  # sizes of each way that are given
+_MOST = 6  # sizes that are given in all
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRecord:
+    """The calls of one run in order, by name, and the plain numbers that each was given."""
+
+    calls: tuple[str, ...]
+    numbers: tuple[tuple[object, ...], ...]
+
+
+def way_at(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallRecord | None:
+    """What eager calls on the example, brought to these sizes; None where it rejects them.
+
+    `mirrored` runs it on other data of the same sizes.
+    """
+    import torch
+
+    tensors = resized(job, sizes)
+    if mirrored:
+        tensors = [_mirrored(one) for one in tensors]
+    names: list[str] = []
+    numbers: list[tuple[object, ...]] = []
+
+    def through(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        answer = func(*args, **kwargs)
+        names.append(str(getattr(func, "__name__", func)))
+        numbers.append(tuple(_plain((*args, *kwargs.values()))))
+        return answer
+
+    try:
+        with torch.no_grad(), through_calls(through):
+            model_of(job).flat(*tensors)
+    except Exception:  # noqa: BLE001 - the user's code raises anything
+        return None
+    return CallRecord(calls=tuple(names), numbers=tuple(numbers))
+
+
+def _plain(values: Iterable[object]) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _plain(value)
+        elif isinstance(value, (bool, int, float, str)):
+            yield value
+
+
+def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values of the same range: each as far from its highest as it was from its lowest."""
+    import torch
+
+    turned = tensor.flip(tuple(range(tensor.ndim)))
+    if tensor.dtype is torch.bool or not tensor.numel():
+        return turned
+    if tensor.is_floating_point() and float(tensor.min()) < 0:
+        return -turned
+    return turned.max() + turned.min() - turned
+
+
+def turning_sizes(job: Job) -> tuple[Sizes, ...]:
+    """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
+
+    Eager is run at sizes of each dim alone: first those around the numbers that its code, its
+    modules and its buffers name, then the ends and those between, as far as `_CALLS` reach.
+    """
+    search = _SizeSearch(job=job, base=sizes_in(job.signature, job.example))
+    return search.run()
+
+
+@dataclass(kw_only=True)
+class _SizeSearch:
+    """Runs eager at sizes and keeps those whose way is new."""
+
+    job: Job
+    base: dict[str, int]
+    left: int = _CALLS
+    found: list[Sizes] = field(default_factory=list)
+    ways: list[CallRecord] = field(default_factory=list)
+
+    def run(self) -> tuple[Sizes, ...]:
+        """The sizes, the first of each way first."""
+        named = numbers_named(model_of(self.job).flat, self._base_run)
+        start = way_at(self.job, self.base)
+        if start is None:
+            return ()
+        self.left = max(_CALLS, _FEWEST * len(start.calls))
+        for name, dim in self.job.signature.free_dims.items():
+            usual = self._usual(name, dim, start)
+            for size in _candidates(dim, named):
+                if self.left <= 0 or len(self.found) >= _MOST:
+                    break
+                self._look({**self.base, name: size}, start, usual)
+        return tuple(self.found)
+
+    def _base_run(self) -> None:
+        way_at(self.job, self.base)
+
+    def _usual(self, name: str, dim: Dim, start: CallRecord) -> set[tuple[int, int]]:
+        """The numbers that follow from the size wherever it is, by call and place."""
+        varied: set[tuple[int, int]] = set()
+        for size in (dim.low, (dim.low + dim.high) // 2 + 1, dim.high):
+            way = way_at(self.job, {**self.base, name: min(size, dim.high)})
+            if way is not None and way.calls == start.calls:
+                varied |= set(_differing(start, way))
+        return varied
+
+    def _look(self, sizes: Sizes, start: CallRecord, usual: set[tuple[int, int]]) -> None:
+        """Keep the sizes if the way there is another."""
+        way = way_at(self.job, sizes)
+        if way is None:
+            return
+        self.left -= len(way.calls)
+        if not _is_other(start, way, usual):
+            return
+        known = sum(not _is_other(one, way, usual) for one in self.ways)
+        if known < _KEPT and self._by_size(sizes, usual):
+            self.ways.append(way)
+            self.found.append(dict(sizes))
+
+    def _by_size(self, sizes: Sizes, usual: set[tuple[int, int]]) -> bool:
+        """Whether other data goes another way there as well: what data decides is not of sizes."""
+        here = way_at(self.job, self.base, mirrored=True)
+        there = way_at(self.job, sizes, mirrored=True)
+        return here is not None and there is not None and _is_other(here, there, usual)
+
+
+def _is_other(one: CallRecord, other: CallRecord, usual: set[tuple[int, int]]) -> bool:
+    return one.calls != other.calls or any(at not in usual for at in _differing(one, other))
+
+
+def _differing(one: CallRecord, other: CallRecord) -> Iterator[tuple[int, int]]:
+    """Where two ways of the same calls have other numbers; -1 where they have not as many."""
+    for call, (mine, theirs) in enumerate(zip(one.numbers, other.numbers, strict=True)):
+        if len(mine) != len(theirs):
+            yield call, -1
+            continue
+        for place, (first, second) in enumerate(zip(mine, theirs, strict=True)):
+            if first != second:
+                yield call, place
+
+
+def _candidates(dim: Dim, named: Sequence[int]) -> list[int]:
+    near = [size + by for size in named for by in (0, 1, -1)]
+    ends = [dim.low, dim.high]
+    inside = [size for size in (*ends, *near, *sizes_of(dim)) if dim.low <= size <= dim.high]
+    return [size for size in dict.fromkeys(inside) if size != dim.opt]
+
+
+def numbers_named(module: nn.Module, run: Callable[[], object]) -> list[int]:
+    """The whole numbers that stand in the user's code of this run, and in the modules.
+
+    In the code: constants, those of sets and tuples too. In modules: numbers in attributes, the
+    keys and entries of short tables, the sizes of buffers.
+    """
+    codes: dict[CodeType, None] = {}
+
+    def seen(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and is_users(frame.f_code.co_filename):
+            codes[frame.f_code] = None
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    found = [number for code in codes for number in _numbers(code.co_consts)]
+    for part in module.modules():
+        found += _numbers([value for name, value in vars(part).items() if name[:1] != "_"])
+    found += [size for buffer in module.buffers() for size in buffer.shape]
+    return [one for one in dict.fromkeys(found) if one > 1]
+
+
+def _numbers(values: Iterable[object]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if abs(value) < 1 << 31:
+                yield int(value)
+        elif isinstance(value, (list, tuple, set, frozenset, dict, range)) and len(value) <= _LEAFS:
+            parts = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+            yield from _numbers(parts)
