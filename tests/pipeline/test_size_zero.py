@@ -96,9 +96,7 @@ def test_a_relation_to_an_empty_cache(order: Orders, source: Callable[..., Sourc
     assert run(order("torchscript", source=source("Step", *inputs))).passed
 
 
-def test_a_branch_on_size_zero_is_not_frozen(
-    order: Orders, source: Callable[..., Source]
-) -> None:
+def test_a_branch_on_size_zero_is_not_frozen(order: Orders, source: Callable[..., Source]) -> None:
     manifest = run(order("torchscript", source=source("Froze", *STEP)))
     assert not manifest.passed
 
