@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..core.contract import Array, Outputs
     from ..core.verdict import Tolerance
@@ -50,7 +50,7 @@ def without_last_row(reference: Reference, reply: Reply) -> tuple[Reference, Rep
     if any(_rows(array) != rows for array in answers.values()):
         return None
 
-    def cut(outputs: Outputs) -> Outputs:
+    def cut(outputs: Mapping[str, Array]) -> Outputs:
         return {name: array[:-1].copy() for name, array in outputs.items()}
 
     kept = replace(

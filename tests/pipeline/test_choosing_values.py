@@ -26,7 +26,8 @@ class Embedded(nn.Module):
         self.table = nn.Embedding(300, 4)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.table(ids)
+        found: Tensor = self.table(ids)
+        return found
 
 
 class Indexed(nn.Module):
@@ -54,7 +55,8 @@ class Lengths(nn.Module):
         packed = nn.utils.rnn.pack_padded_sequence(
             x, lengths, batch_first=True, enforce_sorted=False
         )
-        return self.cell(packed)[1][0]
+        found: Tensor = self.cell(packed)[1][0]
+        return found
 
 
 class Graph(nn.Module):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from modelc.converters import openvino_ir
-from modelc.core.contract import Feed, OpenedByDefault, Outputs, SelfTuned, Settled
+from modelc.core.contract import Feed, OpenedByDefault, Outputs, SelfTuned, Settled, Target
 from modelc.core.signature import Signature
 from modelc.core.verdict import DefaultRun, State
 from modelc.pipeline.order import Order
@@ -54,7 +55,7 @@ class Tuned(Fake):
 
 
 def by_default(target: Tuned, order: Callable[..., Order]) -> DefaultRun | None:
-    manifest = run(order("fake"), targets=(target,))
+    manifest = run(order("fake"), targets=(cast("Target", target),))
     (artifact,), (verdict,) = manifest.artifacts, manifest.verdicts
     assert verdict.passed
     assert artifact.domain is not None

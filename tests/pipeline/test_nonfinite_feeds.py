@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from modelc.core.contract import Feed, Outputs, Runner
+from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Judging, Order, Source, Wanted
@@ -32,22 +33,25 @@ class Plain(nn.Module):
         self.out = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(x)
+        found: Tensor = self.out(x)
+        return found
 
 
 class Imputed(Plain):
     """What is missing is 0."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.where(torch.isnan(x), torch.zeros_like(x), x))
+        found: Tensor = self.out(torch.where(torch.isnan(x), torch.zeros_like(x), x))
+        return found
 
 
 class Masked(Plain):
     """A masked mean; a row of which all is masked is 0."""
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]  # on purpose
         kept = mask[..., None].float()
-        return self.out((x * kept).sum(1) / kept.sum(1).clamp(min=1e-6))
+        found: Tensor = self.out((x * kept).sum(1) / kept.sum(1).clamp(min=1e-6))
+        return found
 
 
 NETS = {net.__name__: net for net in (Plain, Imputed, Masked)}
@@ -90,7 +94,7 @@ def exported(
     order = Order(source=source, wanted=wanted, out=folder / "out", judging=Judging())
     if reply is None:
         return run(order)
-    return run(order, targets=(Answering(reply=reply),))
+    return run(order, targets=(cast("Target", Answering(reply=reply)),))
 
 
 def kinds(manifest: Manifest) -> set[str]:

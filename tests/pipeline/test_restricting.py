@@ -17,9 +17,9 @@ from modelc.pipeline.run import run
 
 from ..conftest import saved
 
-WIDE = (-(2**40), 2**40)
-INT32 = (-(2**31) + 1, 2**31 - 1)
-FLOAT = (-(2**24), 2**24)
+WIDE: tuple[float, float] = (-(2**40), 2**40)
+INT32: tuple[float, float] = (-(2**31) + 1, 2**31 - 1)
+FLOAT: tuple[float, float] = (-(2**24), 2**24)
 
 
 class Scaled(nn.Module):
@@ -55,7 +55,8 @@ class Timed(nn.Module):
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         angles = ids[:, None].float() * torch.exp(-torch.arange(16) / 16 * 9.2)
-        return x + self.out(torch.cat([angles.sin(), angles.cos()], 1))
+        found: Tensor = self.out(torch.cat([angles.sin(), angles.cos()], 1))
+        return x + found
 
 
 NETS = {net.__name__: net for net in (Passed, Shifted, Divided, Timed)}

@@ -259,9 +259,9 @@ def test_masks_are_padded_on_the_left_have_holes_and_one_position() -> None:
 
 def test_one_mask_has_a_row_of_zeros_and_no_other() -> None:
     feeds = drawn(*TEXT)
-    empty = feeds.pop("mask-empty").arrays["mask"].any(axis=-1)
-    assert empty[:-1].all()
-    assert not empty[-1]
+    empty = feeds.pop("mask-empty").arrays["mask"]
+    assert empty[:-1].any(axis=-1).all()
+    assert not empty[-1].any()
     assert all(feed.arrays["mask"].any(axis=-1).all() for feed in feeds.values())
 
 
