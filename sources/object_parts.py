@@ -1,4 +1,4 @@
-"""Objects that hold tensors, taken apart: caches of transformers, and plain attributes. Duck-typed."""
+"""Objects of tensors, taken apart: caches of transformers, plain attributes. Duck-typed."""
 
 from __future__ import annotations
 
