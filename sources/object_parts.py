@@ -59,8 +59,9 @@ def _layer(value: object) -> list[tuple[str, object]] | None:
             continue
         if name.startswith("_"):
             return None
-        alone = isinstance(state, Mapping) and len(state) == 1
-        found.append((_STATES.get(name, name), next(iter(state.values())) if alone else state))
+        if isinstance(state, Mapping) and len(state) == 1:
+            (state,) = state.values()
+        found.append((_STATES.get(name, name), state))
     return found
 
 
