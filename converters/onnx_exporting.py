@@ -13,6 +13,7 @@ from .capture.strategies import program_of
 from .capture.users import last_place
 from .guarded import Spot, guarded
 from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
+from .onnx_spectra import complete_spectra
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -65,6 +66,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
             if dim is not None and not isinstance(dim, int):
                 names.setdefault(dim, name)
     program.rename_axes(names)
+    complete_spectra(program.model)
     return program.model
 
 

@@ -112,6 +112,12 @@ def bilinear(op: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -
     return out if bias is None else op.Add(out, bias)
 
 
+def swap_last(op: Any, self: Any) -> Any:
+    """The last two dims exchanged, as `.mT` does."""
+    rank = _rank(self)
+    return op.Transpose(self, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
 def gru_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
     """One step of a GRU; weights and biases of the input and of the state in turn."""
     of_x, of_state = _gates(op, x, state, weights, count=3)
@@ -244,6 +250,7 @@ OF_SCRIPTS: Mapping[str, Write] = {
     "aten::equal": equal,
     "aten::gru_cell": gru_cell,
     "aten::lstm_cell": lstm_cell,
+    "aten::mT": swap_last,
     "aten::rnn_relu_cell": rnn_relu_cell,
     "aten::rnn_tanh_cell": rnn_tanh_cell,
 }

@@ -22,7 +22,7 @@ class Loaded:
 
     `kind` is the checkpoint's, or `pickle` where a pickled object was allowed. `known` is what the
     checkpoint itself says of its inputs, in order; where they are `assumed`, the model takes others
-    as well. `takes` are the parameters of what is called, `call` its name. `drop` are names of outputs
+    as well. `takes` are the parameters of what is called, `call` its name, `drop` names of outputs
     to leave out.
     """
 

@@ -1,4 +1,4 @@
-"""Objects that hold tensors, taken apart: caches of transformers, and plain attributes. Duck-typed."""
+"""Objects of tensors, taken apart: caches of transformers, plain attributes. Duck-typed."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def _layer(value: object) -> list[tuple[str, object]] | None:
             continue
         if name.startswith("_"):
             return None
-        alone = isinstance(state, Mapping) and len(state) == 1
-        found.append((_STATES.get(name, name), next(iter(state.values())) if alone else state))
+        if isinstance(state, Mapping) and len(state) == 1:
+            (state,) = state.values()
+        found.append((_STATES.get(name, name), state))
     return found
 
 

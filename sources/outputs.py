@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.tree import Path, leaves, names_of
 from .object_parts import CACHE, parts_of
 
 if TYPE_CHECKING:
     import torch
+
+    Tensor: TypeAlias = torch.Tensor
+else:
+    Tensor: TypeAlias = Any  # a record's fields may be read at run time, without torch
 
 PRESENT = "present"  # what the states of a cache are called, as in ONNX exports of decoders
 _PLAIN = (bool, int, float, complex, str, bytes, Enum)
@@ -25,7 +29,7 @@ class OutputParts:
     be flattened. `dropped` are those of the names to drop that stood for anything.
     """
 
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     constants: dict[str, object] = field(default_factory=dict)
     opaque: dict[str, object] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)

@@ -131,7 +131,7 @@ class Filling:
             try:
                 with _taking_over(self._taking):
                     found = self.module.load_state_dict(given, strict=False)
-            except Exception as error:  # the module's own code
+            except Exception as error:  # noqa: BLE001 - the module's own code raises anything
                 errors.append(error)
             else:
                 return found.missing_keys, found.unexpected_keys

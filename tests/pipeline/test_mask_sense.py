@@ -41,7 +41,7 @@ class Either(nn.Module):
 
 class Neither(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        raise ValueError
+        raise ValueError(x.shape, mask.shape)
 
 
 def found(module: nn.Module, *inputs: str) -> Signature:

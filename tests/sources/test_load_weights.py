@@ -340,7 +340,7 @@ def test_versions_of_modules_reach_their_loading(
     holder = nn.ModuleDict({"module": module}) if prefix else module
     path = tmp_path / f"net{suffix}"
     state = holder.state_dict()
-    (torch.save if suffix == ".pt" else save_file)(state, path)  # type: ignore[operator]
+    (torch.save if suffix == ".pt" else save_file)(state, path)
     loaded = opened(path, factory, {})
     assert torch.equal(loaded.module.state_dict()["line.weight"], state[f"{prefix}line.weight"])
 

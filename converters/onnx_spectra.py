@@ -1,0 +1,70 @@
+"""Inverse transforms of half spectra, written in ONNX that runtimes load.
+
+The exporter writes `irfft` as a DFT that is one-sided and inverse at once, which ONNX defines from
+opset 27 on only. The other half of the spectrum of a real signal is the conjugate of the first,
+in reverse: with both halves the transform is an ordinary one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+
+def complete_spectra(model: onnx_ir.Model) -> None:
+    """Give each inverse transform of half a spectrum the whole of it."""
+    for node in list(model.graph):
+        if node.op_type == "DFT" and _flag(node, "inverse") and _flag(node, "onesided"):
+            _complete(model.graph, node)
+
+
+def _flag(node: onnx_ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and bool(attribute.as_int())
+
+
+def _axis(node: onnx_ir.Node) -> int | None:
+    """The axis that is transformed: an input from opset 20 on, an attribute before."""
+    if "axis" in node.attributes:
+        return node.attributes["axis"].as_int()
+    given = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - input, length, axis
+    if given is None or given.const_value is None:
+        return None
+    return int(given.const_value.numpy().reshape(-1)[0])
+
+
+def _complete(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
+    """Put the conjugate of what the spectrum lacks behind it, in reverse."""
+    import numpy as np
+    import onnx_ir
+
+    half, length, axis = node.inputs[0], node.inputs[1], _axis(node)
+    if half is None or length is None or axis is None or half.dtype is None:
+        return
+    made: list[onnx_ir.Node] = []
+
+    def write(kind: str, *inputs: onnx_ir.Value, **attributes: int) -> onnx_ir.Value:
+        made.append(onnx_ir.node(kind, list(inputs), attributes=attributes))
+        made[-1].outputs[0].name = f"{node.outputs[0].name}::{len(made)}"
+        return made[-1].outputs[0]
+
+    def constant(values: list[int], dtype: np.dtype[np.generic]) -> onnx_ir.Value:
+        tensor = onnx_ir.tensor(np.array(values, dtype))
+        made.append(onnx_ir.node("Constant", [], attributes={"value": tensor}))
+        made[-1].outputs[0].name = f"{node.outputs[0].name}::{len(made)}"
+        return made[-1].outputs[0]
+
+    whole = np.dtype(np.int64)
+    axes = constant([axis], whole)
+    size = write("Gather", write("Shape", half), axes, axis=0)
+    total = write("Reshape", length, constant([1], whole))
+    lacking = write("Sub", total, size)
+    rest = write("Slice", half, lacking, constant([0], whole), axes, constant([-1], whole))
+    conjugate = write("Mul", rest, constant([1, -1], half.dtype.numpy()))
+    full = write("Concat", half, conjugate, axis=axis)
+    graph.insert_before(node, made)
+    node.replace_input_with(0, full)
+    node.attributes["onesided"] = onnx_ir.AttrInt64("onesided", 0)
+    node.outputs[0].shape = None  # two parts to a number now, of which the next takes the first
