@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,8 @@ class Bench:
     `record` is of the calibration of this run, or of the parent's where that is quantized.
     `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
     those taken down already, by the rewrites of the model and the capture. `stamp` is of the
-    checkpoint when it was read. `watched` knows what was read beside the order.
+    checkpoint when it was read. `watched` knows what was read beside the order. `places` are sizes
+    that every artifact is judged at beside the feeds', by what they were found for.
     """
 
     order: Order
@@ -45,6 +47,7 @@ class Bench:
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     stamp: Stamp = UNSTAMPED
     watched: Watching | None = None
+    places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
