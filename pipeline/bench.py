@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +32,8 @@ class Bench:
     `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
     those taken down already, by the rewrites of the model and the capture. `stamp` is of the
     checkpoint when it was read. `watched` knows what was read beside the order. `narrowed` are the
-    eager sides within smaller domains, by these as `--input` reads them.
+    eager sides within smaller domains, by these as `--input` reads them. `places` are sizes that
+    every artifact is judged at beside the feeds', by what they were found for.
     """
 
     order: Order
@@ -48,6 +50,7 @@ class Bench:
     stamp: Stamp = UNSTAMPED
     watched: Watching | None = None
     narrowed: dict[str, Subject] = field(default_factory=dict)
+    places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,25 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from ..converters.capture.compared import sizes_that_turn
+from ..converters.capture.resizing import resize_places
+from ..core.capture import Capture
+from ..core.contract import Job
+from ..core.domain import Domain
 from ..core.errors import CheckpointError, ConversionError
 from ..core.findings import SIZED
 from ..validators.feeds import SAMPLE, Drawer
+from .bench import Bench
 from .subject import Subject, reference_on
 
 _NAME = "size"  # of the feeds: size-1, size-2, ...
+_TURNS = 6  # sizes at which forward goes another way that artifacts are judged at
 
 
-def with_places(subject: Subject, places: Sequence[Mapping[str, int]]) -> Subject:
+def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int], ...]:
+    """Sizes that every artifact of the run is judged at, whatever its capture; found once.
+
+    These are sizes at which resizes by scales round otherwise in float32, and such at which forward
+    goes another way. A program of torch.export has the latter in its guards, which are checked.
+
+    Args:
+        job: of the eager model.
+        capture: how the artifact, or what it is made from, was taken down; empty if not known.
+        bench: keeps what was found.
+    """
+    found = bench.places
+    if "resizes" not in found:
+        found["resizes"] = resize_places(job)
+    if capture.startswith(Capture.EXPORT):
+        return (*found["resizes"], *found.get("turns", ()))
+    if "turns" not in found:
+        found["turns"] = sizes_that_turn(job)[:_TURNS]
+    return (*found["resizes"], *found["turns"])
+
+
+def with_places(
+    subject: Subject,
+    places: Sequence[Mapping[str, int]],
+    *,
+    found: Sequence[Mapping[str, int]] = (),
+) -> Subject:
     """The subject with a feed, drawn as the others are, at each of these sizes that has none.
 
+    Of those `found`, what eager rejects is left out: a model may reject a size of its own accord.
+
     Raises:
-        ConversionError: eager rejects one of them, so nothing can be said of the artifact there.
+        ConversionError: eager rejects one of `places`, so nothing can be said of the artifact there.
     """
     known = [one.feed.sizes for one in subject.references if one.feed.kind in SIZED]
-    missing = [dict(one) for one in places if dict(one) not in known]
-    if not missing:
+    domain = Domain(inputs=subject.signature.inputs)
+    places, found = ([one for one in sizes if domain.contains(one)] for sizes in (places, found))
+    missing = _once(places, besides=known)
+    further = _once(found, besides=[*known, *missing])
+    if not missing and not further:
         return subject
     feeds = (one.feed for one in subject.references if one.feed.name == SAMPLE)
     sample = next((feed.arrays for feed in feeds), None)
@@ -36,4 +75,18 @@ def with_places(subject: Subject, places: Sequence[Mapping[str, int]]) -> Subjec
             f"at a size that torch.export did not mean, eager says: {error.message}",
             hint=error.hint,
         ) from error
+    for number, sizes in enumerate(further, start=len(missing) + 1):
+        with suppress(CheckpointError):
+            more.append(reference_on(subject, drawer.feed(f"{_NAME}-{number}", sizes)))
     return replace(subject, references=(*subject.references, *more))
+
+
+def _once(
+    places: Sequence[Mapping[str, int]], *, besides: Sequence[Mapping[str, int]]
+) -> list[dict[str, int]]:
+    """Each of these sizes once, without those that are known."""
+    fresh: list[dict[str, int]] = []
+    for one in map(dict, places):
+        if one not in besides and one not in fresh:
+            fresh.append(one)
+    return fresh

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from .custom_ops import functions_of
 from .held_out import ROLE, store
 from .latency import latency_of, with_speed
 from .output_axes import output_axes
-from .placed import with_places
+from .placed import found_places, with_places
 from .plan import Step
 from .proof import Candidate, prove
 from .provenance.stating import (
@@ -133,7 +133,9 @@ def attempt(
     )
     held_out = held_out_for(step.wanted.precision, bench)
     judging = bench.order.judging_of(step.wanted)
-    judged = with_places(bench.subject, product.converted.places)
+    judged = with_places(
+        bench.subject, product.converted.places, found=_places(step, way, parent, bench)
+    )
     verdict = prove(candidate, judged, judging, bench.stage, held_out=held_out, restrict=True)
     if verdict.restricted_values:
         rmtree(product.workplace)  # what it says inside of its domain is not so
@@ -178,6 +180,15 @@ def candidate_of(step: Step, trial: Trial, bench: Bench) -> Candidate:
         path=trial.workplace / trial.files[0].name,
         settings=dict(bench.order.settings),
     )
+
+
+def _places(step: Step, way: Way, parent: Parent, bench: Bench) -> tuple[Mapping[str, int], ...]:
+    """Sizes beside the feeds' that the step's artifact is judged at, as every other's."""
+    job = replace(
+        job_of(step, replace(parent, path=None), bench, Path()),
+        programs=bench.programs.get(way.rewrites, {}),
+    )
+    return found_places(job, str(way.capture or parent.capture), bench)
 
 
 def _untried(step: Step) -> tuple[Capture, ...]:

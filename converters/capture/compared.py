@@ -64,14 +64,29 @@ def wrong_elsewhere(made: Callable[..., object], job: Job) -> tuple[Sizes | None
     return found.wrong, found.notes
 
 
-def look_around(made: Callable[..., object], job: Job, *beside: Sizes) -> Compared:
+def sizes_that_turn(job: Job) -> tuple[Sizes, ...]:
+    """The sizes at which forward goes another way than at the example, as far as it was seen.
+
+    What was found for a trace of the job's programs is given; else forward is followed.
+    """
+    from torch.jit import ScriptModule
+
+    seen = job.programs.get(_SEEN)
+    if isinstance(seen, Compared):
+        return seen.sizes
+    if not job.signature.free_dims or isinstance(model_of(job).module, ScriptModule):
+        return ()
+    return look_around(None, job).sizes
+
+
+def look_around(made: Callable[..., object] | None, job: Job, *beside: Sizes) -> Compared:
     """Try what was captured where forward goes another way by sizes, until it is wrong.
 
     Forward is run with symbols for sizes, again at sizes at which it goes another way: an arm may
     ask for more.
 
     Args:
-        made: what was captured.
+        made: what was captured; None only finds the sizes.
         job: its example is where the first way begins.
         beside: sizes at which other ways are known to begin.
     """
@@ -86,7 +101,7 @@ def look_around(made: Callable[..., object], job: Job, *beside: Sizes) -> Compar
 class _Search:
     """Ways through forward by sizes, each followed from the first size that takes it."""
 
-    made: Callable[..., object]
+    made: Callable[..., object] | None
     job: Job
     waiting: list[Sizes]
     tried: list[Sizes] = field(default_factory=list)
@@ -104,7 +119,7 @@ class _Search:
             at = self.waiting.pop(0)
             for constraint, sizes in self._other_ways(at):
                 unseen = [one for one in sizes if not self._is_fed(constraint, one)]
-                wrong = wrong_at(self.made, self.job, unseen, off=_OFF)
+                wrong = self._wrong_at(unseen)
                 self.tried += sizes
                 if wrong is not None:
                     return wrong
@@ -113,7 +128,10 @@ class _Search:
             return None
         turning = turning_sizes(self.job)  # symbols did not show all that sizes decide
         self.tried += turning
-        return wrong_at(self.made, self.job, turning, off=_OFF)
+        return self._wrong_at(turning)
+
+    def _wrong_at(self, sizes: Iterable[Sizes]) -> Sizes | None:
+        return None if self.made is None else wrong_at(self.made, self.job, sizes, off=_OFF)
 
     def _is_fed(self, constraint: Constraint, sizes: Sizes) -> bool:
         """Whether a feed has these sizes: there the verdict judges."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ...core.errors import ConversionError
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     import torch
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_WORDS = ("and", "or", "not", "max", "min", "math", "float", "int")  # of conditions, no dims
+_WORDS = (  # of conditions, no dims
+    "and", "or", "not", "max", "min", "math", "float", "int", "torch", "sym_float", "trunc",
+    "floor", "ceil", "sym_int", "sym_max", "sym_min", "sym_not", "abs",
+)  # fmt: skip
 _ASSUMED = 2  # the least size that torch takes every dim to have
 _SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 _NUMBER = re.compile(r"\b\d+\b")
@@ -26,7 +30,12 @@ _ALL = 1 << 12  # sizes of a dim that are all looked at where a constraint is of
 _KEPT = 4  # sizes at which a constraint breaks that are tried
 _NOT_ONE = re.compile(r" != \d+$|^\d+ != ")
 _NOT_SPECIAL = re.compile(r" != [01]$|^[01] != ")
-_BUILTINS = {"abs": abs, "float": float, "int": int, "max": max, "min": min, "math": math}
+_TORCH = SimpleNamespace(
+    sym_float=float, sym_int=int, sym_max=max, sym_min=min, sym_not=operator.not_
+)
+_BUILTINS = {
+    "abs": abs, "float": float, "int": int, "max": max, "min": min, "math": math, "torch": _TORCH,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
