@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.manifest import Manifest, Pending
+from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
 from ..reports.rows import domain_lines
@@ -32,7 +32,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     rows = [_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
     waiting = [pending for pending in manifest.waiting if pending.step in manifest.steps]
     for step, mark in (
-        *((failure.step, "[red]error[/]") for failure in manifest.failures),
+        *((failure.step, _failure_mark(failure)) for failure in manifest.failures),
         *((pending.step, "[yellow]pending[/]") for pending in waiting),
     ):
         rows.append({"format": escape(step), "verdict": mark})
@@ -63,10 +63,21 @@ def _count(manifest: Manifest, shown: Sequence[Artifact]) -> str:
     verdicts = [manifest.verdict_of(artifact.name) for artifact in shown]
     states = Counter(State.ERROR if v is None else v.state for v in verdicts)
     parts = [f"{states[State.PASSED]} proven", f"{states[State.FAILED]} refused"]
-    errors = states[State.ERROR] + len(manifest.failures)
+    rejected = sum(_is_rejection(failure) for failure in manifest.failures)
+    parts[1] = f"{states[State.FAILED] + rejected} refused"
+    errors = states[State.ERROR] + len(manifest.failures) - rejected
     parts += [f"{errors} not judged"] if errors else []
     parts += [f"{len(manifest.waiting)} pending"] if manifest.waiting else []
     return ", ".join(parts)
+
+
+def _is_rejection(failure: Failure) -> bool:
+    """Whether no artifact was made because it would hold in a part of the domain only."""
+    return failure.exit_code == 1 and not failure.orphan_of
+
+
+def _failure_mark(failure: Failure) -> str:
+    return STATES[State.FAILED] if _is_rejection(failure) else STATES[State.ERROR]
 
 
 def _columns(shown: Sequence[Artifact]) -> list[str]:

@@ -90,7 +90,7 @@ def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:
 
 def interval_of(error: ModelcError, signature: Signature) -> Interval | None:
     """The interval that a capture says it holds in; None where it says none."""
-    if not isinstance(error, NarrowError):
+    if not isinstance(error, NarrowError) or error.interval is None:
         return None
     name, low, high = error.interval
     dim = signature.free_dims.get(name)

@@ -64,6 +64,30 @@ def wrong_elsewhere(made: Callable[..., object], job: Job) -> tuple[Sizes | None
     return found.wrong, found.notes
 
 
+def right_interval(
+    made: Callable[..., object], job: Job, wrong: Sizes
+) -> tuple[str, int, int] | None:
+    """The sizes of one dim around the captured one at which a trace is right, as running it shows.
+
+    The dim is one that makes the trace wrong by itself; the end is found by halving, on the way
+    from the captured size to the wrong one. None where no dim does, or nothing is left.
+    """
+    example = sizes_in(job.signature, job.example)
+    for name, dim in job.signature.free_dims.items():
+        right, bad = example[name], wrong[name]
+        if right == bad or wrong_at(made, job, [{**example, name: bad}], off=_OFF) is None:
+            continue
+        while abs(right - bad) > 1:
+            middle = (right + bad) // 2
+            if wrong_at(made, job, [{**example, name: middle}], off=_OFF) is None:
+                right = middle
+            else:
+                bad = middle
+        low, high = (right, dim.high) if bad < right else (dim.low, right)
+        return (name, low, high) if low < high else None
+    return None
+
+
 def sizes_that_turn(job: Job) -> tuple[Sizes, ...]:
     """The sizes at which forward goes another way than at the example, as far as it was seen.
 

@@ -253,12 +253,15 @@ class NarrowError(ConversionError):
     """A capture holds in a part of the sizes that were asked for: `interval` of one free dim.
 
     No artifact is made of it unless the smaller domain is accepted, so it counts as a rejection.
+    The interval is None where no part around the captured sizes is known.
     """
 
     exit_code = 1
     lasting = True
 
-    def __init__(self, message: str, *, hint: str, interval: tuple[str, int, int]) -> None:
+    def __init__(
+        self, message: str, *, hint: str, interval: tuple[str, int, int] | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.interval = interval
 

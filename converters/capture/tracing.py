@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...core.contract import Branch, Job
 from ...core.findings import Warned
 from ..guarded import guarded
-from .causes import RefusedError
-from .compared import wrong_elsewhere
+from .compared import right_interval, wrong_elsewhere
+from .constraints import NarrowError
 from .eager import example_tensors, model_of
 from .program import Scripted
 from .sizes import size_places
@@ -66,14 +66,19 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
     """Look at the sizes at which forward goes another way; notes on what could not be seen.
 
     Raises:
-        RefusedError: the trace is wrong there; feeds of other sizes would not show it.
+        NarrowError: the trace is wrong there; feeds of other sizes would not show it.
     """
     found, notes = wrong_elsewhere(made, job)
     if found is not None:
-        told = ", ".join(f"{name}={size}" for name, size in found.items())
-        raise RefusedError(
-            f"the trace froze a branch on sizes: at {told} the model goes another way",
-            hint="leave that size out of the range in --input, or --capture script",
+        at = ", ".join(f"{name}={size}" for name, size in found.items())
+        interval = right_interval(made, job, found)
+        smaller = (
+            "" if interval is None else ", or accept {}={}..{} with --narrow".format(*interval)
+        )
+        raise NarrowError(
+            f"the trace froze a branch on sizes: at {at} the model goes another way",
+            hint=f"leave that size out of the range in --input{smaller}",
+            interval=interval,
         )
     return notes
 
