@@ -53,7 +53,7 @@ def with_places(
     Of those `found`, what eager rejects is left out: a model may reject a size of its own accord.
 
     Raises:
-        ConversionError: eager rejects one of `places`, so nothing can be said of the artifact there.
+        ConversionError: eager rejects one of `places`, where the artifact cannot be judged then.
     """
     known = [one.feed.sizes for one in subject.references if one.feed.kind in SIZED]
     domain = Domain(inputs=subject.signature.inputs)

@@ -59,9 +59,9 @@ def _layer(value: object) -> list[tuple[str, object]] | None:
             continue
         if name.startswith("_"):
             return None
-        if isinstance(state, Mapping) and len(state) == 1:
-            (state,) = state.values()
-        found.append((_STATES.get(name, name), state))
+        alone = isinstance(state, Mapping) and len(state) == 1
+        inner = next(iter(state.values())) if alone else state
+        found.append((_STATES.get(name, name), inner))
     return found
 
 

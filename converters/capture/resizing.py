@@ -105,7 +105,7 @@ def _from_both_ends(values: list[int]) -> list[int]:
     return list(dict.fromkeys(value for pair in pairs for value in pair))
 
 
-def _size_for(  # noqa: PLR0913 - where it is looked for, and what
+def _size_for(  # noqa: PLR0913, PLR0917 - where it is looked for, and what
     job: Job,
     base: Sizes,
     named: tuple[str, Dim],
