@@ -21,7 +21,6 @@ from ..core.contract import (
     Feed,
     Inspection,
     Job,
-    OpenedByDefault,
     Readiness,
     Runner,
     TensorInfo,
@@ -30,6 +29,7 @@ from ..core.errors import ConversionError, UsageError
 from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
+from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
 from . import onnx_coverage, probing_onnx
 from .capture.eager import model_of

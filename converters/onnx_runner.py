@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.contract import Feed, OpenedByDefault, Outputs
+from ..core.contract import Feed, Outputs
 from ..core.errors import MissingError, RunnerError
+from ..core.runtime_contract import OpenedByDefault
 from .onnx_guard import read_graph
 from .onnx_rounding import computes_in_half, has_half, has_half_io, rounded, with_float_io
 from .onnx_sessions import CPU, Providers, open_session

@@ -20,7 +20,6 @@ from ..core.contract import (
     Feed,
     Inspection,
     Job,
-    OpenedByDefault,
     Outputs,
     Readiness,
     Runner,
@@ -30,6 +29,7 @@ from ..core.errors import MissingError, RunnerError
 from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
+from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
 from ..core.threads import allowed
 from . import openvino_coverage, probing_openvino

@@ -61,7 +61,9 @@ class Domain:
 
     def _texts(self, *, chosen: bool) -> Iterator[str]:
         """Each dim with its interval, then each integer input with its values."""
-        known = {dim.name: dim for spec in self.inputs for dim in spec.dims if dim.name is not None}
+        known: dict[str | None, Dim] = {
+            dim.name: dim for spec in self.inputs for dim in spec.dims if dim.name is not None
+        }
         for dim in known.values():
             if dim.chosen is chosen and (dim.dynamic or chosen):
                 yield _dim_text(dim, known)

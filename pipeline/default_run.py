@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.contract import SelfTuned
 from ..core.findings import SIZED
 from ..core.precision import Precision
+from ..core.runtime_contract import SelfTuned
 from ..core.verdict import DefaultRun, State, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import Reference, judge

@@ -7,13 +7,39 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from ..converters.registry import prepares
 from ..core.contract import Feed, Runner, Target
+from ..core.precision import Precision
 from ..core.records import Latency
 from ..core.signature import Signature
 from ..core.verdict import Verdict
+from .bench import Bench, Parent
+from .plan import Step
 
 _WARM, _LEAST, _MOST = 3, 7, 50  # runs of each
 _SECONDS = 4.0  # after which no more than the least are taken
+
+
+def step_latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latency | None:
+    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
+
+    Of others that are not FP32 as well, where the order asks for it.
+    """
+    timed = step.quantizers or (bench.order.timed and step.wanted.precision is not Precision.FP32)
+    if not timed or parent.path is None or prepares(step.target):
+        return None
+    feeds = [r.feed.arrays for r in (*bench.held_out, *bench.subject.references)]
+    with bench.stage.step(f"time {step.name}", log=step.name) as clock:
+        latency = latency_of(
+            path,
+            parent.path,
+            step.target,
+            device=bench.order.judging.device_for(step.target),
+            signature=bench.subject.signature,
+            feed=min(feeds, key=lambda feed: sum(array.size for array in feed.values())),
+        )
+        clock.detail = f"{latency.milliseconds:.2f} ms, fp32 {latency.parent:.2f} ms"
+    return latency
 
 
 def latency_of(  # noqa: PLR0913 - two models, what runs them, and what they are run on

@@ -9,13 +9,13 @@ from shutil import rmtree
 from ..converters.capture.causes import is_needless, strict_may_take, telling, way_out
 from ..converters.capture.constraints import NarrowError
 from ..core.capture import Capture
-from ..core.contract import Settled
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
+from ..core.runtime_contract import Settled
 from ..core.signature import InputSpec
 from ..core.verdict import State, Verdict, parts_of
 from ..sources.branches import shortest

@@ -8,8 +8,12 @@ from pathlib import Path
 
 from ..converters.onnx_origins import sidecar_of
 from ..core.contract import CalibrationFeeds, Quantized, QuantizeJob, Quantizer
+from ..core.errors import ConversionError
+from ..core.precision import Precision
+from ..core.records import Coverage
 from ..core.signature import Signature
 from .calibration_cache import CalibrationCache, key_of
+from .plan import Step
 from .stage import Stage
 
 
@@ -60,3 +64,20 @@ def quantized(
         if sidecar.exists():
             shutil.copyfile(sidecar, sidecar_of(result.path))
     return result
+
+
+def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
+    """That INT8 is INT8: an artifact without an 8-bit layer is none, whatever it is called."""
+    if step.wanted.precision is not Precision.INT8:
+        return
+    if coverage is None:
+        raise ConversionError(
+            f"what the layers of {step.name} compute in cannot be read, so it cannot pass as int8",
+            hint="see the log of this step",
+        )
+    if not coverage.layers.get("int8"):
+        found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
+        raise ConversionError(
+            f"int8 was asked for, and no layer of {step.name} computes in it ({found or 'none'})",
+            hint="keep fewer layers with --keep-fp, or give another --quantizer",
+        )

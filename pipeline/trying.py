@@ -12,12 +12,11 @@ from ..converters.capture.causes import left_torch
 from ..converters.capture.program import Scripted
 from ..converters.onnx_origins import matching
 from ..converters.quantizers.sensitivity import readable
-from ..converters.registry import prepares
 from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
 from ..core.domain import Domain
-from ..core.errors import ConversionError, ModelcError
+from ..core.errors import ModelcError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
@@ -33,7 +32,7 @@ from .bench import Bench, Parent
 from .branches import KEEPING, Second, frozen_by, look
 from .custom_ops import functions_of
 from .held_out import ROLE, store
-from .latency import latency_of, with_speed
+from .latency import step_latency, with_speed
 from .output_axes import output_axes
 from .placed import found_places, with_places
 from .plan import Step
@@ -47,7 +46,7 @@ from .provenance.stating import (
     QUANTIZER,
     judging_digest,
 )
-from .quantizing import Quantization, quantized
+from .quantizing import Quantization, quantized, refuse_uncovered
 from .restricting import restricted_inputs, within_values
 from .weighing import weighed
 
@@ -155,7 +154,7 @@ def attempt(
     if way.capture in TRACES:
         verdict = _outside(branches.traced(verdict), why)
     accuracy, verdict = weighed(candidate, verdict, bench.labelled, bench.stage)
-    latency = _latency(step, product.path, parent, bench)
+    latency = step_latency(step, product.path, parent, bench)
     return Trial(
         way=way,
         workplace=product.workplace,
@@ -279,7 +278,7 @@ def _convert(
         device = bench.order.judging.device_for(step.target)
         bench.subject.eager.rest()  # what follows runs the file
         coverage = step.target.coverage(workplace / files[0].name, bench.subject.example, device)
-        _refuse_nothing(step, coverage)
+        refuse_uncovered(step, coverage)
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
@@ -367,49 +366,10 @@ def _samples(step: Step, bench: Bench, workplace: Path) -> tuple[tuple[str, str]
     return ((name, ROLE),)
 
 
-def _refuse_nothing(step: Step, coverage: Coverage | None) -> None:
-    """That INT8 is INT8: an artifact without an 8-bit layer is none, whatever it is called."""
-    if step.wanted.precision is not Precision.INT8:
-        return
-    if coverage is None:
-        raise ConversionError(
-            f"what the layers of {step.name} compute in cannot be read, so it cannot pass as int8",
-            hint="see the log of this step",
-        )
-    if not coverage.layers.get("int8"):
-        found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
-        raise ConversionError(
-            f"int8 was asked for, and no layer of {step.name} computes in it ({found or 'none'})",
-            hint="keep fewer layers with --keep-fp, or give another --quantizer",
-        )
-
-
 def _opening(parent: Parent, bench: Bench) -> dict[str, str]:
     """The settings to open a model with that does not lie beside its parent yet."""
     weights = {} if parent.path is None else {"weights": str(parent.path)}
     return {**bench.order.settings, **weights}
-
-
-def _latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latency | None:
-    """Beside the FP32 parent, where a calibrated artifact runs on this host as it is meant to.
-
-    Of others that are not FP32 as well, where the order asks for it.
-    """
-    timed = step.quantizers or (bench.order.timed and step.wanted.precision is not Precision.FP32)
-    if not timed or parent.path is None or prepares(step.target):
-        return None
-    feeds = [r.feed.arrays for r in (*bench.held_out, *bench.subject.references)]
-    with bench.stage.step(f"time {step.name}", log=step.name) as clock:
-        latency = latency_of(
-            path,
-            parent.path,
-            step.target,
-            device=bench.order.judging.device_for(step.target),
-            signature=bench.subject.signature,
-            feed=min(feeds, key=lambda feed: sum(array.size for array in feed.values())),
-        )
-        clock.detail = f"{latency.milliseconds:.2f} ms, fp32 {latency.parent:.2f} ms"
-    return latency
 
 
 def _frozen(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
 import time
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
@@ -15,25 +11,21 @@ from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
 from ..core.names import unknown
 from .arms import Place, lines_reached
-from .branches import Watched, shortest, watch_branches
-from .computed import Watch, watching
+from .branches import Watched, watch_branches
+from .eager_variants import EagerVariants, describe_feed, place_raised
 from .exact import Exact, NoFloat64, holds_script, open_exact
 from .flat import SCOPE, flat_module
-from .in_turn import in_turn
 from .load import training_modules
 from .mapped import rest
-from .off import off_feed, off_weights
 from .outputs import OutputParts, split_outputs
 from .patience import TooLongError, stepwise, within
-from .plain_attention import plain_paths
 from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
 from .taint import Seen, taint_watch
-from .ties import Choices, settling
 from .work import Meter, MoreWorkError, Work, WorkExceededError, asking_nonfinite, metering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from types import TracebackType
 
     import torch
@@ -68,7 +60,7 @@ def _is_called_by_name(module: torch.nn.Module) -> bool:
     return all_take_names or isinstance(getattr(module, "main_input_name", None), str)
 
 
-class Eager:
+class Eager(EagerVariants):
     """The module in eval mode on the CPU: an EagerModel and a Runner."""
 
     def __init__(
@@ -182,7 +174,7 @@ class Eager:
                 if not watch.over:
                     raise  # TorchScript makes an error of its own of what ended it
                 raise CheckpointError(
-                    f"eager is not done with {_form(feed, self.inputs)} after {limit:.0f} s",
+                    f"eager is not done with {describe_feed(feed, self.inputs)} after {limit:.0f} s",
                     hint="end the loops of forward after a number of steps",
                 ) from error
 
@@ -201,7 +193,7 @@ class Eager:
             if not meter.exceeded:
                 raise
             raise MoreWorkError(
-                f"{_form(feed, self.inputs)} takes far more work than other values",
+                f"{describe_feed(feed, self.inputs)} takes far more work than other values",
                 hint="state the values that the input may have",
             ) from error
         return outputs, meter.work
@@ -243,71 +235,6 @@ class Eager:
             for name, parameter in self._module.named_parameters()
             if parameter.dtype is torch.float32
         }
-
-    def computes(self, feed: Feed, test: Callable[[Array], bool]) -> bool:
-        """Whether any float32 tensor that eager computes on this feed passes the test.
-
-        Of a model that does not run while it is watched, what was seen until then counts.
-        """
-        watch = Watch(test)
-        with suppress(CheckpointError), watching(watch):
-            self._tensors(feed)
-        return watch.found
-
-    def run_off(self, feed: Feed, share: float, seed: int) -> Outputs:
-        """Run one feed with every float weight and input off by `share` of itself, at random.
-
-        Integers that change are decided by errors of that size. The weights are put back. With the
-        negative of a share everything is off the other way.
-
-        Raises:
-            CheckpointError: eager rejects the feed.
-        """
-        with off_weights(self._module, share, seed):
-            return self.run_in_time(off_feed(feed, share, seed))
-
-    def run_in_turn(self, feed: Feed) -> Outputs:
-        """Run one feed with its sums taken one element after the other (see `in_turn`).
-
-        Raises:
-            CheckpointError: eager rejects the feed.
-        """
-        with in_turn():
-            return self.run(feed)
-
-    def run_plain(self, feed: Feed) -> Outputs:
-        """Run one feed without the fast paths of attention (see `plain_paths`).
-
-        Raises:
-            CheckpointError: eager rejects the feed.
-        """
-        with plain_paths():
-            return self.run_in_time(feed)
-
-    def run_settled(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
-        """Run one feed with equal scores taken by index, the last first or the first first.
-
-        None where no `topk` or `sort` leaves a choice (see `ties`), or, if the answer should be
-        the `exact` one, there is no float64.
-
-        Raises:
-            CheckpointError: eager rejects the feed.
-        """
-        choices, refused = Choices(last=last), self._no_float64
-        with settling(choices):
-            found = self.run_exact(feed) if exact else self.run_in_time(feed)
-        self._no_float64 = refused  # that it does not run so says nothing of how it runs
-        return found if choices.made else None
-
-    def draws_off(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
-        """`run_off` by seeds from 0, each with the share and its negative.
-
-        A draw that the model rejects, as one that checks the range of its inputs may, is left out.
-        """
-        for seed in range(pairs):
-            for sign in (1, -1):
-                with suppress(CheckpointError):
-                    yield self.run_off(feed, sign * share, seed)
 
     def before(self) -> Before:
         """The module's state as it is now, to be put back."""
@@ -372,10 +299,10 @@ class Eager:
             with torch.no_grad():
                 value = self._binding.call(self._module, given)
         except Exception as error:
-            place = _raised_at(error)
+            place = place_raised(error)
             at, or_line = (f" (at {place})", ", or that line") if place else ("", "")
             raise CheckpointError(
-                f"eager rejects {_form(feed, self.inputs)}: {first_line(error)}{at}",
+                f"eager rejects {describe_feed(feed, self.inputs)}: {first_line(error)}{at}",
                 hint=f"correct the dtype and dims with --input NAME:DTYPE[DIM,...]{or_line}",
             ) from error
         self._note_writes(given, versions)
@@ -457,25 +384,3 @@ class Eager:
         self._flat = self._flat_now()
         names = ", ".join(self.inputs[index] for index in sorted(written))
         self._notes[f"the model writes into its inputs: {names}; artifacts work on copies"] = None
-
-
-def _form(feed: Mapping[str, Array], names: Sequence[str]) -> str:
-    """`x:float32[2,3], mask:int64[2]`."""
-    forms = (f"{n}:{feed[n].dtype}[{','.join(map(str, feed[n].shape))}]" for n in names)
-    return ", ".join(forms)
-
-
-def _raised_at(error: Exception) -> str:
-    """`FILE:LINE` of the innermost line that is not Python's, torch's or ours; else empty."""
-    import torch
-
-    ours = Path(__file__).parents[1]
-    others = tuple(f"{one}{os.sep}" for one in (Path(torch.__file__).parent, ours / "sources",
-                                                ours / "core"))  # fmt: skip
-    standard = sysconfig.get_path("stdlib") + os.sep
-    for frame in reversed(extract_tb(error.__traceback__)):
-        file = frame.filename
-        is_pythons = file.startswith(standard) and "-packages" not in file.removeprefix(standard)
-        if not (file.startswith(("<", *others)) or is_pythons):
-            return f"{shortest(file)}:{frame.lineno}"
-    return ""

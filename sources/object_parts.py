@@ -59,9 +59,8 @@ def _layer(value: object) -> list[tuple[str, object]] | None:
             continue
         if name.startswith("_"):
             return None
-        alone = isinstance(state, Mapping) and len(state) == 1
-        inner = next(iter(state.values())) if alone else state
-        found.append((_STATES.get(name, name), inner))
+        alone = list(state.values()) if isinstance(state, Mapping) and len(state) == 1 else [state]
+        found.append((_STATES.get(name, name), alone[0]))
     return found
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from modelc.converters import openvino_ir
-from modelc.core.contract import Feed, OpenedByDefault, Outputs, SelfTuned, Settled, Target
+from modelc.core.contract import Feed, Outputs, Target
+from modelc.core.runtime_contract import OpenedByDefault, SelfTuned, Settled
 from modelc.core.signature import Signature
 from modelc.core.verdict import DefaultRun, State
 from modelc.pipeline.order import Order

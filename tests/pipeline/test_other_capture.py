@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from modelc.core.capture import Capture
-from modelc.core.contract import Converted, Feed, Job, Outputs, Runner, Target
+from modelc.core.contract import Converted, Feed, Job, Outputs, Runner
 from modelc.core.errors import RunnerError
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
@@ -65,7 +66,7 @@ class Child(Fake):
         return FakeRunner(signature, eagerly if is_right else wrongly)
 
 
-def made(order: Order, *targets: Target) -> Manifest:
+def made(order: Order, *targets: Any) -> Manifest:
     return run(order, targets=targets)
 
 
