@@ -173,8 +173,9 @@ class Eager(EagerVariants):
             except (TooLongError, CheckpointError) as error:
                 if not watch.over:
                     raise  # TorchScript makes an error of its own of what ended it
+                form = describe_feed(feed, self.inputs)
                 raise CheckpointError(
-                    f"eager is not done with {describe_feed(feed, self.inputs)} after {limit:.0f} s",
+                    f"eager is not done with {form} after {limit:.0f} s",
                     hint="end the loops of forward after a number of steps",
                 ) from error
 

@@ -101,9 +101,14 @@ def test_bfloat16_outputs_are_judged(tmp_path: Path) -> None:
     assert run(order_of("Brief", tmp_path, ("torchscript", "pt2"))).passed
 
 
-def test_an_index_without_values_is_warned_of(tmp_path: Path) -> None:
+def test_the_values_of_an_index_are_chosen(tmp_path: Path) -> None:
     found = run(order_of("Words", tmp_path, ("torchscript",), "ids:int64[batch=1..4,seq=1..8]"))
-    assert any(note.startswith("ids is fed 0 and 1 only") for note in found.notes)
+    (artifact,) = found.artifacts
+    assert artifact.domain is not None
+    values = artifact.domain.inputs[0].values
+    assert values is not None
+    assert values.chosen
+    assert values.low <= 0 < values.high
 
 
 def test_an_index_with_values_is_not(tmp_path: Path) -> None:

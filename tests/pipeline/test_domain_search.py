@@ -92,6 +92,8 @@ class Gather(nn.Module):
 class Grown(nn.Module):
     """Keeps the longest cache that it was asked for."""
 
+    cache: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("cache", torch.zeros(4), persistent=False)

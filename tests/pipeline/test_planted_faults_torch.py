@@ -141,7 +141,10 @@ def answering(function: Callable[[Any], Any]) -> Change:
 def asked(function: Callable[[Any], Any]) -> Change:
     """What the model is given goes through `function` first."""
     return lambda module: module.register_forward_pre_hook(
-        lambda _m, _a, kwargs: ((), {k: function(v) for k, v in kwargs.items()}),
+        lambda _m, args, kwargs: (
+            tuple(map(function, args)),
+            {name: function(value) for name, value in kwargs.items()},
+        ),
         with_kwargs=True,
     )
 
