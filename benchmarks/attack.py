@@ -152,6 +152,8 @@ def line(record: Mapping[str, Any]) -> str:
     domain = next((one["domain"] for one in record["artifacts"].values() if "domain" in one), "")
     lines += [f"    domain {domain}"] if domain else []
     for target, one in record["artifacts"].items():
+        if one.get("narrow"):
+            lines.append(f"    {target}: narrow: {'; '.join(one['narrow'])}")
         if one["state"] != "right":
             reason = " ".join(one["reason"].split())
             lines.append(f"    {target}: {one['state']}: {reason[-400:]}")

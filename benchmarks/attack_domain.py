@@ -196,6 +196,18 @@ def feeds_of(
             yield f"{said} floats:{of_floats} ints:{of_ints}", feed
 
 
+def feed_at(domain: Domain, sizes: Mapping[str, int], sample: Mapping[str, Array]) -> Feed:
+    """One ordinary feed at these sizes, which may lie beyond the domain."""
+    rng = np.random.default_rng(0)
+    return {
+        one.name: _drawn(
+            one, tuple(size.at(sizes) for size in one.sizes), sizes,
+            "like" if one.dtype.startswith("float") else "range", rng, sample.get(one.name),
+        )
+        for one in domain.inputs
+    }  # fmt: skip
+
+
 def _drawn(
     one: Input, shape: tuple[int, ...], sizes: Mapping[str, int], kind: str,
     rng: np.random.Generator, like: Array | None,

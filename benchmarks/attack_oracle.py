@@ -8,7 +8,6 @@ weights are off by one part in four million.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,21 +54,23 @@ class Finding:
 class Eager:
     """The net as its user runs it, and how far it moves by roundoff."""
 
-    def __init__(self, build: Callable[[], nn.Module]) -> None:
+    def __init__(self, build: Callable[[], nn.Module], method: str = "") -> None:
         self._build = build
+        self._method = method
 
     def run(self, feed: Feed, net: nn.Module | None = None) -> list[Array]:
         """The tensors that it returns, in order; a net of its own for each feed."""
         module = net or self._build()
+        taken = getattr(module, self._method) if self._method else module
         given = {name: torch.from_numpy(array.copy()) for name, array in feed.items()}
         with torch.no_grad():
-            return [array_of(leaf) for leaf in leaves(call(module, given))]
+            return [array_of(leaf) for leaf in leaves(call(taken, given))]
 
     def moved(self, feed: Feed, seed: int) -> Iterator[list[Array]]:
         """Runs with inputs and weights off by a hair."""
         rng = np.random.default_rng(seed)
         for _ in range(_DRAWS):
-            net = copy.deepcopy(self._build())
+            net = self._build()
             with torch.no_grad():
                 for weight in net.parameters():
                     if weight.is_floating_point():

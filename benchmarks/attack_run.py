@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from modelc.benchmarks.attack_domain import Domain, feeds_of, read_domain
+from modelc.benchmarks.attack_domain import Domain, feed_at, feeds_of, read_domain
 
 if TYPE_CHECKING:
     from torch import nn
@@ -142,7 +142,7 @@ def _judged(job: Job, folder: Path, manifest: Mapping[str, Any]) -> dict[str, An
             key = json.dumps(inputs, sort_keys=True) + str(wanted.count(":"))
             if key not in domains:
                 domains[key] = _truth(job, inputs, folder, rough=":" in wanted)
-            record |= _opened(artifact, manifest, folder, domains[key], rough=":" in wanted)
+            record |= _opened(artifact, manifest, folder, domains[key], job.sample)
             record["notes"] = [str(note)[:300] for note in verdict.get("notes") or ()]
         if found.get(wanted, {}).get("state") in (None, "rejected"):
             found[wanted] = record
@@ -191,7 +191,7 @@ def _truth(
     feeds = feeds_of(
         domain, job.sample, seed=seed, calm=rough, nan=job.nan, count=job.feeds
     )  # fmt: skip
-    return domain, truth(Eager(built), feeds)
+    return domain, truth(Eager(built, str(job.options.get("method", ""))), feeds)
 
 
 def _opened(
@@ -199,19 +199,19 @@ def _opened(
     manifest: Mapping[str, Any],
     folder: Path,
     known: tuple[Domain, Truth],
-    *,
-    rough: bool,
+    sample: Mapping[str, Any],
 ) -> dict[str, Any]:
     from modelc.benchmarks.attack_open import OPENERS, openvino_f32
     from modelc.benchmarks.attack_oracle import judge
 
     domain, wanted = known
+    rough = artifact.get("precision", "fp32") not in ("fp32", "tf32")
     path = folder / "out" / artifact["files"][0]["name"]
     names = [one["name"] for one in manifest["signature"]["inputs"]]
     outputs = manifest["signature"]["outputs"]
     record: dict[str, Any] = {
         "domain": domain.said, "feeds": len(wanted.feeds), "eager_refuses": len(wanted.refused),
-        "refused_as": wanted.refused[:2],
+        "refused_as": wanted.refused[:2], "narrow": _narrower(domain, wanted, sample),
     }  # fmt: skip
     opener = OPENERS[artifact["target"]]
     try:
@@ -221,9 +221,28 @@ def _opened(
     state, said = found.state, found.said
     if state == "WRONG" and artifact["target"] == "openvino" and not rough:
         exact = judge(openvino_f32(path, names, outputs), outputs, wanted)
-        if exact.state != "WRONG":
+        if exact.state == "WRONG":
+            said = exact.said
+        else:
             state, said = "bf16", f"right in f32, not as OpenVINO's default: {said}"
     return record | {"state": state, "reason": said}
+
+
+def _narrower(domain: Domain, wanted: Truth, sample: Mapping[str, Any]) -> list[str]:
+    """Dims that end before twice the opt size, or begin at it, where eager goes on."""
+    found = []
+    opts = {base: opt for base, (_, opt, _) in domain.bases.items()}
+    for base, (low, opt, high) in domain.bases.items():
+        beyond = [size for size in (2 * opt,) if size > high]
+        beyond += [size for size in (opt // 2,) if 0 < size < low]
+        for size in beyond:
+            feed = feed_at(domain, {**opts, base: size}, sample)
+            try:
+                wanted.eager.run(feed)
+            except Exception:  # noqa: BLE001, S112, PERF203 - eager ends there as well
+                continue
+            found.append(f"{base} {low}..{high} where eager takes {size}")
+    return found
 
 
 def as_job(name: str) -> Job:

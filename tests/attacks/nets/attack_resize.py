@@ -34,7 +34,7 @@ class Scale07Bilinear(Conv):
         return F.interpolate(self.conv(x), scale_factor=0.7, mode="bilinear")
 
 
-@attack("x:float32[batch=1..2,3,height=2..90,width=20]", family="resize by scale")
+@attack("x:float32[batch=1..2,3,height=2..90,20]", family="resize by scale")
 class Recomputed(Conv):
     def forward(self, x: Tensor) -> Tensor:
         return F.interpolate(
