@@ -152,7 +152,7 @@ class NegativeIndex(nn.Module):
         return x[torch.arange(x.shape[0])[:, None], i]
 
 
-@attack("x[batch,seq,8]", "i[batch,3]", family="integers",
+@attack("x[batch,seq,8]", "i[batch,3]", family="integers", good=True,
         sample={"x": (2, 10, 8), "i": ints((2, 3), 0, 9)})  # fmt: skip
 class GatherRows(nn.Module):
     def forward(self, x: Tensor, i: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def layer(**more: bool) -> nn.TransformerEncoderLayer:
     return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **more)
 
 
-@attack("x[batch,seq,16]", "pad[batch,seq]", family="stock transformer",
+@attack("x[batch,seq,16]", "pad[batch,seq]", family="stock transformer", good=True,
         sample={**X, "pad": PADDED})  # fmt: skip
 class StockPadded(nn.Module):
     def __init__(self) -> None:
@@ -54,7 +54,8 @@ class StockCausal(nn.Module):
         return self.encoder(x, mask=mask, is_causal=True)
 
 
-@attack("ids[batch,seq]", "mask[batch,seq]", family="stock transformer", sample=TOKENS)
+@attack("ids[batch,seq]", "mask[batch,seq]", family="stock transformer", sample=TOKENS,
+        good=True)  # fmt: skip
 class StockClassifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -266,7 +266,7 @@ class GraphConv(nn.Module):
         return total / degree[:, None]
 
 
-@attack("x[nodes,8]", "edge_index[2,edges]", family="graph", sample=EDGES)
+@attack("x[nodes,8]", "edge_index[2,edges]", family="graph", sample=EDGES, good=True)
 class GraphAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

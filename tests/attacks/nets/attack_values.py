@@ -43,7 +43,7 @@ class HookWithCondition(Dense):
         return self.dense(x)
 
 
-@attack(X, family="hooks")
+@attack(X, family="hooks", good=True)
 class PreHookPositional(Dense):
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class TopThree(Dense):
 @attack(X, family="order")
 class StableSort(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        values, order = x.sort(-1, stable=True, descending=True)
+        values, order = x.sort(dim=-1, stable=True, descending=True)
         return values, order
 
 

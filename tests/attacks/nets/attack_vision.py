@@ -177,7 +177,7 @@ class TopBoxes(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.head(self.body(x)).flatten(2).transpose(1, 2)
-        scores, index = y[..., 0].sigmoid().topk(5)
+        scores, index = y[..., 0].topk(5)
         boxes = y[..., 1:].gather(1, index[..., None].expand(-1, -1, 4))
         return boxes, scores
 
