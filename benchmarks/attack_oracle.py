@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from modelc.benchmarks.attack_open import Run, leaves
 from modelc.benchmarks.coverage_check import array_of, call
@@ -54,7 +55,7 @@ class Finding:
 class Eager:
     """The net as its user runs it, and how far it moves by roundoff."""
 
-    def __init__(self, build: Callable[[], nn.Module], method: str = "") -> None:
+    def __init__(self, build: Callable[[], nn.Module], *, method: str = "") -> None:
         self._build = build
         self._method = method
 
@@ -66,6 +67,13 @@ class Eager:
         with torch.no_grad():
             return [array_of(leaf) for leaf in leaves(call(taken, given))]
 
+    def is_undefined(self, feed: Feed) -> bool:
+        """Whether a float is cast to an integer that cannot hold it: C++ leaves that open."""
+        watch = _Casts()
+        with watch:
+            self.run(feed)
+        return watch.undefined
+
     def moved(self, feed: Feed, seed: int) -> Iterator[list[Array]]:
         """Runs with inputs and weights off by a hair."""
         rng = np.random.default_rng(seed)
@@ -76,9 +84,31 @@ class Eager:
                     if weight.is_floating_point():
                         weight.add_(torch.randn_like(weight) * weight.abs() * _NOISE)
             try:
-                yield self.run({name: _off(array, rng) for name, array in feed.items()}, net)
+                yield self.run({n: _off(a, rng) for n, a in feed.items()}, net)
             except Exception:  # noqa: BLE001 - what it does not take says nothing
                 continue
+
+
+class _Casts(TorchDispatchMode):
+    """Watches casts of floats to integers."""
+
+    undefined = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # the base class has it so
+        wanted = (kwargs or {}).get("dtype")
+        given = args[0] if args else None
+        if (
+            isinstance(given, torch.Tensor)
+            and isinstance(wanted, torch.dtype)
+            and given.is_floating_point()
+            and not (wanted.is_floating_point or wanted.is_complex or wanted is torch.bool)
+        ):
+            ends = torch.iinfo(wanted)
+            inside = (given >= ends.min) & (given < float(ends.max) + 1)
+            self.undefined |= not bool(inside.all())
+        return func(*args, **(kwargs or {}))
 
 
 def _off(array: Array, rng: np.random.Generator) -> Array:
@@ -193,6 +223,8 @@ def _excused(
     eager: Eager, feed: Feed, wanted: Sequence[Array], given: Sequence[Array], seed: int
 ) -> str:
     """Whether eager itself moves so far; empty where it does not."""
+    if eager.is_undefined(feed):
+        return _IS_EXCUSED
     draws = list(eager.moved(feed, seed))
     for at, (one, other) in enumerate(zip(wanted, given, strict=True)):
         same = [draw[at] for draw in draws if draw[at].shape == one.shape]

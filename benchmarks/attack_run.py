@@ -191,7 +191,7 @@ def _truth(
     feeds = feeds_of(
         domain, job.sample, seed=seed, calm=rough, nan=job.nan, count=job.feeds
     )  # fmt: skip
-    return domain, truth(Eager(built, str(job.options.get("method", ""))), feeds)
+    return domain, truth(Eager(built, method=str(job.options.get("method", ""))), feeds)
 
 
 def _opened(
