@@ -121,11 +121,8 @@ class Counts:
     def __str__(self) -> str:
         """One line, and the falsely rejected."""
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
-        lines = [
-            f"{self.models} models, {self.artifacts} artifacts: {states};"
-            f" falsely rejected {len(self.falsely)}"
-        ]
-        return "\n".join([*lines, *(f"  {name}" for name in self.falsely)])
+        first = f"{self.models} models, {self.artifacts} artifacts: {states}; falsely rejected "
+        return "\n".join([f"{first}{len(self.falsely)}", *(f"  {name}" for name in self.falsely)])
 
 
 def counted(records: Sequence[Record], table: Mapping[str, Any]) -> Counts:

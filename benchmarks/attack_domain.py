@@ -16,8 +16,13 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Feed = dict[str, Array]
 MOST = 4_000_000  # elements of one input
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 61, 71, 83, 97, 113, 127,
-          149, 173, 199, 227, 251, 283, 313, 349, 383, 419, 457, 499, 541, 587, 631, 677, 727)  # fmt: skip
+PRIMES = (
+    2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 61, 71, 83, 97, 113, 127, 149, 173,
+    199, 227, 251, 283, 313, 349, 383, 419, 457, 499, 541, 587, 631, 677, 727,
+)  # fmt: skip
+_MISSING = 0.2  # of the values of a feed with NaN
+_SPIKES = 0.05
+_ONES = 0.6
 WIDE = 16  # a dim without bounds is tried up to here at least
 FEEDS = 60
 
@@ -88,12 +93,8 @@ def read_domain(inputs: Sequence[Mapping[str, Any]]) -> Domain:
             sizes.append(size)
             if size.base is not None and (size.base not in bases or not dim.get("relation")):
                 bases[size.base] = _range(dim, size)
-        found.append(
-            Input(
-                name=one["name"], dtype=one["dtype"], sizes=tuple(sizes),
-                values=_values(one.get("values")),
-            )  # fmt: skip
-        )
+        values = _values(one.get("values"))
+        found.append(Input(name=one["name"], dtype=one["dtype"], sizes=tuple(sizes), values=values))
     return Domain(inputs=tuple(found), bases=bases)
 
 
@@ -128,7 +129,7 @@ def _values(values: Mapping[str, Any] | None) -> Values | None:
 
 
 def sizes_of(domain: Domain, rng: np.random.Generator, count: int = FEEDS) -> list[dict[str, int]]:
-    """Corners, primes, neighbours of the ends, and random sizes, `count` where there are so many."""
+    """Corners, primes, neighbours of the ends, random sizes; `count` where there are so many."""
     bases = domain.bases
     if not bases:
         return [{}]
@@ -163,7 +164,7 @@ FLOATS = ("like", "like", "normal", "large", "small", "integers", "zeros", "ones
 INTS = ("range", "range", "low", "high", "range", "zero-rows", "ones", "padded", "wide", "negative")
 
 
-def feeds_of(
+def feeds_of(  # noqa: PLR0913 - all but two are keywords
     domain: Domain,
     sample: Mapping[str, Array],
     *,
@@ -186,10 +187,10 @@ def feeds_of(
             shape = tuple(size.at(sizes) for size in one.sizes)
             if int(np.prod(shape, dtype=np.int64)) > MOST or min(shape, default=1) < 0:
                 break
-            kind = of_floats if one.dtype.startswith(("float", "bfloat")) else of_ints
-            array = _drawn(one, shape, sizes, kind, rng, sample.get(one.name))
+            kinds = _Kinds(floats=of_floats, ints=of_ints, like=sample.get(one.name))
+            array = _drawn(one, sizes, kinds, rng)
             if nan and turn % 2 and array.dtype.kind == "f":
-                array[rng.random(shape) < 0.2] = np.nan
+                array[rng.random(shape) < _MISSING] = np.nan
             feed[one.name] = array
         else:
             said = " ".join(f"{n}={s}" for n, s in sizes.items())
@@ -200,35 +201,42 @@ def feed_at(domain: Domain, sizes: Mapping[str, int], sample: Mapping[str, Array
     """One ordinary feed at these sizes, which may lie beyond the domain."""
     rng = np.random.default_rng(0)
     return {
-        one.name: _drawn(
-            one, tuple(size.at(sizes) for size in one.sizes), sizes,
-            "like" if one.dtype.startswith("float") else "range", rng, sample.get(one.name),
-        )
+        one.name: _drawn(one, sizes, _Kinds(like=sample.get(one.name)), rng)
         for one in domain.inputs
-    }  # fmt: skip
+    }
 
 
-def _drawn(
-    one: Input, shape: tuple[int, ...], sizes: Mapping[str, int], kind: str,
-    rng: np.random.Generator, like: Array | None,
-) -> Array:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class _Kinds:
+    """How one feed's floats and integers are drawn, and the sample that they may be like."""
+
+    floats: str = "like"
+    ints: str = "range"
+    like: Array | None = None
+
+
+def _drawn(one: Input, sizes: Mapping[str, int], kinds: _Kinds, rng: np.random.Generator) -> Array:
+    shape = tuple(size.at(sizes) for size in one.sizes)
     ends = None if one.values is None else one.values.at(sizes)
     if one.dtype == "bool":
-        return _mask(shape, kind, rng)
-    if one.dtype.startswith(("float", "bfloat")):
-        return _floats(shape, kind, rng, like, ends).astype(one.dtype)
-    return _ints(one.dtype, shape, kind, rng, ends)
-
-
-def _floats(
-    shape: tuple[int, ...], kind: str, rng: np.random.Generator, like: Array | None,
-    ends: tuple[float, float] | None,
-) -> Array:  # fmt: skip
+        return _mask(shape, kinds.ints, rng)
+    if not one.dtype.startswith(("float", "bfloat")):
+        return _ints(one.dtype, shape, kinds.ints, rng, ends)
     if ends is not None:
-        low, high = ends
-        drawn = rng.uniform(low, high, shape)
-        fixed = {"zeros": min(max(0.0, low), high), "ones": high, "spike": low}
-        return np.full(shape, fixed[kind]) if kind in fixed else np.asarray(drawn)
+        return _floats_within(shape, kinds.floats, rng, ends).astype(one.dtype)
+    return _floats(shape, kinds, rng).astype(one.dtype)
+
+
+def _floats_within(
+    shape: tuple[int, ...], kind: str, rng: np.random.Generator, ends: tuple[float, float]
+) -> Array:
+    low, high = ends
+    fixed = {"zeros": min(max(0.0, low), high), "ones": high, "spike": low}
+    return np.full(shape, fixed[kind]) if kind in fixed else np.asarray(rng.uniform(*ends, shape))
+
+
+def _floats(shape: tuple[int, ...], kinds: _Kinds, rng: np.random.Generator) -> Array:
+    like = kinds.like
     base = np.asarray(rng.standard_normal(shape))
     mean, spread = (0.0, 1.0) if like is None or not like.size else (like.mean(), like.std())
     mean, spread = (0.0, 1.0) if not np.isfinite(mean + spread) else (mean, spread or 1.0)
@@ -242,9 +250,9 @@ def _floats(
         "positive": lambda: np.abs(base) + 0.1,
         "ramp": lambda: np.arange(base.size).reshape(shape) / max(base.size, 1) * 4 - 2,
         "huge": lambda: base * 3e4,
-        "spike": lambda: np.where(rng.random(shape) < 0.05, 8.0, base * 1e-2),
+        "spike": lambda: np.where(rng.random(shape) < _SPIKES, 8.0, base * 1e-2),
     }
-    drawn: Array = made.get(kind, lambda: base)()
+    drawn: Array = made.get(kinds.floats, lambda: base)()
     return drawn
 
 
@@ -253,7 +261,7 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
         return np.ones(shape, bool)
     if kind in ("low", "negative"):
         return np.zeros(shape, bool)
-    found = np.asarray(rng.random(shape) < 0.6)  # noqa: PLR2004 - more ones than zeros
+    found = np.asarray(rng.random(shape) < _ONES)
     if not shape:
         return found
     if kind == "padded":

@@ -30,6 +30,9 @@ _ALLOWED = 50.0
 _DRAWS = 8
 _CHANNELS = 4096
 _TINY = 1e-7
+_FILL = 1e30  # masked values, as float32's lowest: no measure for the others
+_DEAD = 1e-3  # of the spread that a channel has in eager
+_SHARE = 0.2  # of the channels may be below the least
 
 
 @dataclass(kw_only=True)
@@ -129,9 +132,7 @@ class Truth:
     refused: list[str]
 
 
-def truth(
-    eager: Eager, feeds: Iterator[tuple[str, dict[str, Array]]]
-) -> Truth:
+def truth(eager: Eager, feeds: Iterator[tuple[str, dict[str, Array]]]) -> Truth:
     """Run eager on all feeds."""
     taken, refused = [], []
     for said, feed in feeds:
@@ -163,7 +164,7 @@ def judge(run: Run, outputs: Sequence[str], wanted: Truth, *, rough: bool = Fals
             wrong = next(filter(None, map(_form, eager, given)), "")
         else:
             wrong = _differs(eager, given, outputs)
-            wrong = wrong and _excused(wanted.eager, feed, eager, given, at) or wrong
+            wrong = (wrong and _excused(wanted.eager, feed, eager, given, at)) or wrong
             wrong = "" if wrong == _IS_EXCUSED else wrong
         if wrong:
             found.wrong.append(f"{said}: {wrong}")
@@ -207,13 +208,13 @@ def _off_by(eager: Array, given: Array) -> tuple[Array, Array]:
         off = np.where(same, 0.0, np.abs(other - one))
     off = np.where(np.isnan(off), np.inf, off)
     size = np.where(np.isfinite(one), np.abs(one), 0.0)
-    size = np.where(size < 1e30, size, 0.0)  # noqa: PLR2004 - fills of masks are no measure
+    size = np.where(size < _FILL, size, 0.0)
     peak = float(size.max()) if size.size else 0.0
     limit = np.full(one.shape, CLOSE * peak + _TINY)
     if one.ndim > 1 and 1 < one.shape[-1] <= _CHANNELS:
         group = size.max(axis=tuple(range(one.ndim - 1)), initial=0.0)
         limit = np.minimum(limit, CLOSE * group + _SMALL * peak + _TINY)
-    return off, np.where(np.abs(one) < 1e30, limit, CLOSE * np.abs(one))  # noqa: PLR2004
+    return off, np.where(np.abs(one) < _FILL, limit, CLOSE * np.abs(one))
 
 
 _IS_EXCUSED = "excused"
@@ -227,32 +228,40 @@ def _excused(
         return _IS_EXCUSED
     draws = list(eager.moved(feed, seed))
     for at, (one, other) in enumerate(zip(wanted, given, strict=True)):
+        if one.dtype != other.dtype:
+            return ""
         same = [draw[at] for draw in draws if draw[at].shape == one.shape]
         if one.shape != other.shape:
             if not any(draw[at].shape == other.shape for draw in draws):
                 return ""
             continue
         off, limit = _off_by(one, other)
-        moves = np.zeros(one.shape)
-        for draw in same:
-            moves = np.maximum(moves, _off_by(one, draw)[0])
-        bound = _ALLOWED * moves if one.dtype.kind in "fc" else moves
-        if one.dtype.kind in "fc" and one.size:
-            rms = float(np.sqrt(np.mean(np.where(np.isfinite(moves), moves, 0.0) ** 2)))
-            bound = np.maximum(bound, 10 * rms)
-        if (off > np.maximum(limit, bound)).any():
+        if (off > np.maximum(limit, _movement(one, same))).any():
             return ""
     return _IS_EXCUSED
+
+
+def _movement(wanted: Array, draws: Sequence[Array]) -> Array:
+    """How far each element may be off by what eager itself moves in the draws."""
+    moves = np.zeros(wanted.shape)
+    for draw in draws:
+        moves = np.maximum(moves, _off_by(wanted, draw)[0])
+    if wanted.dtype.kind not in "fc" or not wanted.size:
+        return moves
+    rms = float(np.sqrt(np.mean(np.where(np.isfinite(moves), moves, 0.0) ** 2)))
+    return np.maximum(_ALLOWED * moves, 10 * rms)
 
 
 _LEAST_DB = 5.0
 
 
-def _rough(pooled: Sequence[tuple[list[Array], list[Array]]], names: Sequence[str]) -> Iterator[str]:
+def _rough(
+    pooled: Sequence[tuple[list[Array], list[Array]]], names: Sequence[str]
+) -> Iterator[str]:
     """Lower precision: each index of the last axis and of axis 1 has 5 dB, and varies."""
     for at, name in enumerate(names):
         pairs = [(one[at], other[at]) for one, other in pooled]
-        if not pairs or pairs[0][0].dtype.kind != "f" or pairs[0][0].ndim < 2:  # noqa: PLR2004
+        if not pairs or pairs[0][0].dtype.kind != "f" or pairs[0][0].ndim == 1:
             continue
         for axis in {1, pairs[0][0].ndim - 1}:
             count = {one.shape[axis] for one, _ in pairs}
@@ -270,8 +279,9 @@ def _groups(name: str, axis: int, pairs: Sequence[tuple[Array, Array]]) -> Itera
     power = ((eager - eager.mean(axis=0)) ** 2).sum(axis=0)
     error = ((given - eager) ** 2).sum(axis=0)
     decibels = 10 * np.log10((power + 1e-30) / (error + 1e-30))
-    dead = (given.std(axis=0) < 1e-3 * eager.std(axis=0)) & (eager.std(axis=0) > 0)  # noqa: PLR2004
+    dead = (given.std(axis=0) < _DEAD * eager.std(axis=0)) & (eager.std(axis=0) > 0)
     if dead.any():
         yield f"{name}: {int(dead.sum())} of {dead.size} on axis {axis} are constant"
-    elif (decibels < _LEAST_DB).mean() > 0.2:  # noqa: PLR2004
-        yield f"{name}: on axis {axis} {decibels.min():.1f} dB at worst, median {np.median(decibels):.1f}"
+    elif (decibels < _LEAST_DB).mean() > _SHARE:
+        median = np.median(decibels)
+        yield f"{name}: axis {axis} has {decibels.min():.1f} dB at worst, {median:.1f} usually"

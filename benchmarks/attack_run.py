@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
 from modelc.benchmarks.attack_domain import Domain, feed_at, feeds_of, read_domain
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from modelc.benchmarks.attack_oracle import Truth
 
 NETS = Path(__file__).resolve().parent.parent / "tests" / "attacks" / "nets"
@@ -239,7 +238,7 @@ def _narrower(domain: Domain, wanted: Truth, sample: Mapping[str, Any]) -> list[
             feed = feed_at(domain, {**opts, base: size}, sample)
             try:
                 wanted.eager.run(feed)
-            except Exception:  # noqa: BLE001, S112, PERF203 - eager ends there as well
+            except Exception:  # noqa: BLE001 - eager ends there as well
                 continue
             found.append(f"{base} {low}..{high} where eager takes {size}")
     return found

@@ -1,4 +1,4 @@
-"""Random nets of NNSmith as plain PyTorch source: python benchmarks/nnsmith_make.py DIR --count 100.
+"""Random nets of NNSmith as PyTorch source: python benchmarks/nnsmith_make.py DIR --count 100.
 
 Runs in an environment of its own, with torch, nnsmith and z3, which nothing else needs:
 
@@ -120,15 +120,17 @@ def make(seed: int, opset: Any, model: Any) -> str:
     from nnsmith.graph_gen import model_gen
 
     size = random.Random(seed).randint(5, 16)
-    gen = model_gen(opset=opset, method="symbolic-cinit", seed=seed, max_elem_per_tensor=2**12,
-                    max_nodes=size, timeout_ms=4000, rank_choices=None, dtype_choices=None)  # fmt: skip
+    gen = model_gen(
+        opset=opset, method="symbolic-cinit", seed=seed, max_elem_per_tensor=2**12,
+        max_nodes=size, timeout_ms=4000, rank_choices=None, dtype_choices=None,
+    )  # fmt: skip
     torch.manual_seed(seed)
     net = model.from_gir(gen.make_concrete()).native_model
     text = source_of(net, seed)
     if "float16" in text:
         raise ValueError("half precision: eager is brought to float32 there, another function")
     space: dict[str, Any] = {}
-    exec(compile(text, f"net_{seed}", "exec"), space)  # noqa: S102 - the text was made here
+    exec(compile(text, f"net_{seed}", "exec"), space)
     built = space["Net"]().eval()
     given = net.get_random_inps()
     with torch.no_grad():

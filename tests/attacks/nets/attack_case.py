@@ -60,9 +60,7 @@ class Attack:
         }
 
 
-def attack(
-    *inputs: str, family: str, **more: Any
-) -> Callable[[type[nn.Module]], type[nn.Module]]:
+def attack(*inputs: str, family: str, **more: Any) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Put a net into the table under the name of its class."""
 
     def put(net: type[nn.Module]) -> type[nn.Module]:

@@ -19,7 +19,10 @@ EDGES = {"x": (6, 8), "edge_index": ints((2, 10), 0, 5)}
 class GruEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.gru, self.head = nn.GRU(8, 8, 2, batch_first=True, bidirectional=True), nn.Linear(16, 4)
+        self.gru, self.head = (
+            nn.GRU(8, 8, 2, batch_first=True, bidirectional=True),
+            nn.Linear(16, 4),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.gru(x)[0][:, -1])

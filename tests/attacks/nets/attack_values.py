@@ -33,7 +33,7 @@ class HookWithCondition(Dense):
         self.scale = 0.5
         self.dense.register_forward_hook(self._hook)
 
-    def _hook(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    def _hook(self, _module: nn.Module, _args: Any, out: Tensor) -> Tensor:
         result = out
         if self.scale:
             result = out * self.scale

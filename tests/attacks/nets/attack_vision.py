@@ -1,4 +1,4 @@
-"""Vision nets of ordinary kinds, exported as at first contact: a sample, dims by name, no ranges."""
+"""Vision nets of ordinary kinds, exported as at first contact: a sample, names, no ranges."""
 # mypy: disable-error-code="no-any-return,no-untyped-call"
 
 from __future__ import annotations
@@ -232,7 +232,11 @@ class ConvNext(nn.Module):
 class MlpMixer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.patch, self.tokens, self.width = nn.Conv2d(3, 8, 8, 8), nn.Linear(16, 16), nn.Linear(8, 8)
+        self.patch, self.tokens, self.width = (
+            nn.Conv2d(3, 8, 8, 8),
+            nn.Linear(16, 16),
+            nn.Linear(8, 8),
+        )
         self.norm = nn.LayerNorm(8)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -264,7 +268,9 @@ class SuperResolution(nn.Module):
         return y + F.interpolate(low, scale_factor=2.0, mode="bicubic", align_corners=False)
 
 
-@attack("video[batch,_,frames,_,_]", family="vision", sample={"video": (1, 3, 8, 12, 12)}, good=True)
+@attack(
+    "video[batch,_,frames,_,_]", family="vision", sample={"video": (1, 3, 8, 12, 12)}, good=True
+)
 class Video3d(nn.Module):
     def __init__(self) -> None:
         super().__init__()
