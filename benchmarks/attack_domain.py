@@ -6,7 +6,7 @@ Nothing of modelc draws or reads here: the manifest is read as JSON, as its sche
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,10 +76,14 @@ class Domain:
 
     @property
     def said(self) -> str:
-        """`batch 1..8 (3), seq 6`."""
-        return ", ".join(
-            f"{name} {low}..{high} ({opt})" for name, (low, opt, high) in self.bases.items()
-        )
+        """`batch 1..8 (3), seq 1..6 (6), ids {0..39}`."""
+        dims = [f"{name} {low}..{high} ({opt})" for name, (low, opt, high) in self.bases.items()]
+        values = [
+            f"{one.name} {{{one.values.low:.6g}..{one.values.high:.6g}}}"
+            for one in self.inputs
+            if one.values is not None
+        ]
+        return ", ".join([*dims, *values])
 
 
 def read_domain(inputs: Sequence[Mapping[str, Any]]) -> Domain:
@@ -240,13 +244,13 @@ def _floats(shape: tuple[int, ...], kinds: _Kinds, rng: np.random.Generator) -> 
     base = np.asarray(rng.standard_normal(shape))
     mean, spread = (0.0, 1.0) if like is None or not like.size else (like.mean(), like.std())
     mean, spread = (0.0, 1.0) if not np.isfinite(mean + spread) else (mean, spread or 1.0)
-    made = {
+    made: dict[str, Callable[[], Array]] = {
         "like": lambda: base * spread + mean,
         "large": lambda: base * 30,
         "small": lambda: base * 1e-3,
         "integers": lambda: np.round(base * 3),
-        "zeros": lambda: base * 0,
-        "ones": lambda: base * 0 + 1,
+        "zeros": lambda: np.zeros(shape),
+        "ones": lambda: np.ones(shape),
         "positive": lambda: np.abs(base) + 0.1,
         "ramp": lambda: np.arange(base.size).reshape(shape) / max(base.size, 1) * 4 - 2,
         "huge": lambda: base * 3e4,

@@ -72,7 +72,7 @@ class Eager:
 
     def is_undefined(self, feed: Feed) -> bool:
         """Whether a float is cast to an integer that cannot hold it: C++ leaves that open."""
-        watch = _Casts()
+        watch: Any = _Casts()  # type: ignore[no-untyped-call]  # torch's own
         with watch:
             self.run(feed)
         return watch.undefined
@@ -92,7 +92,7 @@ class Eager:
                 continue
 
 
-class _Casts(TorchDispatchMode):
+class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Watches casts of floats to integers."""
 
     undefined = False

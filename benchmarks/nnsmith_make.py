@@ -60,7 +60,8 @@ class Written(nn.Module):
 
     def graph(self) -> fx.Graph:
         """The instructions as a graph of torch's own calls."""
-        tracer, graph = _Leaves(), fx.Graph()
+        graph = fx.Graph()
+        tracer: Any = _Leaves()  # its attributes are those that `trace` would set
         tracer.root, tracer.graph, tracer.module_paths = self, graph, {}
         tracer.submodule_paths, tracer.tensor_attrs = None, {}
         values: dict[str, Any] = {

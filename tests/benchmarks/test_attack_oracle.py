@@ -105,7 +105,8 @@ def test_what_roundoff_explains_is_excused() -> None:
 
 def test_either_of_two_equal_scores_is_right() -> None:
     def last(x: Array) -> Array:
-        return x.shape[-1] - 1 - x[:, ::-1].argmax(-1)
+        found: Array = x.shape[-1] - 1 - x[:, ::-1].argmax(-1)
+        return found
 
     assert state_of(Largest, lambda x: x.argmax(-1)) == "right"
     assert state_of(Largest, last) == "right"

@@ -14,9 +14,9 @@ TOKENS = {"ids": ints((2, 6), 1, 39), "mask": np.array([[1] * 6, [1, 1, 1, 1, 0,
 X = {"x": (2, 6, 16)}
 
 
-def layer(**more: bool) -> nn.TransformerEncoderLayer:
+def layer(*, norm_first: bool = False) -> nn.TransformerEncoderLayer:
     """A small layer, as stock as it gets."""
-    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **more)
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=norm_first)
 
 
 @attack("x[batch,seq,16]", "pad[batch,seq]", family="stock transformer", good=True,
