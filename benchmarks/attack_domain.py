@@ -20,6 +20,10 @@ PRIMES = (
     2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 61, 71, 83, 97, 113, 127, 149, 173,
     199, 227, 251, 283, 313, 349, 383, 419, 457, 499, 541, 587, 631, 677, 727,
 )  # fmt: skip
+_SPECIAL = (
+    *range(-9, 10), 255, 256, 2**24 + 1, *(sign * (2**31 + 5) for sign in (-1, 1)), 2**31 - 1, 2**31,
+    2**32 - 1, 2**32, 2**33 + 7, -(2**32), 2**40 - 3, -(2**40) + 3,
+)  # fmt: skip
 _MISSING = 0.2  # of the values of a feed with NaN
 _SPIKES = 0.05
 _ONES = 0.6
@@ -290,6 +294,9 @@ def _ints(
         fixed = {"low": low, "high": high, "ones": min(max(1, low), high)}
         if kind in fixed:
             return np.full(shape, fixed[kind], dtype)
+        special = [value for value in _SPECIAL if low <= value <= high]
+        if kind in ("wide", "negative") and high >= 2**31:
+            return rng.choice(np.array(special, np.int64), shape).astype(dtype)
         drawn: Array = rng.integers(low, max(high, low), shape, endpoint=True).astype(dtype)
         return drawn
     span = {
