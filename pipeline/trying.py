@@ -122,14 +122,7 @@ def attempt(
         product = _convert(step, way, source, parent, changed)
     if source is not None:
         rmtree(source.path.parent)  # gigabytes, and many are tried
-    candidate = Candidate(
-        name=step.name,
-        target=step.target,
-        precision=product.converted.judged_as or step.wanted.precision,
-        path=product.path,
-        settings=_opening(parent, bench),
-        aside=product.workplace,
-    )
+    candidate = _candidate(step, product, parent, bench)
     held_out = held_out_for(step.wanted.precision, bench)
     judging = bench.order.judging_of(step.wanted)
     judged = with_places(
@@ -167,6 +160,18 @@ def attempt(
         latency=latency,
         accuracy=accuracy,
         switchable=source is not None and readable(source.path),
+    )
+
+
+def _candidate(step: Step, product: _Product, parent: Parent, bench: Bench) -> Candidate:
+    """What was converted, to be judged in its workplace."""
+    return Candidate(
+        name=step.name,
+        target=step.target,
+        precision=product.converted.judged_as or step.wanted.precision,
+        path=product.path,
+        settings=_opening(parent, bench),
+        aside=product.workplace,
     )
 
 
