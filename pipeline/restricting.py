@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..validators.judge import Reference, Reply
 
 # Ends that are tried, the largest first: what int32, float32 and 16 bits hold, and small numbers.
-_BOUNDS = (2**31 - 1, 2**24, 2**16, SMALL)
+_BOUNDS = (2**31 - 1, 2**24, 2**16, SMALL, 255, 15)
 _ROUNDING = 2.0**-24
 _LUCK = 8.0  # times as far as eager's own draws move: no roundoff explains more
 _PAIRS = 3
@@ -194,7 +194,10 @@ class _Trial:
 
         Then the input's small numbers are none that the model makes sense of: a mask as floats.
         """
-        pairs = self.pairs({spec.name: (_usual(spec.values)[0] if spec.values else 0, SMALL)})
+        values = spec.values
+        if values is None:
+            return False
+        pairs = self.pairs({spec.name: (_usual(values)[0], min(SMALL, int(values.high)))})
         return bool(pairs) and all(self._explains(*pair) for pair in pairs or ())
 
     def _explains(self, reference: Reference, reply: Reply) -> bool:

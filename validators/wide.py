@@ -19,9 +19,13 @@ WIDE = "wide"  # the kind, and the name of the feeds
 EXACT = 2**24  # integers up to here are exact in float32
 SMALL = 1023  # values of the first feed: what most integers of users are below
 # At these magnitudes formats fail: int32, float32, int16, bytes, and just beyond.
-_EDGES = (2**31 + 5, 2**24 + 1, -(2**31) - 5, -(2**24) - 1, 2**31 - 1, 32768, -32769, 255, 7, -1)
+# ONNX Runtime 1.24 compares the low words alone where int64 differ by 2^31 to 2^32 (Min, Sign).
+_EDGES = (
+    2**31 + 5, 2**24 + 1, -(2**31) - 5, -(2**24) - 1, 2**31, 2**32 - 1, -(2**32) + 1, 2**31 - 1,
+    32768, -32769, 255, 7, -1,
+)  # fmt: skip
 _ODD = 87
-_MOST = 3  # feeds that edges are spread over where an input has few elements
+_MOST = 4  # feeds that edges are spread over where an input has few elements
 
 
 def wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
@@ -46,8 +50,9 @@ def wide_feeds(
     """Draw `wide-1`, `wide-2`, ...: at opt sizes with few rows, values over all magnitudes.
 
     `wide-1` has values up to 1023, the others the edges of bytes, int16, float32 and int32 within
-    the range, of both signs, beside values drawn evenly over all magnitudes. All inputs that
-    `wide_inputs` names are wide at once. There is none where no input is.
+    the range, of both signs, beside values drawn evenly over all magnitudes. `wide-high` and
+    `wide-low` hold the ends of the range alone. All inputs that `wide_inputs` names are wide at
+    once. There is none where no input is.
     """
     specs = wide_inputs(signature)
     if not specs:
@@ -77,6 +82,24 @@ def _drawn(
             edges = edges_of(spec)[number - 2 :: count]
             arrays[spec.name] = _array(spec, base, (seed, number), _reach(spec), edges)
         yield f"{WIDE}-{number}", arrays
+    yield from _at_ends(specs, base)
+
+
+def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:
+    """All elements at the highest value, and at the lowest: what is summed of them overflows."""
+    import numpy as np
+
+    ranged = [(spec, spec.values) for spec in specs if spec.values is not None]
+    ends = {
+        "high": {spec.name: int(values.high) for spec, values in ranged},
+        "low": {spec.name: int(values.low) for spec, values in ranged if values.low < 0},
+    }
+    for name, found in ends.items():
+        if found:
+            yield (
+                f"{WIDE}-{name}",
+                {one: np.full_like(base.arrays[one], value) for one, value in found.items()},
+            )
 
 
 def _reach(spec: InputSpec) -> int:
