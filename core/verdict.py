@@ -198,14 +198,36 @@ class DefaultRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupVerdict:
+    """Channels of one axis of an INT8 artifact's output that are of one scale, over all feeds.
+
+    `channels` are their ranges, first and last, `count` how many they are; `rms` is eager's, `sqnr`
+    in dB at this scale, None without any error. `kind` says that the group is held to a limit of
+    its own (see validators/groups.py). `dead` are ranges of channels that vary in eager and are
+    constant in the artifact.
+    """
+
+    output: str
+    axis: int
+    channels: tuple[tuple[int, int], ...]
+    count: int
+    kind: bool
+    rms: float
+    sqnr: float | None
+    dead: tuple[tuple[int, int], ...] = ()
+    dead_count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether one artifact is eager's equal, on which feeds, within what, and why not.
 
     `faults` are what is wrong whatever the tolerance: feeds that it refused, outputs that are
-    missing, inputs that it ignores. `channels` are the worst ones. `restricted_values` are the
-    least and the greatest value of inputs whose chosen range it is right in a part of only.
-    `by_default` is what users get who leave the runtime to its defaults, where that is less.
-    `domain` is of a file that was judged by itself; in a manifest, the artifact has it.
+    missing, inputs that it ignores. `channels` are the worst ones, `groups` those of INT8.
+    `restricted_values` are the least and the greatest value of inputs whose chosen range it is
+    right in a part of only. `by_default` is what users get who leave the runtime to its defaults,
+    where that is less. `domain` is of a file that was judged by itself; in a manifest, the
+    artifact has it.
     """
 
     artifact: str
@@ -224,6 +246,7 @@ class Verdict:
     restricted_values: dict[str, tuple[int, int]] = field(default_factory=dict)
     by_default: DefaultRun | None = None
     domain: Domain | None = None
+    groups: tuple[GroupVerdict, ...] = ()
 
     def refused(self, reason: str) -> Verdict:
         """This verdict with one more fault, which no tolerance forgives and which is told first.
@@ -291,6 +314,11 @@ class Verdict:
         """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
         found = (o.sqnr for o in self._counted if o.sqnr is not None)
         return min(found, default=None)
+
+    @property
+    def group_sqnr(self) -> float | None:
+        """The smallest SQNR in dB of a kind of channels; None where no output has kinds."""
+        return min((g.sqnr for g in self.groups if g.kind and g.sqnr is not None), default=None)
 
 
 def told_as_one(parts: Iterable[str]) -> str:

@@ -20,13 +20,17 @@ def chosen(trials: Sequence[Trial]) -> Trial:
 
 
 def _most_exact(trials: Sequence[Trial]) -> Trial:
-    """The highest SQNR; within `NEAR` of it the lowest latency; as fast as that, the smallest.
+    """The highest SQNR of the worst group of channels, then the highest of all outputs.
+
+    Within `NEAR` of both, the lowest latency decides; among those as fast, the smallest.
 
     Trials that are slower than their FP32 parent are set aside while any other passed: an INT8
     artifact that is slower than what it replaces is of no use, however exact.
     """
     left = [trial for trial in trials if trial.verdict.passed] or list(trials)
     left = [trial for trial in left if not _is_slow(trial)] or left
+    best_group = max(_group_sqnr(trial) for trial in left)
+    left = [trial for trial in left if _group_sqnr(trial) >= best_group - NEAR]
     best = max(_sqnr(trial) for trial in left)
     near = [trial for trial in left if _sqnr(trial) >= best - NEAR]
     fastest = min(_share(trial) for trial in near)
@@ -39,6 +43,12 @@ def _sqnr(trial: Trial) -> float:
     if trial.verdict.sqnr is not None:
         return trial.verdict.sqnr
     return math.inf if trial.verdict.passed else -math.inf
+
+
+def _group_sqnr(trial: Trial) -> float:
+    """In dB, of the worst group of channels with a scale of its own; Inf without any."""
+    found = trial.verdict.group_sqnr
+    return math.inf if found is None else found
 
 
 def _share(trial: Trial) -> float:

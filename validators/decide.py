@@ -10,6 +10,7 @@ from ..core.verdict import (
     ChannelVerdict,
     Excuse,
     FillMeasures,
+    GroupVerdict,
     OutputVerdict,
     State,
     Tolerance,
@@ -25,6 +26,9 @@ _END = 400.0  # dB
 # Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager
 # moves by.
 _GROSS = 1e-2
+# Below `min_sqnr`, which is for a whole output on one feed: in INT8 5 dB, as a layer has whose
+# scale is lost. What drowned has 0 dB.
+GROUP_MARGIN = 10.0
 
 
 def decide(
@@ -54,9 +58,14 @@ def decide(
         for channel in measured.channels
         if channel.output in quiet
     ]
+    groups = [
+        group_fault(group, limits[group.output])
+        for group in measured.groups
+        if group.output in quiet
+    ]
     agreement = [_agreement(name, outputs, limits[name]) for name in names]
     worst = _worst(outputs, told or {})
-    reason = told_as_one([*measured.faults, *worst, *channels, *agreement])
+    reason = told_as_one([*measured.faults, *worst, *channels, *groups, *agreement])
     if not outputs:
         reason = reason or "nothing was measured"
     verdict = replace(
@@ -94,6 +103,33 @@ def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
     if sqnr >= least or channel.max_abs <= channel.allowed:
         return ""
     return f"{where}: SQNR {sqnr:.1f} dB < {least:g} over all feeds{more}"
+
+
+def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
+    """What is wrong with a group of channels; empty where nothing is.
+
+    Channels that died are, whatever the limits; a kind is held to `min_sqnr` less `GROUP_MARGIN`.
+    """
+    where = f"output {group.output!r} axis {group.axis}"
+    if group.dead_count:
+        return (
+            f"{where}: constant in channel {_ranges(group.dead)}, which varies in eager "
+            f"({group.dead_count} of {group.count} of this scale, RMS {group.rms:.2g})"
+        )
+    least = tolerance.min_sqnr - GROUP_MARGIN
+    if not group.kind or group.sqnr is None or group.sqnr >= least:
+        return ""
+    return (
+        f"{where}: SQNR {group.sqnr:.1f} dB < {least:g} over all feeds in channel "
+        f"{_ranges(group.channels)}, whose scale is their own (RMS {group.rms:.2g})"
+    )
+
+
+def _ranges(found: Sequence[tuple[int, int]]) -> str:
+    """`4..83`, `2, 5, 8` or, of many, the first three and how many more."""
+    named = [str(first) if first == last else f"{first}..{last}" for first, last in found[:3]]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""  # noqa: PLR2004 - as above
+    return f"{', '.join(named)}{more}"
 
 
 def _scale(name: str, outputs: Sequence[OutputVerdict]) -> Scale:

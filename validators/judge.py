@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.verdict import ChannelVerdict, OutputVerdict, State, Tolerance, Verdict
+from ..core.verdict import ChannelVerdict, GroupVerdict, OutputVerdict, State, Tolerance, Verdict
 from .channels import measure_channels
 from .clues import with_clues
 from .compare import measure_output
@@ -13,6 +13,7 @@ from .decide import decide
 from .evidence import Pair, Reference, Reply
 from .feeds import describe
 from .floor import Floors, floor_channels, measure_floors
+from .groups import measure_groups
 from .histograms import histograms
 from .notes import notes_on
 from .reach import reach
@@ -58,7 +59,8 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
         loose: names of feeds whose values are none of the artifact's business, as noise is none of
             a model's that was calibrated with images: there only shapes, dtypes and NaN/Inf count.
         by_channel: whether each channel is judged at its own scale too. The noise of 8-bit tensors
-            is one for all their channels: a quiet one drowns in it by design.
+            is one for all their channels, and a quiet one drowns in it by design: there, groups of
+            channels are judged at theirs (see `measure_groups`).
 
     Raises:
         RuntimeError: a bug of ours: nothing to judge, or an array that would be compared with
@@ -83,6 +85,7 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
         outputs=(*(o for one in measured for o in one.outputs), *formed),
         faults=faults,
         channels=tuple(channel for one in measured for channel in one.channels),
+        groups=tuple(group for one in measured for group in one.groups),
     )
     verdict = with_clues(decide(verdict, tolerance, told), near, tolerance)
     verdict = decide(verdict, tolerance, told)
@@ -117,6 +120,7 @@ class _Measured:
     outputs: list[OutputVerdict]
     channels: tuple[ChannelVerdict, ...]
     notes: tuple[str, ...]
+    groups: tuple[GroupVerdict, ...] = ()
 
 
 def _measure(name: str, pairs: Sequence[Pair], limits: Tolerance, by_channel: bool) -> _Measured:
@@ -135,7 +139,8 @@ def _measure(name: str, pairs: Sequence[Pair], limits: Tolerance, by_channel: bo
         floor = Scale.of(outputs).floor(limits)
         channels = tuple(measure_channels(name, pairs, floor=floor, tolerance=limits))
     notes = (floors.note,) if floors is not None and floors.note else ()
-    return _Measured(outputs=outputs, channels=channels, notes=notes)
+    groups = () if by_channel else tuple(measure_groups(name, pairs))
+    return _Measured(outputs=outputs, channels=channels, notes=notes, groups=groups)
 
 
 def _with_floor(output: OutputVerdict, floors: Floors) -> OutputVerdict:
