@@ -75,7 +75,7 @@ class Eager:
         watch: Any = _Casts()  # type: ignore[no-untyped-call]  # torch's own
         with watch:
             self.run(feed)
-        return watch.undefined
+        return bool(watch.undefined)
 
     def moved(self, feed: Feed, seed: int) -> Iterator[list[Array]]:
         """Runs with inputs and weights off by a hair."""

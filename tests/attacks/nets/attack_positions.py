@@ -237,7 +237,8 @@ class DecodeStep(Attention):
         return self.join(q, k, v), k, v
 
 
-@attack("x[batch,1,16]", "k[batch,2,past=0..12,8]", "v[batch,2,past,8]", family="cache", good=True)
+@attack("x:float32[batch,1,16]", "k:float32[batch,2,past=0..12,8]",
+        "v:float32[batch,2,past,8]", family="cache", good=True)  # fmt: skip
 class FirstStepIsEmpty(Attention):
     def forward(self, x: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, new_k, new_v = self.split(x)
