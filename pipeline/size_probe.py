@@ -81,7 +81,8 @@ class SizeProbe:
                 outputs = self._eager.run(feed)
             except (CheckpointError, MemoryError):
                 continue
-            return self._finite(outputs)
+            if self._finite(outputs):
+                return True
         return False
 
     def _feeds(self, sizes: Sizes) -> Iterator[Feed]:

@@ -25,6 +25,7 @@ _EDGES = (
     32768, -32769, 255, 7, -1,
 )  # fmt: skip
 _ODD = 87
+_NEAR = 2  # feeds in the upper half of the range
 _MOST = 4  # feeds that edges are spread over where an input has few elements
 
 
@@ -51,7 +52,7 @@ def wide_feeds(
 
     `wide-1` has values up to 1023, the others the edges of bytes, int16, float32 and int32 within
     the range, of both signs, beside values drawn evenly over all magnitudes. `wide-high` and
-    `wide-low` hold the ends of the range alone. All inputs that `wide_inputs` names are wide at
+    `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. All inputs that `wide_inputs` names are wide at
     once. There is none where no input is.
     """
     specs = wide_inputs(signature)
@@ -83,6 +84,17 @@ def _drawn(
             arrays[spec.name] = _array(spec, base, (seed, number), _reach(spec), edges)
         yield f"{WIDE}-{number}", arrays
     yield from _at_ends(specs, base)
+    for number in range(1, _NEAR + 1):
+        arrays = {spec.name: _near_end(spec, base, (seed, number)) for spec in specs}
+        yield f"{WIDE}-near-{number}", arrays
+
+
+def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
+    """Values in the upper half of the range: quotients and products of floats round there."""
+    high = int(spec.values.high) if spec.values else 0
+    generator = generator_for(*key, "near", spec.name)
+    found: Array = generator.integers(high // 2, high, base.arrays[spec.name].shape, endpoint=True)
+    return found.astype(spec.dtype)
 
 
 def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:
