@@ -196,3 +196,38 @@ def test_what_forward_keeps_without_data_is_forgotten(job_of: JobOf) -> None:
     assert type(job.model.flat(torch.ones(3, 2))[0]) is Tensor
     assert "len" not in globals()
     assert "int" not in globals()
+
+
+class Made(Doubles):
+    """Asks tensors that are made of sizes alone."""
+
+
+def _arange(x: Tensor) -> bool:
+    return int(torch.arange(x.shape[0]).max()) + 1 == 37
+
+
+def _summed(x: Tensor) -> bool:
+    return 70 < torch.ones(x.shape[0]).sum().item() < 75
+
+
+def _of_size(x: Tensor) -> bool:
+    return torch.tensor(x.size(0)).item() == 21
+
+
+def _in_table(x: Tensor) -> bool:
+    return x.shape[0] in {13: 1, 14: 2}
+
+
+def _whole_shape(x: Tensor) -> bool:
+    return tuple(x.shape) == (41, 2)
+
+
+@pytest.mark.parametrize(
+    ("when", "size"),
+    [(_arange, 37), (_summed, 71), (_of_size, 21), (_in_table, 13), (_whole_shape, 41)],
+)
+def test_a_value_of_a_tensor_made_of_sizes_is_followed(
+    when: Callable[..., bool], size: int, job_of: JobOf
+) -> None:
+    with pytest.raises(ConversionError, match=f"froze a branch on sizes: at n={size} "):
+        traced(job_of(Made(when), "x:float32[n=4..96,2]"))
