@@ -43,6 +43,15 @@ Guard = Annotated[
         rich_help_panel=_CAPTURE,
     ),
 ]
+CaptureTimeout = Annotated[
+    float,
+    typer.Option(
+        "--capture-timeout",
+        metavar="SECONDS",
+        help="What torch's symbolic solver may take in one attempt, before the next capture.",
+        rich_help_panel=_CAPTURE,
+    ),
+]
 For = Annotated[
     list[str] | None,
     typer.Option(

@@ -28,6 +28,7 @@ Outputs: TypeAlias = dict[str, Array]
 RECORD = (
     "modelc.json"  # our record inside an archive of torch's: written by converters, read by sources
 )
+CAPTURE_TIMEOUT = 60.0  # seconds of torch's symbolic solver, in one attempt
 EAGER = "checkpoint"  # what a target that is captured from the eager model is made from
 
 
@@ -120,6 +121,7 @@ class Job:
     opset: int | None = None
     external_data: bool = False
     guard: bool = False
+    capture_timeout: float = CAPTURE_TIMEOUT
     metadata: Mapping[str, str] = field(default_factory=dict)
     feeds: tuple[Feed, ...] = ()
     keep: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from ..calibration.label_options import LabelledOptions
 from ..calibration.options import CalibrationOptions
 from ..converters.registry import TARGETS, target_of
 from ..core.capture import Capture
-from ..core.contract import Inspection, Program, Readiness, Target
+from ..core.contract import CAPTURE_TIMEOUT, Inspection, Program, Readiness, Target
 from ..core.errors import LOGGED, ModelcError, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import Localisation
@@ -92,6 +92,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     external_data: bool = False,
     narrow: bool = False,
     guard: bool = False,
+    capture_timeout: float = CAPTURE_TIMEOUT,
     overwrite: bool = False,
     lowering: Lowering | None = None,
     judging: Judging | None = None,
@@ -122,6 +123,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         external_data: keep ONNX weights in a file of their own.
         narrow: accept artifacts that hold in a part of the domain, which is then their own.
         guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
+        capture_timeout: seconds of torch's symbolic solver in one attempt at a capture.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         judging: feeds, seed, tolerances, device.
@@ -157,6 +159,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         external_data=external_data,
         narrow=narrow,
         guard=guard,
+        capture_timeout=capture_timeout,
         overwrite=overwrite,
         lowering=lowering or Lowering(),
         measuring=measuring,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..calibration.options import CalibrationOptions
 from ..core.capture import Capture
-from ..core.contract import Target
+from ..core.contract import CAPTURE_TIMEOUT, Target
 from ..core.errors import UsageError
 from ..core.manifest import Failure
 from ..core.names import unknown
@@ -269,6 +269,7 @@ class Order:
     external_data: bool = False
     narrow: bool = False
     guard: bool = False
+    capture_timeout: float = CAPTURE_TIMEOUT
     overwrite: bool = False
     discards: bool = False
     signature: Signature | None = None
@@ -285,6 +286,11 @@ class Order:
     timed: bool = False
 
     def __post_init__(self) -> None:
+        if not 0 < self.capture_timeout < math.inf:
+            raise UsageError(
+                f"--capture-timeout must be positive, not {self.capture_timeout:g}",
+                hint=f"give seconds; the default is {CAPTURE_TIMEOUT:g}",
+            )
         if not self.wanted:
             raise UsageError("nothing to make", hint="name a target: --to onnx")
         for one in self.wanted:
@@ -319,6 +325,9 @@ class Order:
             "external_data": str(self.external_data).lower(),
             "narrow": "true" if self.narrow else "",
             "guard": "true" if self.guard else "",
+            "capture_timeout": ""
+            if self.capture_timeout == CAPTURE_TIMEOUT
+            else f"{self.capture_timeout:g}",
             "inputs": " ".join(self.source.inputs),
             "static": " ".join(self.source.static),
             "patch": " ".join(self.patches),

@@ -335,6 +335,7 @@ def job_of(step: Step, parent: Parent, bench: Bench, workplace: Path) -> Job:
         opset=order.opset,
         external_data=order.external_data,
         guard=order.guard,
+        capture_timeout=order.capture_timeout,
         metadata={
             **bench.metadata,
             PRECISION: str(step.wanted.precision),

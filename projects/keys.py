@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..core.capture import Capture
+from ..core.contract import CAPTURE_TIMEOUT
 from ..core.precision import Precision
 from . import checks
 
@@ -73,6 +74,7 @@ _MADE = (
     Key(name="external-data", kind=B, usual=False),
     Key(name="narrow", kind=B, usual=False),
     Key(name="guard", kind=B, usual=False),
+    Key(name="capture-timeout", kind=N, above=0, usual=CAPTURE_TIMEOUT),
     Key(name="patch", many=True, check=checks.spec),
     Key(name="custom-op", many=True, check=checks.custom_op),
     Key(name="for", many=True),

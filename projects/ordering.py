@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..core.capture import Capture
+from ..core.contract import CAPTURE_TIMEOUT
 from ..core.verdict import Limits
 from ..pipeline import options as asked
 from ..pipeline.order import Judging, Order, Source, Wanted
@@ -39,6 +40,7 @@ def order_of(
         external_data=of.truth("external-data"),
         narrow=of.truth("narrow"),
         guard=of.truth("guard"),
+        capture_timeout=of.number("capture-timeout") or CAPTURE_TIMEOUT,
         lowering=asked.lowering_of(
             calib, calib_samples=of.whole("calib-samples"), calib_select=of.text("calib-select"),
             calib_seed=of.whole("calib-seed"), calib_method=of.text("calib-method"),

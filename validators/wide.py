@@ -52,7 +52,8 @@ def wide_feeds(
 
     `wide-1` has values up to 1023, the others the edges of bytes, int16, float32 and int32 within
     the range, of both signs, beside values drawn evenly over all magnitudes. `wide-high` and
-    `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. All inputs that `wide_inputs` names are wide at
+    `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. All inputs
+    that `wide_inputs` names are wide at
     once. There is none where no input is.
     """
     specs = wide_inputs(signature)

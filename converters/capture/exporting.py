@@ -10,6 +10,7 @@ from .dims import Shapes, export_in_ranges
 from .eager import example_tensors, model_of
 from .from_script import from_script, holds_script
 from .program import Exported
+from .solver_limit import limited_solver
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ def exported(job: Job, *, strict: bool = False) -> Exported:
             job.signature,
         )
 
-    with torch.no_grad():
+    with torch.no_grad(), limited_solver(job.capture_timeout):
         return export_in_ranges(job, export)
 
 

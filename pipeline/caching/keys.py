@@ -29,8 +29,9 @@ from .own_code import digest_of_code
 
 # Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
 OF_EVERY_STEP = (
-    "source", "capture", "opset", "external_data", "narrow", "guard", "signature",
-    "parent_precision", "settings", "measuring", "patches", "custom_ops", "runtimes", "timed",
+    "source", "capture", "opset", "external_data", "narrow", "guard", "capture_timeout",
+    "signature", "parent_precision", "settings", "measuring", "patches", "custom_ops", "runtimes",
+    "timed",
 )  # fmt: skip
 OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
 OF_NO_STEP = (
