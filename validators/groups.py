@@ -137,7 +137,8 @@ def _dead(found: _Channels, group: Array) -> Array:
     """The channels of a group that vary in eager and not in the artifact."""
     reach = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
     span = found.span[group]
-    return group[(span >= _SPAN * reach) & (found.answered[group] <= _STILL * span)]
+    dead: Array = group[(span >= _SPAN * reach) & (found.answered[group] <= _STILL * span)]
+    return dead
 
 
 def _verdict(  # noqa: PLR0913 - the parts of one record

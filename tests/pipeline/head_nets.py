@@ -31,7 +31,7 @@ def head() -> Head:
     found = Head().eval()
     with torch.no_grad():
         found.boxes.weight.mul_(PIXELS / 4)
-        found.boxes.bias.fill_(PIXELS / 2)
+        nn.init.constant_(dict(found.boxes.named_parameters())["bias"], PIXELS / 2)
         found.scores.weight.mul_(4)
-        found.scores.bias.sub_(1)
+        dict(found.scores.named_parameters())["bias"].sub_(1)
     return found

@@ -41,7 +41,8 @@ def detections(seed: int, classes: int = CLASSES) -> Array:
 def in_8_bits(array: Array) -> Array:
     """One scale for the whole tensor."""
     step = np.abs(array).max() / 255
-    return (np.round(array / step) * step).astype(np.float32)
+    rounded: Array = (np.round(array / step) * step).astype(np.float32)
+    return rounded
 
 
 def apart(array: Array) -> Array:
@@ -136,7 +137,8 @@ def test_one_dead_channel_among_its_like_is_rejected() -> None:
 
 def _softmax(array: Array) -> Array:
     shares = np.exp(array - array.max(axis=-1, keepdims=True))
-    return (shares / shares.sum(axis=-1, keepdims=True)).astype(np.float32)
+    found: Array = (shares / shares.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return found
 
 
 def _confident(seed: int) -> Array:
