@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from ..core.contract import Feed
     from ..validators.judge import Reference, Reply
 
-# Ends that are tried, the largest first: what int32, float32 and 16 bits hold, and small numbers.
-_BOUNDS = (2**31 - 1, 2**24, 2**16, SMALL, 255, 15)
+# Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
+# them not the 2^24 that float32 holds, but what it divides by up to 16 with less error than the
+# quotients lie from a whole number.
+_BOUNDS = (2**31 - 1, 2**20, 2**16, SMALL, 255, 15)
 _ROUNDING = 2.0**-24
 _LUCK = 8.0  # times as far as eager's own draws move: no roundoff explains more
 _PAIRS = 3
+_DRAWS = 6  # of wide feeds, for a range that an artifact is held to
 
 
 def restrict_values(
@@ -162,18 +165,21 @@ class _Trial:
             faults=(fault, *verdict.faults),
         )
 
-    def pairs(self, ranges: Mapping[str, tuple[int, int]]) -> list[tuple[Reference, Reply]] | None:
+    def pairs(
+        self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
+    ) -> list[tuple[Reference, Reply]] | None:
         """The wide feeds within these ranges with both answers; None where eager rejects one."""
         signature = _within(self.subject.signature, ranges)
         samples = _sample(self.evidence)
-        feeds = wide_feeds(signature, seed=self.subject.feeds.seed, samples=samples)
+        feeds = wide_feeds(signature, seed=self.subject.feeds.seed + draw, samples=samples)
         found = [self._run(feed) for feed in feeds]
         pairs = [pair for pair in found if pair is not None]
         return pairs if len(pairs) == len(found) else None
 
     def _right(self, ranges: Mapping[str, tuple[int, int]]) -> bool:
-        pairs = self.pairs(ranges)
-        return pairs is not None and self.evidence.of(pairs).wide_faults() == ()
+        """Whether it is right in these ranges, on several draws: in wider ones it is wrong."""
+        drawn = (self.pairs(ranges, draw=draw) for draw in range(_DRAWS))
+        return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
 
     def _run(self, feed: NamedFeed) -> tuple[Reference, Reply] | None:
         try:

@@ -19,7 +19,7 @@ from ..conftest import saved
 
 WIDE: tuple[float, float] = (-(2**40), 2**40)
 INT32: tuple[float, float] = (-(2**31) + 1, 2**31 - 1)
-FLOAT: tuple[float, float] = (-(2**24), 2**24)
+FLOAT: tuple[float, float] = (-(2**20), 2**20)
 
 
 class Scaled(nn.Module):
