@@ -197,8 +197,7 @@ def _places(step: Step, way: Way, parent: Parent, bench: Bench) -> tuple[Mapping
 
 def _untried(step: Step) -> tuple[Capture, ...]:
     """Captures of the format that may keep a branch, and that the order leaves out."""
-    others = {*step.target.CAPTURES} - {*step.captures}
-    return tuple(one for one in KEEPING if one in others)
+    return tuple(one for one in KEEPING if one in {*step.target.CAPTURES} - {*step.captures})
 
 
 def _left_torch(way: Way, converted: Converted, met: Sequence[ModelcError]) -> str:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Job
 from ..guarded import guarded
+from ..solver_limit import limited_solver
 from .dims import Shapes, export_in_ranges
 from .eager import example_tensors, model_of
 from .from_script import from_script, holds_script
 from .program import Exported
-from .solver_limit import limited_solver
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import symbolic_shapes
 
 from modelc.converters.capture.exporting import exported
-from modelc.converters.capture.solver_limit import SolverTimeoutError, limited_solver
+from modelc.converters.solver_limit import SolverTimeoutError, limited_solver
 from modelc.core.contract import Job
 
 JobOf = Callable[..., Job]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .causes import RefusedError
+from .capture.causes import RefusedError
 
 # What every condition goes through, by where it stands: all other work of the solver is in these.
 _WORKER = "_maybe_evaluate_static_worker"
-_METHODS = ("evaluate_expr", "simplify", "_maybe_evaluate_static")
+_METHODS = ("simplify", "_maybe_evaluate_static")
 
 
 class SolverTimeoutError(RefusedError):
