@@ -41,6 +41,7 @@ def build_ov(
     min_sqnr: o.MinSqnr = None,
     tolerance: Tolerances = None,
     search: o.Search = None,
+    sensitivity: o.Sensitivity = None,
     accept_branch: o.AcceptBranch = None,
     data: a.Data = None,
     metric: a.Metric = None,
@@ -90,6 +91,7 @@ def build_ov(
             limits=limits_of(tolerance),
             search=search,
             accept=accept_branch,
+            sensitivity=sensitivity,
         ),
         overwrite=overwrite,
         lowering=lowering_of(

@@ -25,6 +25,7 @@ _WITH_FOLDER = {
     "timing_cache", "version_compatible", "hardware_compatible", "refittable", "strip_weights",
     "weight_streaming", "no_tf32", "plugins", "trust_engine", "builder", "timeout", "samples",
     "allow_pickle", "trust", "feeds", "seed", "atol", "rtol", "min_sqnr", "tolerance", "search",
+    "sensitivity",
     "no_cache", "accept_branch", "isolate", "memory",
     "data", "metric", "max_drop", "label", "metric_output", "preprocess",
     "report", "sign_key", "json", "quiet", "debug",
@@ -88,6 +89,7 @@ def build_trt(
     min_sqnr: o.MinSqnr = None,
     tolerance: Tolerances = None,
     search: o.Search = None,
+    sensitivity: o.Sensitivity = None,
     accept_branch: o.AcceptBranch = None,
     data: a.Data = None,
     metric: a.Metric = None,
@@ -133,7 +135,8 @@ def build_trt(
     )  # fmt: skip
     judging = asked.judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
-        limits=limits_of(tolerance), search=search, accept=accept_branch)  # fmt: skip
+        limits=limits_of(tolerance), search=search, accept=accept_branch,
+        sensitivity=sensitivity)  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports, cache = r.formats_of(report), o.cache_folder(no_cache=no_cache)
     bounds = b.bounds_of(isolate, memory=memory)

@@ -66,6 +66,7 @@ def export(
     min_sqnr: o.MinSqnr = None,
     tolerance: Tolerances = None,
     search: o.Search = None,
+    sensitivity: o.Sensitivity = None,
     accept_branch: o.AcceptBranch = None,
     device: o.Device = None,
     data: a.Data = None,
@@ -108,6 +109,7 @@ def export(
     judging = asked.judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
         limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
+        sensitivity=sensitivity,
     )  # fmt: skip
     lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,

@@ -167,6 +167,16 @@ Search = Annotated[
         rich_help_panel=_JUDGE,
     ),
 ]
+Sensitivity = Annotated[
+    int | None,
+    typer.Option(
+        "--sensitivity",
+        metavar="N",
+        help="Plant N faults in copies of what passed and count those that the feeds and limits "
+        "find; default: 8 where a run is cheap.",
+        rich_help_panel=_JUDGE,
+    ),
+]
 AcceptBranch = Annotated[
     list[str] | None,
     typer.Option(

@@ -14,6 +14,7 @@ from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
+from ..reports.rows import sensitivity_lines
 from ..reports.words import counted, figure, size_text
 from .tables import STATES, fitted_table, new_table, result_console, say
 
@@ -32,6 +33,8 @@ def show_verdict(verdict: Verdict) -> None:
     say(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
     if verdict.domain is not None:
         say(console, f"domain: {escape(verdict.domain.describe())}")
+    for line in sensitivity_lines([verdict]):
+        say(console, escape(line))
     for note in verdict.notes:
         say(console, f"  [yellow]{escape(note)}[/]")
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
-from ..reports.rows import domain_lines
+from ..reports.rows import domain_lines, sensitivity_lines
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
@@ -39,6 +39,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
     console.print(fitted_table(console, _columns(shown), rows, right=right, less=_LESS))
     say_all(console, map(escape, domain_lines(shown)))
+    say_all(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
     show_accuracy(console, shown)
     for artifact in shown:
         _show_attempts(console, artifact)

@@ -79,6 +79,7 @@ def validate(
     preprocess: a.PreprocessText = None,
     device: o.Device = None,
     search: o.Search = None,
+    sensitivity: o.Sensitivity = None,
     accept_branch: o.AcceptBranch = None,
     replay: Annotated[
         Path | None,
@@ -125,6 +126,7 @@ def validate(
     judging = judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
         limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
+        sensitivity=sensitivity,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
     sign = _signed(path, sign_key, context, rejudge=rejudge)

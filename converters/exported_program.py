@@ -5,7 +5,9 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from json import dumps
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..core.archive_guard import refuse_code
@@ -23,6 +25,7 @@ from ..core.contract import (
 )
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.precision import Precision
+from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.zip_archive import fault_of_archive, members_of
 from .call_record import call_record, carried_in, origin_of, parse_record
@@ -32,6 +35,7 @@ from .guarded import guarded
 from .installed import versions
 from .opened import refused
 from .program_facts import operators, ranges, specs_of, tensor_infos, weight_elements
+from .torch_faults import plant_in_program
 from .torch_runner import TorchRunner, check_device, float_state, torch_settings
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ SUFFIX: str = ".pt2"
 MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.EXPORT, Capture.EXPORT_STRICT)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PLANTS_BY_DEFAULT: bool = False  # torch.export.load takes a second
 PROGRAM: str = "an exported program"
 INSPECT_OPENS: bool = True
 
@@ -171,6 +176,25 @@ def weights(path: Path) -> Iterator[Array]:
     """The float32 tensors of its state."""
     program, _ = _load(path)
     yield from float_state(program.state_dict)
+
+
+def plant_fault(
+    path: Path,
+    kind: FaultKind,
+    random: Random,
+    signature: Signature,  # noqa: ARG001 - contract
+    folder: Path,
+) -> PlantedFault | None:
+    """Write a copy with one fault of this kind; none at single sizes, which a guard would need."""
+    import torch
+
+    program, record = _load(path)
+    done = None if kind is FaultKind.SIZE else plant_in_program(program, kind, random)
+    if done is None:
+        return None
+    copy = folder / path.name
+    torch.export.save(program, str(copy), extra_files={RECORD: dumps(record)})
+    return PlantedFault(path=copy, place=done[0], change=done[1])
 
 
 def carried(path: Path) -> dict[str, str]:

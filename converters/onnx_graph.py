@@ -31,7 +31,7 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
-from . import onnx_coverage, probing_onnx
+from . import onnx_coverage, onnx_faults, probing_onnx
 from .capture.eager import model_of
 from .capture.program import Exported, Scripted
 from .guarded import guarded
@@ -75,6 +75,8 @@ CAPTURES: tuple[Capture, ...] = (
     Capture.TRACE,
 )
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PLANTS_BY_DEFAULT: bool = True
+plant_fault = onnx_faults.plant_fault
 
 DEFAULT_OPSET = 20  # torch 2.13's own default; INT8 tools need 19 or more
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion

@@ -32,7 +32,7 @@ from ..core.records import Coverage
 from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
 from ..core.threads import allowed
-from . import openvino_coverage, probing_openvino
+from . import openvino_coverage, openvino_faults, probing_openvino
 from .guarded import guarded
 from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
@@ -54,6 +54,8 @@ MADE_FROM: Mapping[Precision, str] = {
 }
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cpu",)
+PLANTS_BY_DEFAULT: bool = True
+plant_fault = openvino_faults.plant_fault
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
 _DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # what OpenVINO picks by itself, as modelc calls it

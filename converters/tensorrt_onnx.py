@@ -19,7 +19,7 @@ from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
-from . import onnx_graph, probing_onnx
+from . import onnx_faults, onnx_graph, probing_onnx
 from .guarded import guarded
 from .installed import versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
@@ -40,6 +40,8 @@ MADE_FROM: Mapping[Precision, str] = {
 }
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cpu",)
+PLANTS_BY_DEFAULT: bool = True
+plant_fault = onnx_faults.plant_fault
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, `ir_version`
 _LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from json import dumps
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import bind, parameters_of_schema
@@ -25,15 +27,18 @@ from ..core.contract import (
 from ..core.errors import UsageError
 from ..core.precision import Precision
 from ..core.probe import Probe
+from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.zip_archive import members_of
 from . import probing_torchscript
 from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.strategies import torchscript_of
+from .fault_values import draw_size
 from .guarded import guarded
 from .installed import versions
 from .opened import refused
 from .program_facts import specs_of
+from .torch_faults import plant_at_size, plant_in_script
 from .torch_runner import TorchRunner, check_device, float_state, torch_settings
 
 if TYPE_CHECKING:
@@ -45,6 +50,7 @@ SUFFIX: str = ".torchscript.pt"
 MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = (Capture.TRACE, Capture.SCRIPT, Capture.MIXED)
 DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PLANTS_BY_DEFAULT: bool = True
 PROGRAM: str = "a TorchScript program"
 INSPECT_OPENS: bool = True
 _DEBUG = ".debug_pkl"
@@ -168,6 +174,27 @@ def weights(path: Path) -> Iterator[Array]:
     """The float32 tensors of its state."""
     module, _ = _load(path, "cpu")
     yield from float_state(module.state_dict())
+
+
+def plant_fault(
+    path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
+) -> PlantedFault | None:
+    """Write a copy with one fault of this kind: in its state, or in the graph of forward."""
+    import torch
+
+    module, record = _load(path, "cpu")
+    size = draw_size(signature, random) if kind is FaultKind.SIZE else None
+    if size is not None:
+        names = record.get("inputs") or [spec.name for spec in signature.inputs]
+        done = plant_at_size(module.graph, names, size)
+    else:
+        done = None if kind is FaultKind.SIZE else plant_in_script(module, kind, random)
+    if done is None:
+        return None
+    copy = folder / path.name
+    torch.jit.save(module, str(copy), _extra_files={RECORD: dumps(record)})
+    sizes = {} if size is None else size.sizes
+    return PlantedFault(path=copy, place=done[0], change=done[1], sizes=sizes)
 
 
 def carried(path: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 SIZED = ("shape", "batch", "seed")  # kinds of feeds with usual values, drawn for their sizes
 
@@ -95,6 +96,52 @@ class Warned:
     def converts(self) -> bool:
         """Whether it is of a tensor that became a Python value: a branch, a kept value, a size."""
         return self.text.startswith("Converting a tensor to")
+
+
+class FaultOutcome(StrEnum):
+    """What became of a planted fault; `equivalent` ones change no output beyond the limits."""
+
+    FOUND = "found"
+    MISSED = "missed"
+    EQUIVALENT = "equivalent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRecord:
+    """A fault that was planted in a copy of an artifact.
+
+    `kind` is weight, swap, attribute, epsilon or size; `place` names the tensor, the node or the
+    output that was altered, and `change` says how. `error` is how far the copy's outputs lie from
+    the artifact's at most, in relative L2 over the feeds that were tried: None where a copy was
+    found before all feeds were run, or gave outputs that cannot be subtracted.
+    """
+
+    kind: str
+    place: str
+    change: str
+    outcome: FaultOutcome
+    error: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """How many faults, planted in copies of an artifact, the same feeds and limits find.
+
+    `planted` counts the faults that change some output within the domain beyond the limits, `found`
+    those of them whose copy was rejected. `equivalent` counts the others, which are not part of
+    `planted`. `seed` is the seed of the draw.
+    """
+
+    planted: int
+    found: int
+    equivalent: int
+    seed: int
+    faults: tuple[FaultRecord, ...] = ()
+
+    @property
+    def missed(self) -> tuple[FaultRecord, ...]:
+        """The faults that the feeds and limits do not see."""
+        return tuple(one for one in self.faults if one.outcome is FaultOutcome.MISSED)
 
 
 @dataclass(frozen=True, kw_only=True)

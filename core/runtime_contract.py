@@ -1,10 +1,12 @@
-"""What a format offers beside its contract: the settings of its runtime, and how users open it."""
+"""What a format offers beside its contract: runtime settings, default runs, planted faults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from random import Random
 from typing import Protocol, runtime_checkable
 
 from .contract import Runner, Target
@@ -44,5 +46,63 @@ class SelfTuned(Target, Protocol):
 
         Raises:
             RunnerError: the runtime would not open it.
+        """
+        ...
+
+
+class FaultKind(StrEnum):
+    """What a planted fault alters.
+
+    An element of a weight; two things that change places; an attribute of an operator; an epsilon;
+    an output at one size of a dynamic dim.
+    """
+
+    WEIGHT = "weight"
+    SIZE = "size"
+    SWAP = "swap"
+    ATTRIBUTE = "attribute"
+    EPSILON = "epsilon"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedFault:
+    """A copy of a model file with one fault in it.
+
+    `place` names the tensor, node or output, `change` says what was done to it. `sizes` are sizes
+    of free dims, by name, at which the fault acts; it is empty where it acts at any.
+    """
+
+    path: Path
+    place: str
+    change: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Plantable(Target, Protocol):
+    """A target in whose model files faults can be planted, to see what a verdict can find.
+
+    `PLANTS_BY_DEFAULT` says that a copy is quickly made and opened.
+    """
+
+    PLANTS_BY_DEFAULT: bool
+
+    def plant_fault(
+        self, path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
+    ) -> PlantedFault | None:
+        """Write a copy of a model file with one fault of this kind in `folder`.
+
+        Args:
+            path: the model file; it stays as it is.
+            kind: what is altered.
+            random: draws the place.
+            signature: the inputs, with their dims, and the outputs.
+            folder: an empty folder for the copy.
+
+        Returns:
+            None where the model has no place for such a fault.
+
+        Raises:
+            RunnerError: the file cannot be read.
         """
         ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .domain import Domain
-from .findings import Histogram, WorstFeed
+from .findings import Histogram, Sensitivity, WorstFeed
 
 _BETWEEN = "; "  # faults of one reason, the most telling first
 _FLOATS = ("float", "complex", "bfloat")
@@ -227,7 +227,7 @@ class Verdict:
     `restricted_values` are the least and the greatest value of inputs whose chosen range it is
     right in a part of only. `by_default` is what users get who leave the runtime to its defaults,
     where that is less. `domain` is of a file that was judged by itself; in a manifest, the
-    artifact has it.
+    artifact has it. `sensitivity` is what the feeds and limits would have found.
     """
 
     artifact: str
@@ -247,6 +247,7 @@ class Verdict:
     by_default: DefaultRun | None = None
     domain: Domain | None = None
     groups: tuple[GroupVerdict, ...] = ()
+    sensitivity: Sensitivity | None = None
 
     def refused(self, reason: str) -> Verdict:
         """This verdict with one more fault, which no tolerance forgives and which is told first.

@@ -33,8 +33,9 @@ from .narrowing import (
     subject_in,
 )
 from .plan import Step
+from .sensitivity import measure_sensitivity
 from .stage import Clock
-from .trying import Trial, Way, attempt, candidate_of, ways_of
+from .trying import Trial, Way, attempt, candidate_of, held_out_for, ways_of
 from .worst import drop_worst, place_worst
 
 _NARROWED = 3  # times that one capture is narrowed, each time in another dim
@@ -336,6 +337,14 @@ def settle_trial(
     step: Step, trial: Trial, parent: Parent, bench: Bench
 ) -> tuple[Artifact, Verdict]:
     """Move the chosen trial's files to where they belong and write its record."""
+    measured = measure_sensitivity(
+        trial.verdict,
+        replace(candidate_of(step, trial, bench), aside=trial.workplace),
+        trial.judged,
+        bench.order.judging_of(step.wanted),
+        bench.stage,
+        held_out=held_out_for(step.wanted.precision, bench),
+    )
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED}/{step.name}"
     files = trial.files
@@ -365,7 +374,7 @@ def settle_trial(
         latency=trial.latency,
         accuracy=trial.accuracy,
     )
-    verdict = replace(trial.verdict, artifact=name)
+    verdict = replace(measured, artifact=name)
     was = f"{REJECTED}/{step.name}"
     return artifact, place_worst(verdict, bench.folder, files[0].name, was=was)
 
@@ -375,7 +384,7 @@ def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
     device = bench.order.judging.device_for(step.target)
     set_there = step.target.judging_settings(device) if isinstance(step.target, Settled) else {}
     return Domain(
-        inputs=trial.inputs,
+        inputs=trial.judged.signature.inputs,
         compute={} if trial.coverage is None else trial.coverage.share,
         settings={"device": device, **set_there},
     )

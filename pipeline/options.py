@@ -78,6 +78,7 @@ def judging_of(  # noqa: PLR0913 - the options of validation
     device: str | None = None,
     search: float | None = None,
     accept: Sequence[str] | None = None,
+    sensitivity: int | None = None,
 ) -> Judging:
     """How to judge. `limits` are those for all outputs, and by output.
 
@@ -98,6 +99,7 @@ def judging_of(  # noqa: PLR0913 - the options of validation
         device=None if device is None else str(device),
         search=search,
         accept=tuple(accept or ()),
+        sensitivity=sensitivity,
     )
 
 

@@ -72,6 +72,7 @@ class Source:
 
 
 _LONGEST = 7 * 86_400.0  # seconds of a search: a week
+_MOST_FAULTS = 1000
 _PLACE = re.compile(r".+:[1-9]\d*")
 
 
@@ -99,6 +100,8 @@ class Judging:
     tolerance of an earlier run, which stands in for the precision's own. `search` is for how many
     seconds a worse feed is looked for once an artifact passed; None does not look. `accept` are the
     branches (`FILE:LINE`) that a capture may freeze without a feed on their other arm.
+    `sensitivity` is how many faults are planted in copies of an artifact that passed; None plants
+    some where that is cheap.
     """
 
     feeds: int | None = None
@@ -114,10 +117,11 @@ class Judging:
     device: str | None = None
     search: float | None = None
     accept: tuple[str, ...] = ()
+    sensitivity: int | None = None
 
     def summary(self) -> dict[str, str]:
         """What a manifest keeps of it beside feeds and seed: limits, search, accepted branches."""
-        names = ("atol", "rtol", "min_sqnr", "search")
+        names = ("atol", "rtol", "min_sqnr", "search", "sensitivity")
         found = {name: _plain(getattr(self, name)) for name in names}
         mine = Limits(floor_factor=self.floor_factor, min_cosine=self.min_cosine,
                       min_agreement=self.min_agreement)  # fmt: skip
@@ -135,6 +139,11 @@ class Judging:
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
                 f"--feeds {self.feeds} is too few to judge by", hint=f"use {LEAST_FEEDS} or more"
+            )
+        if self.sensitivity is not None and not 0 <= self.sensitivity <= _MOST_FAULTS:
+            raise UsageError(
+                f"--sensitivity must be 0 to {_MOST_FAULTS}, not {self.sensitivity}",
+                hint="give the number of faults to plant, 0 for none: --sensitivity 8",
             )
         if self.device not in (None, "cpu", "cuda"):
             raise unknown("device", str(self.device), ["cpu", "cuda"])

@@ -100,7 +100,7 @@ def _parent(other: Step, trial: Trial) -> Parent:
         path=trial.workplace / trial.files[0].name,
         frozen=trial.frozen,
         capture=str(other.captures[0]),
-        domain=Domain(inputs=trial.inputs),
+        domain=Domain(inputs=trial.judged.signature.inputs),
     )
 
 

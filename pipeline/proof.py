@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..core.contract import Deferred, Native, Runner, Target, Weighted
+from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, unheard
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Tolerance, Verdict
@@ -70,21 +70,11 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
         MissingError: the device is not here.
     """
     title = f"validate {candidate.name}"
-    tolerance = judging.tolerance_for(candidate.precision)
-    references = (*subject.references, *held_out)
-    if tolerance.floor_factor is not None:
-        references = with_float64(references, subject, stage)
-    beyond = beyond_of(references, candidate.precision)
-    case = _Case(
-        candidate=candidate,
-        subject=subject,
-        tolerance=tolerance,
-        device=judging.device_for(candidate.target),
-        loose=loose_feeds(subject, held_out) | beyond,
-    )
+    case = Case.of(candidate, subject, judging, stage, held_out=held_out)
+    tolerance, references = case.tolerance, case.references
     with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
         subject.eager.rest()  # the runtime holds weights of its own now
-        asked = case.ask(references, lambda done, total: stage.advance(title, done, total))
+        asked = case.ask(lambda done, total: stage.advance(title, done, total))
         subject.eager.rest()  # and has given them back
         evidence, verdict = restrict_values(
             *full_look(asked, subject),
@@ -92,7 +82,7 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
             lambda: candidate.open(case.device, subject.signature),
             narrow=restrict,
         )
-        notes = notes_on(verdict, held_out, beyond)
+        notes = notes_on(verdict, held_out, beyond_of(references, candidate.precision))
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
         verdict = with_default_run(verdict, candidate, evidence, subject)
@@ -112,26 +102,58 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Case:
-    """A candidate and what it is held to."""
+class Case:
+    """A candidate, the feeds with eager's answers, and what it is held to on them."""
 
     candidate: Candidate
     subject: Subject
+    references: tuple[Reference, ...]
     tolerance: Tolerance
     device: str
     loose: frozenset[str]
 
-    def ask(
-        self, references: tuple[Reference, ...], advance: Callable[[int, int], None]
-    ) -> Evidence:
+    @classmethod
+    def of(
+        cls,
+        candidate: Candidate,
+        subject: Subject,
+        judging: Judging,
+        stage: Stage,
+        *,
+        held_out: tuple[Reference, ...] = (),
+    ) -> Case:
+        """The case of a candidate, with eager in float64 where it is held to that."""
+        tolerance = judging.tolerance_for(candidate.precision)
+        references = (*subject.references, *held_out)
+        if tolerance.floor_factor is not None:
+            references = with_float64(references, subject, stage)
+        beyond = beyond_of(references, candidate.precision)
+        return cls(
+            candidate=candidate,
+            subject=subject,
+            references=references,
+            tolerance=tolerance,
+            device=judging.device_for(candidate.target),
+            loose=loose_feeds(subject, held_out) | beyond,
+        )
+
+    def open(self) -> Runner:
+        """Open the candidate in its format's runtime."""
+        return self.candidate.open(self.device, self.subject.signature)
+
+    def ask(self, advance: Advance = unheard) -> Evidence:
         """Run it on every feed."""
-        precision = self.candidate.precision
         replies: list[Reply] = []
-        with self.candidate.open(self.device, self.subject.signature) as runner:
+        with self.open() as runner:
             taken = runner.inputs
-            for done, reference in enumerate(references, start=1):
+            for done, reference in enumerate(self.references, start=1):
                 replies.append(reply_of(runner, reference))
-                advance(done, len(references))
+                advance(done, len(self.references))
+        return self.evidence(replies, taken)
+
+    def evidence(self, replies: Sequence[Reply], taken: Sequence[str]) -> Evidence:
+        """What it answered on every feed, given the inputs that it takes."""
+        precision = self.candidate.precision
 
         def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
             return judge(
@@ -147,8 +169,8 @@ class _Case:
             )
 
         return Evidence(
-            references=references,
-            replies=tuple(with_undecided(references, replies, precision, self.subject)),
+            references=self.references,
+            replies=tuple(with_undecided(self.references, replies, precision, self.subject)),
             precision=precision,
             judge_on=judge_on,
             loose=self.loose,

@@ -39,6 +39,7 @@ from .recorded import (
     unkeyed,
 )
 from .replaying import missing_found, with_found
+from .sensitivity import measure_sensitivity
 from .stage import Stage
 from .subject import Subject, open_subject, read_checkpoint
 from .trust import HINT
@@ -171,7 +172,10 @@ class _Again:
         missing = missing_found(self.worst, self.folder)
         verdict = as_searched(replace(verdict, notes=(*verdict.notes, *missing)), self.worst)
         seen = look(self.subject, judging.accept, then=self.manifest)
-        return seen.judged_again(verdict, self.artifact, self.manifest)
+        verdict = seen.judged_again(verdict, self.artifact, self.manifest)
+        return measure_sensitivity(
+            verdict, candidate, subject, judging, self.stage, held_out=held_out
+        )
 
 
 def _not_here(artifact: Artifact, targets: tuple[Target, ...]) -> Failure | None:

@@ -37,6 +37,7 @@ from .recorded import (
     rejected_record,
 )
 from .replaying import missing_found, shown, with_feed, with_found
+from .sensitivity import measure_sensitivity
 from .stage import Stage, passing_logs
 from .subject import Subject, open_subject, read_checkpoint
 from .trust import HINT, refuse_foreign_program
@@ -161,6 +162,10 @@ class Recorded:
         verdict = replace(verdict, notes=(*verdict.notes, *missing))
         seen = look(subject, judging.accept, then=self.manifest)
         verdict = seen.judged_again(verdict, self.artifact, self.manifest)
+        if feed is None:
+            verdict = measure_sensitivity(
+                verdict, candidate, subject, judging, stage, held_out=held_out
+            )
         if labelled is None:
             return as_weighed(verdict, self.artifact.accuracy)
         again = within_recorded(labelled, self.artifact.accuracy)
@@ -202,6 +207,8 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
             watch(subject, judging.accept, stage)
             verdict = _proven(candidate, subject, judging, stage, feed=feed, restrict=True)
             verdict = look(subject, judging.accept).judged(verdict, None)
+            if feed is None:
+                verdict = measure_sensitivity(verdict, candidate, subject, judging, stage)
             verdict = told_in(weighed(candidate, verdict, labelled, stage))
             return replace(verdict, domain=Domain(inputs=subject.signature.inputs))
 

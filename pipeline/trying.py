@@ -20,7 +20,6 @@ from ..core.errors import ModelcError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
-from ..core.signature import InputSpec
 from ..core.verdict import Verdict, told_as_one
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
@@ -48,6 +47,7 @@ from .provenance.stating import (
 )
 from .quantizing import Quantization, quantized, refuse_uncovered
 from .restricting import restricted_inputs, within_values
+from .subject import Subject
 from .weighing import weighed
 
 
@@ -74,9 +74,9 @@ class Way:
 class Trial:
     """What one way gave: files in their workplace, the verdict on them, what was measured.
 
-    `inputs` are those of the domain that it was judged in. `frozen` are the places where its
-    capture froze tensor data, None where nobody knows. `switchable` says that its quantizer's
-    result shows what each layer costs.
+    `judged` is the eager side that it was judged by, with the domain's inputs. `frozen` are places
+    where its capture froze tensor data, None where nobody knows. `switchable` says that its
+    quantizer's result shows what each layer costs.
     """
 
     way: Way
@@ -84,7 +84,7 @@ class Trial:
     converted: Converted
     files: tuple[FileRecord, ...]
     verdict: Verdict
-    inputs: tuple[InputSpec, ...]
+    judged: Subject
     frozen: tuple[str, ...] | None = ()
     coverage: Coverage | None = None
     latency: Latency | None = None
@@ -154,7 +154,7 @@ def attempt(
         converted=product.converted,
         files=product.files,
         verdict=with_speed(verdict, latency),
-        inputs=bench.subject.signature.inputs,
+        judged=judged,
         frozen=frozen,
         coverage=product.coverage,
         latency=latency,

@@ -98,6 +98,7 @@ _JUDGING = (
     Key(name="rtol", kind=N, least=0),
     Key(name="min-sqnr", kind=N),
     Key(name="search", kind=N, above=0, most=_DAYS),
+    Key(name="sensitivity", kind=W, least=0, most=1000),
     Key(name="accept-branch", many=True, check=checks.branch),
     Key(name="device", choices=("cpu", "cuda")),
 )

@@ -70,6 +70,7 @@ def _judging(of: Typed, said: Mapping[KeyPath, Said]) -> Judging:
         feeds=of.whole("feeds"), seed=of.whole("seed"), atol=of.number("atol"),
         rtol=of.number("rtol"), min_sqnr=of.number("min-sqnr"), limits=_limits(said),
         device=of.text("device"), search=of.number("search"), accept=of.texts("accept-branch"),
+        sensitivity=of.whole("sensitivity"),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.manifest import Manifest
 from ..core.verdict import OutputVerdict, Tolerance, Verdict, parts_of
 from .markup import Markup, code, details, table, tag
-from .rows import Case, Outcome, Row, counts, domain_lines, feeds_of, overall
+from .rows import Case, Outcome, Row, counts, domain_lines, feeds_of, overall, sensitivity_lines
 from .words import (
     counted,
     decibels,
@@ -67,7 +67,11 @@ def banner(rows: tuple[Row, ...], manifest: Manifest) -> Markup:
         for value, label, kind in numbers
     ]
     verdict = tag("p", pill(state), " ", telling, class_="telling")
-    domains = [tag("p", line, class_="quiet") for line in domain_lines(manifest.artifacts)]
+    lines = [
+        *domain_lines(manifest.artifacts),
+        *sensitivity_lines(row.verdict for row in rows),
+    ]
+    domains = [tag("p", line, class_="quiet") for line in lines]
     tiled = tag("div", tiles, class_="tiles")
     return tag("div", verdict, domains, tiled, class_=f"banner {state}")
 

@@ -8,7 +8,7 @@ from ..core.findings import Localisation
 from ..core.manifest import Manifest
 from .commands import commands_of
 from .markdown_text import Block, code, fitted, folded, prose, table
-from .rows import Outcome, Row, counts, domain_lines, overall, rows_of
+from .rows import Outcome, Row, counts, domain_lines, overall, rows_of, sensitivity_lines
 from .words import decibels, figure, milliseconds, percent, short, size_text
 
 MARK = "<!-- modelc report -->"
@@ -58,7 +58,11 @@ def _summary(rows: Sequence[Row], manifest: Manifest) -> str:
     found = counts(tuple(rows))
     told = ", ".join(f"{found[outcome]} {name}" for outcome, name in names if found[outcome])
     checkpoint = code(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
-    domains = "".join(f"\n{prose(line)}\n" for line in domain_lines(manifest.artifacts))
+    lines = (
+        *domain_lines(manifest.artifacts),
+        *sensitivity_lines(row.verdict for row in rows),
+    )
+    domains = "".join(f"\n{prose(line)}\n" for line in lines)
     return (
         f"### modelc: {_TITLES[overall(tuple(rows))]}\n\n"
         f"{told or 'nothing was judged'} · {checkpoint} `{short(manifest.checkpoint.digest)}`"

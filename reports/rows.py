@@ -106,6 +106,24 @@ def domain_lines(artifacts: Iterable[Artifact]) -> list[str]:
     return [f"domain of {', '.join(names)}: {text}" for text, names in by_domain.items()]
 
 
+def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
+    """How many planted faults the feeds and limits found, and each that they did not find."""
+    known = [one for one in verdicts if one is not None and one.sensitivity is not None]
+    counts = [
+        f"{one.artifact} {one.sensitivity.found} of {one.sensitivity.planted}"
+        for one in known
+        if one.sensitivity is not None and one.sensitivity.planted
+    ]
+    if not counts:
+        return []
+    missed = [
+        f"not found in {one.artifact}: {fault.kind} fault, {fault.place} {fault.change}"
+        for one in known
+        for fault in (one.sensitivity.missed if one.sensitivity else ())
+    ]
+    return [f"planted faults found: {', '.join(counts)}", *missed]
+
+
 def feeds_of(manifest: Manifest) -> tuple[str, ...]:
     """Names of all feeds: those that were drawn, then those that verdicts name beside them."""
     drawn = (feed.name for feed in manifest.feeds.drawn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,3 +89,12 @@ def metering(meter: Meter) -> TorchDispatchMode:
         return value
 
     return through_operators(counted)
+
+
+def count_flops(run: Callable[[], object]) -> int:
+    """The floating point operations of matrix products, convolutions and attentions in a run."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops())

@@ -18,6 +18,7 @@ from modelc.converters.registry import TARGETS, target_named
 from modelc.core.capture import Capture
 from modelc.core.contract import EAGER, Target
 from modelc.core.precision import Precision
+from modelc.pipeline import sensitivity
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run import run
 
@@ -31,6 +32,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Processes of their own are what tests/pipeline/isolation is about; elsewhere they only cost time.
 os.environ.setdefault("MODELC_ISOLATE", "0")
 
+# Faults planted in every artifact would take as long as the rest of most tests.
+_PLANTED, sensitivity.DEFAULT = sensitivity.DEFAULT, 0
+
 SAMPLE_MODELS = Path(__file__).parent.parent / "sample_models"
 
 
@@ -40,6 +44,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = why_not(target_named(mark.args[0]))
         if reason:
             pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def planting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant faults by default in tests marked so, as users have it."""
+    if request.node.get_closest_marker("plants_faults"):
+        monkeypatch.setattr(sensitivity, "DEFAULT", _PLANTED)
 
 
 def why_not(target: Target) -> str:

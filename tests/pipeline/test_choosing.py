@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from modelc.core.precision import Precision
 from modelc.core.records import Latency
 from modelc.core.verdict import OutputVerdict, State, Verdict
 from modelc.pipeline.choosing import chosen
+from modelc.pipeline.subject import Subject
 from modelc.pipeline.trying import Trial, Way
 from modelc.validators.tolerance import TOLERANCES
 
@@ -37,7 +39,7 @@ def trial(sqnr: float, milliseconds: float, *, passed: bool = True, parent: floa
         converted=Converted(files=(), versions={}),
         files=(),
         verdict=verdict,
-        inputs=(),
+        judged=cast("Subject", None),  # choosing does not look at it
         frozen=(),
         latency=Latency(milliseconds=milliseconds, parent=parent, device="cpu", runs=9),
     )

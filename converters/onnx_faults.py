@@ -1,0 +1,340 @@
+"""Faults planted in copies of ONNX models: what a verdict on the model would have to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite, prod
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Array
+from ..core.runtime_contract import FaultKind, PlantedFault
+from ..core.signature import Signature
+from .fault_values import (
+    EPSILON_FACTOR,
+    FACTOR,
+    SMALL,
+    SizeFault,
+    alter_element,
+    draw_size,
+    link_or_copy,
+    swap_rows,
+)
+from .onnx_guard import read_graph, tensors_of
+from .onnx_origins import all_nodes
+
+if TYPE_CHECKING:
+    import onnx
+
+# Operators whose first two inputs (of Where the last two) do not commute.
+_ORDERED: Mapping[str, tuple[int, int]] = {
+    "Sub": (0, 1), "Div": (0, 1), "Pow": (0, 1), "Mod": (0, 1), "Less": (0, 1), "Greater": (0, 1),
+    "LessOrEqual": (0, 1), "GreaterOrEqual": (0, 1), "Where": (1, 2),
+}  # fmt: skip
+_EPSILON = 1e-5  # ONNX's default of every operator that has an epsilon
+_SCALED: Mapping[str, tuple[str, float]] = {  # attributes that are numbers, with their defaults
+    "LeakyRelu": ("alpha", 0.01), "Elu": ("alpha", 1.0), "Celu": ("alpha", 1.0),
+    "HardSigmoid": ("alpha", 0.2), "Selu": ("gamma", 1.0507), "ThresholdedRelu": ("alpha", 1.0),
+    "Gemm": ("alpha", 1.0), "LRN": ("alpha", 1e-4), "Attention": ("scale", 0.0),
+}  # fmt: skip
+_FLIPPED: Mapping[str, tuple[str, int]] = {  # attributes that are 0 or 1, with their defaults
+    "AveragePool": ("count_include_pad", 0), "CumSum": ("exclusive", 0), "TopK": ("largest", 1),
+    "ArgMax": ("select_last_index", 0), "ArgMin": ("select_last_index", 0),
+    "GridSample": ("align_corners", 0),
+}  # fmt: skip
+_NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes that are words
+    "Gelu": ("approximate", {"none": "tanh", "tanh": "none"}),
+    "DepthToSpace": ("mode", {"DCR": "CRD", "CRD": "DCR"}),
+    "Resize": (
+        "coordinate_transformation_mode",
+        {"half_pixel": "asymmetric", "pytorch_half_pixel": "asymmetric",
+         "align_corners": "half_pixel", "asymmetric": "half_pixel"},
+    ),
+}  # fmt: skip
+_WORDS = {"Gelu": "none", "DepthToSpace": "DCR", "Resize": "half_pixel"}  # their defaults
+_PREFIX = "modelc_fault"
+
+_Change = tuple[str, str]  # the place, and what was done there
+
+
+def plant_fault(
+    path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
+) -> PlantedFault | None:
+    """Write a copy with one fault of this kind; weights in a file of their own are linked to.
+
+    Raises:
+        RunnerError: the file cannot be read.
+    """
+    import onnx
+
+    model = read_graph(path)
+    at_size = draw_size(signature, random) if kind is FaultKind.SIZE else None
+    if at_size is not None:
+        done = _wrong_at(model, at_size, random)
+    else:
+        done = _PLANTED[kind](model, path.parent, random)
+    if done is None:
+        return None
+    for name in {entry.value for tensor in tensors_of(model) for entry in tensor.external_data
+                 if entry.key == "location"}:  # fmt: skip
+        link_or_copy(path.parent / name, folder)
+    copy = folder / path.name
+    onnx.save(model, str(copy))
+    sizes = {} if at_size is None else at_size.sizes
+    return PlantedFault(path=copy, place=done[0], change=done[1], sizes=sizes)
+
+
+def _in_weights(
+    change: Callable[[Array, Random], tuple[Array, str] | None],
+) -> Callable[[onnx.ModelProto, Path, Random], _Change | None]:
+    """A fault in one of the tensors with more than one element, each as likely as any other."""
+
+    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+        places = list(_weights(model.graph))
+        for name, tensor in random.sample(places, len(places)):
+            found = change(_values_of(tensor, folder), random)
+            if found is not None:
+                _write(tensor, found[0])
+                return name, found[1]
+        return None
+
+    return plant
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """The constant tensors of a graph and of the bodies of its nodes, by the values' names."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t") and node.op_type == "Constant":
+                yield node.output[0], attribute.t
+            if attribute.HasField("g"):
+                yield from _constants(attribute.g)
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """Constants of floats, and of 8-bit integers, with several elements."""
+    from onnx import TensorProto
+
+    kinds = (
+        TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
+        TensorProto.INT8, TensorProto.UINT8,
+    )  # fmt: skip
+    for name, tensor in _constants(graph):
+        if tensor.data_type in kinds and prod(tensor.dims) > 1:
+            yield name, tensor
+
+
+def _values_of(tensor: onnx.TensorProto, folder: Path) -> Array:
+    """The values; onnx keeps those of another file in the message that it reads them for."""
+    import onnx
+    from onnx import numpy_helper
+
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    return numpy_helper.to_array(copy, base_dir=str(folder))
+
+
+def _write(tensor: onnx.TensorProto, array: Array) -> None:
+    from onnx import numpy_helper
+
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def _swap(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+    """Two float inputs of an operator, or two rows of a weight, in each other's place.
+
+    Integers are left alone: they may be indices, which not every runtime checks.
+    """
+    floats = _floats(model.graph)
+    nodes = [node for node in all_nodes(model.graph) if _can_swap(node, floats)]
+    if nodes and random.random() < 1 / 2:
+        node = random.choice(nodes)
+        one, other = _ORDERED[node.op_type]
+        node.input[one], node.input[other] = node.input[other], node.input[one]
+        return _label(node), f"inputs {one} and {other} in each other's place"
+    return _in_weights(swap_rows)(model, folder, random)
+
+
+def _floats(graph: onnx.GraphProto) -> set[str]:
+    """The values that the model says are of floats."""
+    from onnx import TensorProto
+
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+    known = [*graph.input, *graph.output, *graph.value_info]
+    found = {one.name for one in known if one.type.tensor_type.elem_type in kinds}
+    return found | {name for name, tensor in _constants(graph) if tensor.data_type in kinds}
+
+
+def _can_swap(node: onnx.NodeProto, floats: set[str]) -> bool:
+    places = _ORDERED.get(node.op_type)
+    if places is None:
+        return False
+    one, other = node.input[places[0]], node.input[places[1]]
+    return one != other and {one, other} <= floats
+
+
+def _attribute(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+    """Another value of an attribute, or of a scalar that an operator reads."""
+    nodes = [node for node in all_nodes(model.graph) if _has_attribute(node)]
+    scaled = None
+    if not nodes or random.random() < 1 / 2:
+        scaled = _scale(model, folder, random, small=False)
+    if scaled is None and nodes:
+        node = random.choice(nodes)
+        return _label(node), _alter_attribute(node)
+    return scaled
+
+
+def _has_attribute(node: onnx.NodeProto) -> bool:
+    if node.op_type == "Attention":
+        return _attribute_of(node, "scale") is not None
+    return node.op_type in {**_SCALED, **_FLIPPED, **_NAMED} or _shifts(node)
+
+
+def _shifts(node: onnx.NodeProto) -> bool:
+    """Whether it is a convolution or a pooling whose padding can be moved to one side."""
+    if node.op_type not in ("Conv", "MaxPool", "AveragePool"):
+        return False
+    return any((_attribute_of(node, "pads") or [0])[:1])
+
+
+def _attribute_of(node: onnx.NodeProto, name: str) -> Any:
+    from onnx import helper
+
+    found = next((one for one in node.attribute if one.name == name), None)
+    return None if found is None else helper.get_attribute_value(found)
+
+
+def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
+    from onnx import helper
+
+    kept = [one for one in node.attribute if one.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def _alter_attribute(node: onnx.NodeProto) -> str:
+    """Change the attribute that the node has; what was done."""
+    if _shifts(node):
+        pads = list(_attribute_of(node, "pads"))
+        half = len(pads) // 2
+        pads[0], pads[half] = pads[0] - 1, pads[half] + 1
+        _set(node, "pads", pads)
+        return "padding moved by one"
+    if node.op_type in _SCALED:
+        name, usual = _SCALED[node.op_type]
+        found = _attribute_of(node, name)
+        value = usual if found is None else found
+        _set(node, name, value * FACTOR)
+        return f"{name} {value:.4g} -> {value * FACTOR:.4g}"
+    if node.op_type in _FLIPPED:
+        name, default = _FLIPPED[node.op_type]
+        found = _attribute_of(node, name)
+        flag = default if found is None else found
+        _set(node, name, 1 - flag)
+        return f"{name} {flag} -> {1 - flag}"
+    name, words = _NAMED[node.op_type]
+    word = (_attribute_of(node, name) or _WORDS[node.op_type].encode()).decode()
+    other = words.get(word, "half_pixel")
+    _set(node, name, other)
+    return f"{name} {word} -> {other}"
+
+
+def _scalars(graph: onnx.GraphProto, folder: Path) -> Iterator[tuple[str, onnx.TensorProto, float]]:
+    """Float constants of one element, but for zeros, which a factor leaves as they are."""
+    from onnx import TensorProto
+
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    for name, tensor in _constants(graph):
+        if tensor.data_type in kinds and prod(tensor.dims) == 1:
+            value = float(_values_of(tensor, folder).reshape(-1)[0])
+            if value and isfinite(value):
+                yield name, tensor, value
+
+
+def _scale(model: onnx.ModelProto, folder: Path, random: Random, *, small: bool) -> _Change | None:
+    """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
+    found = [one for one in _scalars(model.graph, folder) if (abs(one[2]) <= SMALL) == small]
+    if not found:
+        return None
+    name, tensor, value = random.choice(found)
+    times = EPSILON_FACTOR if small else FACTOR
+    array = _values_of(tensor, folder)
+    _write(tensor, (array * array.dtype.type(times)).astype(array.dtype))
+    return name, f"{value:.4g} -> {value * times:.4g}"
+
+
+def _epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+    """An epsilon a thousand times as large."""
+    nodes = [node for node in all_nodes(model.graph) if "Normalization" in node.op_type]
+    if not nodes:
+        return _scale(model, folder, random, small=True)
+    node = random.choice(nodes)
+    found = _attribute_of(node, "epsilon")
+    value = _EPSILON if found is None else found
+    _set(node, "epsilon", value * EPSILON_FACTOR)
+    return _label(node), f"epsilon {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} {node.name or node.output[0]}"
+
+
+def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> _Change | None:
+    """Multiply an output where an input has a size; None where no output is of floats."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = model.graph
+    made = {one for node in graph.node for one in node.output}
+    types = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+    outputs = [
+        one for one in graph.output
+        if one.type.tensor_type.elem_type in types and one.name in made
+    ]  # fmt: skip
+    if not outputs or fault.input not in {value.name for value in graph.input}:
+        return None
+    output = random.choice(outputs)
+    held, kind = f"{_PREFIX}_held", output.type.tensor_type.elem_type
+    _rename(graph, output.name, held)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    constants = {
+        "axis": np.array(fault.axis, np.int64), "size": np.array(fault.size, np.int64),
+        "factor": np.array(FACTOR, dtype), "one": np.array(1, dtype),
+    }  # fmt: skip
+    for key, value in constants.items():
+        graph.initializer.append(numpy_helper.from_array(value, f"{_PREFIX}_{key}"))
+    steps = (
+        ("Shape", [fault.input], "shape"),
+        ("Gather", ["shape", "axis"], "found"),
+        ("Equal", ["found", "size"], "hit"),
+        ("Where", ["hit", "factor", "one"], "times"),
+        ("Mul", [held, "times"], output.name),
+    )
+    own = {*constants, "shape", "found", "hit", "times"}
+    for operator, taken, given in steps:
+        inputs = [f"{_PREFIX}_{one}" if one in own else one for one in taken]
+        result = f"{_PREFIX}_{given}" if given in own else given
+        graph.node.append(helper.make_node(operator, inputs, [result]))
+    return f"output {output.name}", fault.change
+
+
+def _rename(graph: onnx.GraphProto, before: str, after: str) -> None:
+    """Call a value otherwise wherever it is made or read."""
+    for node in all_nodes(graph):
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                if name == before:
+                    names[place] = after
+
+
+_PLANTED: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], _Change | None]] = {
+    FaultKind.WEIGHT: _in_weights(alter_element),
+    FaultKind.SWAP: _swap,
+    FaultKind.ATTRIBUTE: _attribute,
+    FaultKind.EPSILON: _epsilon,
+    FaultKind.SIZE: lambda *_: None,
+}

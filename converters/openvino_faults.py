@@ -1,0 +1,254 @@
+"""Faults planted in copies of an OpenVINO IR: what a verdict on it would have to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Array
+from ..core.runtime_contract import FaultKind, PlantedFault
+from ..core.signature import Signature
+from .fault_values import (
+    EPSILON_FACTOR,
+    FACTOR,
+    SMALL,
+    SizeFault,
+    alter_element,
+    draw_size,
+    swap_rows,
+)
+from .openvino_coverage import known_name
+from .openvino_reading import read
+
+if TYPE_CHECKING:
+    import openvino
+
+_ORDERED = {  # operators whose inputs, named by place, do not commute
+    "Subtract": (0, 1), "Divide": (0, 1), "Power": (0, 1), "FloorMod": (0, 1), "Mod": (0, 1),
+    "Less": (0, 1), "Greater": (0, 1), "LessEqual": (0, 1), "GreaterEqual": (0, 1),
+    "Select": (1, 2),
+}  # fmt: skip
+_SCALED = {"Elu": "alpha", "LRN": "alpha"}  # operators with an attribute that is a number
+_FLIPPED = {"AvgPool": "exclude-pad", "CumSum": "exclusive", "GridSample": "align_corners"}
+_NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "Gelu": ("approximation_mode", {"ERF": "TANH", "TANH": "ERF"}),
+    "DepthToSpace": ("mode", {"blocks_first": "depth_first", "depth_first": "blocks_first"}),
+    "Interpolate": (
+        "coordinate_transformation_mode",
+        {"half_pixel": "asymmetric", "pytorch_half_pixel": "asymmetric",
+         "align_corners": "half_pixel", "asymmetric": "half_pixel"},
+    ),
+}  # fmt: skip
+_PADDED = ("Convolution", "GroupConvolution", "MaxPool", "AvgPool")
+_FLOATS = ("f32", "f16", "f64")
+
+_Change = tuple[str, str]  # the place, and what was done there
+
+
+def plant_fault(
+    path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
+) -> PlantedFault | None:
+    """Write a copy with one fault of this kind.
+
+    Raises:
+        RunnerError: the file cannot be read.
+    """
+    import openvino
+
+    model = read(path)
+    fault = draw_size(signature, random) if kind is FaultKind.SIZE else None
+    if fault is not None:
+        done = _wrong_at(model, signature, fault, random)
+    else:
+        done = _PLANTED[kind](model, random)
+    if done is None:
+        return None
+    model.validate_nodes_and_infer_types()
+    copy = folder / path.name
+    openvino.save_model(model, str(copy), compress_to_fp16=False)
+    sizes = {} if fault is None else fault.sizes
+    return PlantedFault(path=copy, place=done[0], change=done[1], sizes=sizes)
+
+
+def _nodes(model: openvino.Model, *kinds: str) -> list[Any]:
+    """The nodes of these types; all where none is named."""
+    return [node for node in model.get_ordered_ops() if not kinds or node.get_type_name() in kinds]
+
+
+def _label(node: Any) -> str:
+    return f"{node.get_type_name()} {node.get_friendly_name()}"
+
+
+def _replace(constant: Any, array: Array) -> None:
+    """Have what reads the constant read another."""
+    import numpy as np
+    import openvino
+
+    readers = constant.output(0).get_target_inputs()
+    other = openvino.op.Constant(np.asarray(array))
+    other.set_friendly_name(constant.get_friendly_name())
+    for reader in readers:
+        reader.replace_source_output(other.output(0))
+
+
+def _constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
+    """Constants of floats, and of 8-bit integers, with one element or with several."""
+    kinds = _FLOATS if scalar else (*_FLOATS, "i8", "u8")
+    return [
+        node
+        for node in _nodes(model, "Constant")
+        if node.get_element_type().get_type_name() in kinds and (node.data.size == 1) == scalar
+    ]
+
+
+def _in_weights(
+    change: Callable[[Array, Random], tuple[Array, str] | None],
+) -> Callable[[openvino.Model, Random], _Change | None]:
+    """A fault in one of the constants with several elements."""
+
+    def plant(model: openvino.Model, random: Random) -> _Change | None:
+        nodes = _constants(model, scalar=False)
+        for node in random.sample(nodes, len(nodes)):
+            found = change(node.data, random)
+            if found is not None:
+                _replace(node, found[0])
+                return str(node.get_friendly_name()), found[1]
+        return None
+
+    return plant
+
+
+def _scale(model: openvino.Model, random: Random, *, small: bool) -> _Change | None:
+    """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
+    found = []
+    for node in _constants(model, scalar=True):
+        value = float(node.data.reshape(-1)[0])
+        if value and isfinite(value) and (abs(value) <= SMALL) == small:
+            found.append((node, value))
+    if not found:
+        return None
+    node, value = random.choice(found)
+    times = EPSILON_FACTOR if small else FACTOR
+    array = node.data
+    _replace(node, (array * array.dtype.type(times)).astype(array.dtype))
+    return str(node.get_friendly_name()), f"{value:.4g} -> {value * times:.4g}"
+
+
+def _swap(model: openvino.Model, random: Random) -> _Change | None:
+    """Two float inputs of an operator, or two rows of a weight, in each other's place.
+
+    Integers are left alone: they may be indices, which OpenVINO does not always check.
+    """
+    nodes = [node for node in _nodes(model, *_ORDERED) if _can_swap(node)]
+    if nodes and random.random() < 1 / 2:
+        node = random.choice(nodes)
+        one, other = _ORDERED[node.get_type_name()]
+        sources = [node.input(place).get_source_output() for place in (one, other)]
+        node.input(one).replace_source_output(sources[1])
+        node.input(other).replace_source_output(sources[0])
+        return _label(node), f"inputs {one} and {other} in each other's place"
+    return _in_weights(swap_rows)(model, random)
+
+
+def _can_swap(node: Any) -> bool:
+    ports = [node.input(place) for place in _ORDERED[node.get_type_name()]]
+    sources = [port.get_source_output() for port in ports]
+    names = [(one.get_node().get_friendly_name(), one.get_index()) for one in sources]
+    types = [port.get_element_type().get_type_name() for port in ports]
+    return names[0] != names[1] and all(one in _FLOATS for one in types)
+
+
+def _attribute(model: openvino.Model, random: Random) -> _Change | None:
+    """Another value of an attribute, or of a scalar that an operator reads."""
+    nodes = _nodes(model, *_SCALED, *_FLIPPED, *_NAMED)
+    nodes += [node for node in _nodes(model, *_PADDED) if any(_padding(node))]
+    scaled = None if nodes and random.random() < 1 / 2 else _scale(model, random, small=False)
+    if scaled is None and nodes:
+        node = random.choice(nodes)
+        return _label(node), _alter_attribute(node)
+    return scaled
+
+
+def _padding(node: Any) -> list[int]:
+    """What is padded before the first of the spatial axes; nothing where that is left open."""
+    found = node.get_attributes()
+    known = found.get("auto_pad", "explicit") in ("explicit", "EXPLICIT")
+    return list(found.get("pads_begin", []))[:1] if known else []
+
+
+def _alter_attribute(node: Any) -> str:
+    kind, found = node.get_type_name(), node.get_attributes()
+    if any(_padding(node)):
+        begin, end = list(found["pads_begin"]), list(found["pads_end"])
+        begin[0], end[0] = begin[0] - 1, end[0] + 1
+        node.set_attribute("pads_begin", begin)
+        node.set_attribute("pads_end", end)
+        return "padding moved by one"
+    if kind in _SCALED:
+        name, value = _SCALED[kind], float(found[_SCALED[kind]])
+        node.set_attribute(name, value * FACTOR)
+        return f"{name} {value:.4g} -> {value * FACTOR:.4g}"
+    if kind in _FLIPPED:
+        name, flag = _FLIPPED[kind], bool(found[_FLIPPED[kind]])
+        node.set_attribute(name, not flag)
+        return f"{name} {flag} -> {not flag}"
+    name, words = _NAMED[kind]
+    word = str(found[name])
+    other = words.get(word, next(iter(words)))
+    node.set_attribute(name, other)
+    return f"{name} {word} -> {other}"
+
+
+def _epsilon(model: openvino.Model, random: Random) -> _Change | None:
+    """An epsilon a thousand times as large."""
+    nodes = _nodes(model, "MVN", "NormalizeL2", "BatchNormInference")
+    if not nodes:
+        return _scale(model, random, small=True)
+    node = random.choice(nodes)
+    name = "epsilon" if "epsilon" in node.get_attributes() else "eps"
+    value = float(node.get_attributes()[name])
+    node.set_attribute(name, value * EPSILON_FACTOR)
+    return _label(node), f"{name} {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
+
+
+def _wrong_at(
+    model: openvino.Model, signature: Signature, fault: SizeFault, random: Random
+) -> _Change | None:
+    """Multiply an output where an input has a size; None where no output is of floats."""
+    import numpy as np
+    from openvino import opset13 as ops
+
+    names = tuple(spec.name for spec in signature.inputs)
+    ports = [port for port in model.inputs if known_name(port, names) == fault.input]
+    results = [
+        result
+        for result in model.get_results()
+        if result.input(0).get_element_type().get_type_name() in _FLOATS
+    ]
+    if not ports or not results:
+        return None
+    result = random.choice(results)
+    source = result.input(0).get_source_output()
+    dtype = source.get_element_type().to_dtype()
+    found = ops.gather(ops.shape_of(ports[0].get_node()), np.int64(fault.axis), np.int64(0))
+    hit = ops.equal(found, np.int64(fault.size))
+    times = ops.select(hit, np.asarray(FACTOR, dtype), np.asarray(1, dtype))
+    wrong = ops.multiply(source, times)
+    kept = source.get_names()
+    source.set_names(set())
+    wrong.output(0).set_names(kept)
+    result.input(0).replace_source_output(wrong.output(0))
+    output = known_name(result.output(0), signature.outputs)
+    return f"output {output}", fault.change
+
+
+_PLANTED: Mapping[FaultKind, Callable[[openvino.Model, Random], _Change | None]] = {
+    FaultKind.WEIGHT: _in_weights(alter_element),
+    FaultKind.SWAP: _swap,
+    FaultKind.ATTRIBUTE: _attribute,
+    FaultKind.EPSILON: _epsilon,
+    FaultKind.SIZE: lambda *_: None,
+}

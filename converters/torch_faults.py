@@ -1,0 +1,228 @@
+"""Faults planted in copies of TorchScript archives and of exported programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ..core.runtime_contract import FaultKind
+from .fault_values import EPSILON_FACTOR, FACTOR, SMALL, SizeFault, alter_element, swap_rows
+
+if TYPE_CHECKING:
+    import torch
+
+# Operators of which the first two tensors (of `where` the last two) do not commute.
+_ORDERED = {
+    "aten::sub": (0, 1), "aten::div": (0, 1), "aten::pow": (0, 1), "aten::lt": (0, 1),
+    "aten::gt": (0, 1), "aten::le": (0, 1), "aten::ge": (0, 1), "aten::where": (1, 2),
+    "aten::atan2": (0, 1),
+}  # fmt: skip
+
+_Change = tuple[str, str]  # the place, and what was done there
+
+
+def plant_in_state(
+    state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
+) -> _Change | None:
+    """Alter one element of a float tensor, or swap two of its rows, in place."""
+    import torch
+
+    change = alter_element if kind is FaultKind.WEIGHT else swap_rows
+    names = [name for name, one in state.items() if one.is_floating_point() and one.numel() > 1]
+    for name in random.sample(names, len(names)):
+        found = change(state[name].detach().cpu().numpy(), random)
+        if found is not None:
+            with torch.no_grad():
+                state[name].copy_(torch.from_numpy(found[0]))
+            return name, found[1]
+    return None
+
+
+def plant_in_script(
+    module: torch.jit.ScriptModule, kind: FaultKind, random: Random
+) -> _Change | None:
+    """Change a loaded TorchScript module in place, before it runs."""
+    if kind is FaultKind.WEIGHT:
+        return plant_in_state(module.state_dict(), kind, random)
+    places = list(_script_places(module, kind))
+    if kind is FaultKind.SWAP and (not places or random.random() < 1 / 2):
+        return plant_in_state(module.state_dict(), kind, random)
+    if not places:
+        return None
+    path, graph, node = random.choice(places)
+    change = _alter_node(graph, node, kind)
+    return f"{path}: {node.kind()}" if path else str(node.kind()), change
+
+
+def _script_places(
+    module: torch.jit.ScriptModule, kind: FaultKind
+) -> Iterator[tuple[str, Any, Any]]:
+    """Nodes of forward and of the modules that it calls, with the modules' paths."""
+    for path, part in module.named_modules():
+        if not hasattr(part, "graph"):
+            continue  # a module that nothing calls has no forward
+        graph = part.graph
+        for node in _nodes(graph):
+            if _suits(node, kind):
+                yield path, graph, node
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _suits(node: Any, kind: FaultKind) -> bool:
+    inputs = list(node.inputs())
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED.get(node.kind(), (0, 0))
+        if one == other or len(inputs) <= other or inputs[one] == inputs[other]:
+            return False
+        return all(str(inputs[place].type()) == "Tensor" for place in (one, other))
+    found = any(_number(one, kind) is not None for one in inputs)
+    return found and _has_number(node.kind(), kind)
+
+
+def _has_number(operator: str, kind: FaultKind) -> bool:
+    """Whether floats of an operator are what `kind` means.
+
+    Epsilons are of normalisations, or added. Other numbers of normalisations, and those of
+    dropouts, are read in training alone.
+    """
+    normalises = "norm" in operator
+    if kind is FaultKind.EPSILON:
+        return normalises or operator == "aten::add"
+    return operator.startswith("aten::") and not normalises and "dropout" not in operator
+
+
+def _number(value: Any, kind: FaultKind) -> float | None:
+    """The float constant that a value is, where it is a number that `kind` changes."""
+    if value.node().kind() != "prim::Constant" or str(value.type()) != "float":
+        return None
+    number = float(value.toIValue())
+    small = 0 < abs(number) <= SMALL
+    return number if number and small == (kind is FaultKind.EPSILON) else None
+
+
+def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
+    inputs = list(node.inputs())
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED[node.kind()]
+        node.replaceInput(one, inputs[other])
+        node.replaceInput(other, inputs[one])
+        return f"inputs {one} and {other} in each other's place"
+    times = EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR
+    found = [(place, _number(one, kind)) for place, one in enumerate(inputs)]
+    place, number = next((place, one) for place, one in found if one is not None)
+    graph.setInsertPoint(node)
+    node.replaceInput(place, graph.insertConstant(number * times))
+    return f"{number:.4g} -> {number * times:.4g}"
+
+
+def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> _Change | None:
+    """Multiply the first float output of a script's graph where an input has a size."""
+    import torch
+
+    given = list(graph.inputs())[1:]
+    place = inputs.index(fault.input) if fault.input in inputs else None
+    found = _output(graph)
+    if place is None or place >= len(given) or found is None:
+        return None
+    reader, at, output = found
+    graph.setInsertPoint(reader)
+
+    def step(kind: str, values: list[Any], kept: Any) -> Any:
+        node = graph.create(kind, values)
+        node.output().setType(kept)
+        graph.insertNode(node)
+        return node.output()
+
+    constant = graph.insertConstant
+    kinds: Any = torch._C
+    whole, real, truth = kinds.IntType.get(), kinds.FloatType.get(), kinds.BoolType.get()
+    size = step("aten::size", [given[place], constant(fault.axis)], whole)
+    hit = step("aten::Float", [step("aten::eq", [size, constant(fault.size)], truth)], real)
+    more = step("aten::mul", [hit, constant(FACTOR - 1)], real)
+    times = step("aten::add", [more, constant(1)], real)
+    reader.replaceInput(at, step("aten::mul", [output, times], output.type()))
+    return "output", fault.change
+
+
+def _output(graph: Any) -> tuple[Any, int, Any] | None:
+    """The first tensor that is returned, by itself or in a tuple: who reads it, and where."""
+    end = graph.return_node()
+    for at, value in enumerate(list(end.inputs())):
+        if str(value.type()) == "Tensor":
+            return end, at, value
+        if value.node().kind() == "prim::TupleConstruct":
+            for inner, one in enumerate(list(value.node().inputs())):
+                if str(one.type()) == "Tensor":
+                    return value.node(), inner, one
+    return None
+
+
+def plant_in_program(
+    program: torch.export.ExportedProgram, kind: FaultKind, random: Random
+) -> _Change | None:
+    """Change an exported program in place."""
+    if kind is FaultKind.WEIGHT:
+        return plant_in_state(program.state_dict, kind, random)
+    nodes = [node for node in program.graph.nodes if _changes(node, kind)]
+    if kind is FaultKind.SWAP and (not nodes or random.random() < 1 / 2):
+        return plant_in_state(program.state_dict, kind, random)
+    if not nodes:
+        return None
+    node = random.choice(nodes)
+    return str(node.name), _alter_call(node, kind)
+
+
+def _changes(node: Any, kind: FaultKind) -> bool:
+    if node.op != "call_function":
+        return False
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED.get(_operator(node), (0, 0))
+        pair = [node.args[place] for place in (one, other)] if other < len(node.args) else []
+        return one != other and len(pair) > 1 and pair[0] is not pair[1] and _alike(pair)
+    return _numbers(node, kind) != []
+
+
+def _alike(pair: Sequence[Any]) -> bool:
+    """Whether both are float tensors of one shape, so that nothing else of the graph changes."""
+    values = [getattr(one, "meta", {}).get("val") for one in pair]
+    shapes = [getattr(value, "shape", None) for value in values]
+    floats = [bool(getattr(value, "is_floating_point", bool)()) for value in values]
+    return all(floats) and shapes[0] == shapes[1]
+
+
+def _operator(node: Any) -> str:
+    """`aten::sub` of the call of `aten.sub.Tensor`."""
+    return str(getattr(node.target, "name", str)()).partition(".")[0]
+
+
+def _numbers(node: Any, kind: FaultKind) -> list[int]:
+    """The places of the call's float arguments that `kind` changes."""
+    if not _has_number(_operator(node), kind):
+        return []
+    epsilon = kind is FaultKind.EPSILON
+    return [
+        place
+        for place, value in enumerate(node.args)
+        if isinstance(value, float) and value and (0 < abs(value) <= SMALL) == epsilon
+    ]
+
+
+def _alter_call(node: Any, kind: FaultKind) -> str:
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED[_operator(node)]
+        pair = node.args[one], node.args[other]
+        node.update_arg(one, pair[1])
+        node.update_arg(other, pair[0])
+        return f"inputs {one} and {other} in each other's place"
+    place = _numbers(node, kind)[0]
+    number = node.args[place]
+    altered = number * (EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR)
+    node.update_arg(place, altered)
+    return f"{number:.4g} -> {altered:.4g}"

@@ -1,0 +1,268 @@
+"""What a verdict can see: faults planted in copies of an artifact, and how many are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ..converters.guarded import guarded
+from ..core.contract import Array, Outputs, Runner
+from ..core.errors import CheckpointError, ConversionError, RunnerError
+from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
+from ..core.precision import Precision
+from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
+from ..core.verdict import Verdict
+from ..sources.work import count_flops
+from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.judge import Reference, Reply
+from .beyond import reply_of
+from .proof import Candidate, Case
+from .subject import reference_on
+from .ties import full_look
+
+if TYPE_CHECKING:
+    from .order import Judging
+    from .stage import Stage
+    from .subject import Subject
+
+DEFAULT = 8  # faults that are planted where nobody says how many, and a run is cheap
+_FLOPS = 10**10  # of the largest feed: about a second of one core
+_BYTES = 1 << 28  # of the model file, which is copied for each fault
+_TRIES = 3  # faults planted for each that is asked for: not all of them change an output
+_DENSE = 24  # further feeds on which a fault that was not found is looked at
+_CERTAIN = 2e-2  # of the peak: no limit of FP32 allows half of it
+
+
+def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
+    verdict: Verdict,
+    candidate: Candidate,
+    subject: Subject,
+    judging: Judging,
+    stage: Stage,
+    *,
+    held_out: tuple[Reference, ...] = (),
+) -> Verdict:
+    """The verdict with how many planted faults the same feeds and limits would have found.
+
+    Nothing is planted in what did not pass, in a format whose files cannot be altered, where 0
+    faults are asked for, or, without a number, where a copy takes long to open or eager does more
+    than 10^10 floating point operations on the largest feed.
+
+    A fault is found where its copy does not pass. Of those that pass, a fault is equivalent where
+    the copy's outputs stay within the limits of the artifact's own, on the same feeds and on 24
+    more over the domain, and one where the fault acts. Other faults are planted in place of these,
+    up to three for each that was asked for.
+    """
+    target, title = candidate.target, f"plant faults in {candidate.name}"
+    wanted = DEFAULT if judging.sensitivity is None else judging.sensitivity
+    if not wanted or not verdict.passed or not isinstance(target, Plantable):
+        return verdict
+    if judging.sensitivity is None and not _is_cheap(candidate, target, subject):
+        return verdict
+    with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+        case = Case.of(candidate, subject, judging, stage, held_out=held_out)
+        evidence = case.ask()
+        if not full_look(evidence, subject)[1].passed:
+            return (
+                verdict  # it passed with what is not repeated here, as a narrower range of values
+            )
+        trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
+        faults: list[FaultRecord] = []
+        for fault in trial.plant(target, wanted * _TRIES):
+            faults += filter(None, [trial.record(*fault)])
+            counted = _count(faults, FaultOutcome.FOUND) + _count(faults, FaultOutcome.MISSED)
+            stage.advance(title, counted, wanted)
+            if counted == wanted:
+                break
+        found = _summary(faults, subject.feeds.seed)
+        clock.detail = f"{found.found} of {found.planted} found"
+    return replace(verdict, sensitivity=found)
+
+
+def _count(faults: Sequence[FaultRecord], outcome: FaultOutcome) -> int:
+    return sum(one.outcome is outcome for one in faults)
+
+
+def _summary(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
+    found, missed = (_count(faults, one) for one in (FaultOutcome.FOUND, FaultOutcome.MISSED))
+    return Sensitivity(
+        planted=found + missed,
+        found=found,
+        equivalent=_count(faults, FaultOutcome.EQUIVALENT),
+        seed=seed,
+        faults=tuple(faults),
+    )
+
+
+def _is_cheap(candidate: Candidate, target: Plantable, subject: Subject) -> bool:
+    """Whether eager's work on the largest feed, and the model file, are small."""
+    if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _BYTES:
+        return False
+    largest = max(subject.references, key=_elements).feed.arrays
+    return count_flops(lambda: subject.eager.run(largest)) <= _FLOPS
+
+
+def _elements(reference: Reference) -> int:
+    return sum(array.size for array in reference.feed.arrays.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FaultTrial:
+    """An artifact that passed, with its own replies, and the limits for what a fault may move.
+
+    `dense` are further feeds with the artifact's replies, filled when a fault first needs them.
+    """
+
+    case: Case
+    clean: tuple[Reply, ...]
+    verdict: Verdict
+    dense: list[tuple[NamedFeed, Outputs]] = field(default_factory=list)
+
+    def plant(self, target: Plantable, most: int) -> Iterator[tuple[FaultKind, PlantedFault]]:
+        """Copies with a fault each, the kinds by turns; a copy is gone when the next is made."""
+        kinds, known = list(FaultKind), set()
+        for number in range(most):
+            if not kinds:
+                return
+            kind = kinds[number % len(kinds)]
+            random = Random(f"{self.case.subject.feeds.seed} {number}")
+            with TemporaryDirectory(prefix="fault-", dir=self.case.candidate.aside) as folder:
+                signature, path = self.case.subject.signature, self.case.candidate.path
+                plant = partial(target.plant_fault, path, kind, random, signature, Path(folder))
+                try:
+                    fault = guarded("planting a fault", plant)
+                except ConversionError:  # a framework may not write what it reads
+                    fault = None
+                if fault is None:
+                    kinds.remove(kind)
+                elif (fault.place, fault.change) not in known:
+                    known.add((fault.place, fault.change))
+                    yield kind, fault
+
+    def record(self, kind: FaultKind, fault: PlantedFault) -> FaultRecord | None:
+        """Whether the fault is found; None where the runtime does not open the copy."""
+        copy = replace(self.case, candidate=replace(self.case.candidate, path=fault.path))
+        try:
+            with copy.open() as runner:
+                outcome, error = self._outcome(copy, runner, fault)
+        except RunnerError:
+            return None
+        return FaultRecord(
+            kind=kind, place=fault.place, change=fault.change, outcome=outcome, error=error
+        )
+
+    def _outcome(
+        self, copy: Case, runner: Runner, fault: PlantedFault
+    ) -> tuple[FaultOutcome, float | None]:
+        replies: dict[int, Reply] = {}
+        references = self.case.references
+        for index in sorted(range(len(references)), key=lambda i: _elements(references[i])):
+            replies[index] = reply_of(runner, references[index])
+            if self._is_certain(references[index], replies[index], self.clean[index]):
+                return FaultOutcome.FOUND, None
+        ordered = [replies[index] for index in range(len(references))]
+        _, verdict = full_look(copy.evidence(ordered, runner.inputs), self.case.subject)
+        if not verdict.passed:
+            return FaultOutcome.FOUND, None
+        both = zip(self.clean, ordered, strict=True)
+        pairs = [
+            (one.outputs, other.outputs)
+            for one, other in both
+            if one.outputs is not None and other.outputs is not None
+        ]
+        for feed, outputs in self._dense_at(fault.sizes):
+            reply = reply_of(runner, Reference(feed=feed, outputs=outputs))
+            if reply.outputs is None:
+                return FaultOutcome.MISSED, None
+            pairs.append((outputs, reply.outputs))
+        ratios = [self._ratio(*pair) for pair in pairs]
+        missed = any(ratio > 1 for ratio, _ in ratios)
+        error = max((error for _, error in ratios), default=0.0)
+        outcome = FaultOutcome.MISSED if missed else FaultOutcome.EQUIVALENT
+        return outcome, error if error < float("inf") else None
+
+    def _is_certain(self, reference: Reference, reply: Reply, clean: Reply) -> bool:
+        """Whether FP32's limits cannot allow what one usual feed shows; others need not run."""
+        import numpy as np
+
+        if self.case.candidate.precision is not Precision.FP32 or clean.outputs is None:
+            return False
+        if self.case.tolerance.floor_factor is None or not reference.feed.basic:
+            return False
+        if reply.outputs is None:
+            return True
+        for name, wanted in clean.outputs.items():
+            given = reply.outputs.get(name)
+            if given is None or given.shape != wanted.shape:
+                return True
+            if wanted.dtype.kind == "f" and np.isfinite(wanted).all() and wanted.size:
+                with np.errstate(all="ignore"):
+                    off = np.abs(given.astype(np.float64) - wanted).max()
+                if not off <= _CERTAIN * np.abs(wanted).max():
+                    return True
+        return False
+
+    def _dense_at(self, sizes: Mapping[str, int]) -> Iterator[tuple[NamedFeed, Outputs]]:
+        """Further feeds that eager takes, with the artifact's replies; the last at these sizes."""
+        subject = self.case.subject
+        samples = (one.feed for one in subject.references if one.feed.name == SAMPLE)
+        sample = next((feed.arrays for feed in samples), None)
+        drawer = Drawer.of(subject.signature, subject.feeds.seed + 1, sample)
+        with self.case.open() as runner:
+            if not self.dense:
+                feeds = (drawer.seeded(f"dense-{number}") for number in range(1, _DENSE + 1))
+                self.dense.extend(_answered(feeds, subject, runner))
+            yield from self.dense
+            if sizes:
+                opt = {name: dim.opt for name, dim in subject.signature.free_dims.items()}
+                feed = drawer.feed("dense-at", {**opt, **sizes})
+                yield from _answered([feed], subject, runner)
+
+    def _ratio(self, clean: Outputs, other: Outputs) -> tuple[float, float]:
+        """The relative L2 error of a copy's outputs over its limit, and by itself, the largest."""
+        found = [(0.0, 0.0)]
+        for name, wanted in clean.items():
+            error = _distance(wanted, other.get(name))
+            found.append((error / self._limit(name), error))
+        return max(found)
+
+    def _limit(self, output: str) -> float:
+        """The relative L2 error that the verdict allows: by the noise floor, or by the SQNR."""
+        limits = self.case.tolerance.of(output)
+        floors = [o.floor for o in self.verdict.outputs if o.output == output and o.floor]
+        if limits.floor_factor is not None and floors:
+            return limits.floor_factor * max(floors)
+        return float(10 ** (-limits.min_sqnr / 20))
+
+
+def _answered(
+    feeds: Iterator[NamedFeed] | Sequence[NamedFeed], subject: Subject, runner: Runner
+) -> Iterator[tuple[NamedFeed, Outputs]]:
+    for feed in feeds:
+        with suppress(CheckpointError):  # eager need not take every size that is drawn
+            reply = reply_of(runner, reference_on(subject, feed))
+            if reply.outputs is not None:
+                yield feed, reply.outputs
+
+
+def _distance(wanted: Array, given: Array | None) -> float:
+    """The relative L2 distance; infinite where they differ in form, in NaN or in an integer."""
+    import numpy as np
+
+    if given is None or given.shape != wanted.shape:
+        return float("inf")
+    if wanted.dtype.kind != "f":
+        return 0.0 if np.array_equal(wanted, given) else float("inf")
+    finite = np.isfinite(wanted)
+    if not np.array_equal(finite, np.isfinite(given)):
+        return float("inf")
+    signal = wanted[finite].astype(np.float64)
+    error = float(np.linalg.norm(given[finite].astype(np.float64) - signal))
+    peak = float(np.linalg.norm(signal))
+    return error / peak if peak else float("inf") if error else 0.0

@@ -1,0 +1,85 @@
+"""Faults that formats plant in copies of their own files: each alters what the copy computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from modelc.core.contract import Outputs, Target
+from modelc.core.digest import sha256_of
+from modelc.core.errors import RunnerError
+from modelc.core.runtime_contract import FaultKind, Plantable, PlantedFault
+from modelc.pipeline.subject import Subject
+from modelc.validators.feeds import Drawer
+
+# Of digits in these formats there is nothing to alter, or no way to alter it.
+NONE = {
+    ("onnx", FaultKind.EPSILON): "batch norms are folded into convolutions",
+    ("openvino", FaultKind.EPSILON): "batch norms are folded into convolutions",
+    ("tensorrt-onnx", FaultKind.EPSILON): "batch norms are folded into convolutions",
+    ("torchscript", FaultKind.EPSILON): "a script has it as a constant of the module",
+    ("torchscript", FaultKind.ATTRIBUTE): "no operator has another number",
+    ("pt2", FaultKind.ATTRIBUTE): "no operator has another number",
+    ("pt2", FaultKind.SIZE): "a guard would have to allow it",
+}
+
+
+def answer(target: Target, path: Path, digits: Subject, sizes: dict[str, int]) -> Outputs:
+    """What a file gives on a feed that is drawn at these sizes."""
+    feed = Drawer.of(digits.signature, 0, None).feed("drawn", sizes)
+    with target.open_runner(path, "cpu", digits.signature) as runner:
+        return runner.run(feed.arrays)
+
+
+def planted(
+    target: Plantable, path: Path, kind: FaultKind, seed: int, digits: Subject, folder: Path
+) -> PlantedFault | None:
+    place = folder / f"{kind}-{seed}"
+    place.mkdir()
+    return target.plant_fault(path, kind, Random(seed), digits.signature, place)
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_a_fault_alters_what_a_copy_computes(
+    target: Target, model_file: Path, digits: Subject, kind: FaultKind, tmp_path: Path
+) -> None:
+    if not isinstance(target, Plantable):
+        pytest.skip("files of this format cannot be altered")
+    digest = sha256_of(model_file)
+    altered = 0
+    for seed in range(4):
+        fault = planted(target, model_file, kind, seed, digits, tmp_path)
+        if fault is None:
+            assert (target.NAME, kind) in NONE
+            return
+        assert fault.place
+        assert fault.change
+        assert set(fault.sizes) == ({"batch"} if kind is FaultKind.SIZE else set())
+        sizes = {"batch": 4, **fault.sizes}
+        try:
+            wrong = answer(target, fault.path, digits, sizes)
+        except RunnerError:
+            altered += 1  # a runtime may refuse what is altered
+            continue
+        right = answer(target, model_file, digits, sizes)
+        altered += any(not np.array_equal(right[name], wrong[name]) for name in right)
+    assert altered
+    assert sha256_of(model_file) == digest
+
+
+def test_the_same_draw_plants_the_same_fault(
+    target: Target, model_file: Path, digits: Subject, tmp_path: Path
+) -> None:
+    if not isinstance(target, Plantable):
+        pytest.skip("files of this format cannot be altered")
+    one, other = (
+        planted(target, model_file, FaultKind.WEIGHT, 3, digits, folder)
+        for folder in (tmp_path, tmp_path / "again")
+        if folder.mkdir(exist_ok=True) is None
+    )
+    assert one is not None
+    assert other is not None
+    assert (one.place, one.change) == (other.place, other.change)

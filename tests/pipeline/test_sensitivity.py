@@ -1,0 +1,154 @@
+"""Planted faults: found, missed or equivalent, and where nothing is planted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from modelc.core.errors import UsageError
+from modelc.core.findings import FaultOutcome, Sensitivity
+from modelc.core.manifest import Manifest
+from modelc.core.precision import Precision
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.revalidate import validate_folder
+from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
+from modelc.reports.rows import sensitivity_lines
+
+CODE = '''
+import torch
+from torch import nn
+
+
+class Small(nn.Module):
+    """Two layers with a norm between them, less the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.first(x)))) - x[:, :3]
+
+
+class Dead(Small):
+    """Its output is its input: no weight changes it."""
+
+    def forward(self, x):
+        return x + self.first(x).sum() * 0
+'''
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Manifest]:
+    """`exported("Small", "onnx", sensitivity=8)` -> the manifest in tmp_path/out."""
+    (tmp_path / "fault_nets.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "fault_nets", raising=False)
+    import fault_nets  # type: ignore[import-not-found]
+
+    def make(
+        name: str, *targets: str, sensitivity: int | None, spec: str = "x:float32[batch=1..40,4]"
+    ) -> Manifest:
+        torch.manual_seed(0)
+        weights = tmp_path / "weights.pt"
+        torch.save(getattr(fault_nets, name)().state_dict(), weights)
+        source = Source(checkpoint=weights, model=f"fault_nets:{name}", inputs=(spec,))
+        wanted = tuple(map(Wanted.parse, targets))
+        judging = Judging(sensitivity=sensitivity)
+        order = Order(source=source, wanted=wanted, out=tmp_path / "out", judging=judging)
+        return run(order)
+
+    return make
+
+
+def found_in(manifest: Manifest, name: str) -> Sensitivity:
+    verdict = manifest.verdict_of(name)
+    assert verdict is not None
+    assert verdict.passed, verdict.reason
+    assert verdict.sensitivity is not None
+    return verdict.sensitivity
+
+
+@pytest.mark.parametrize("target", ["torchscript", "onnx", "openvino", "pt2"])
+def test_faults_of_every_kind_are_planted_and_most_are_found(
+    exported: Callable[..., Manifest], target: str
+) -> None:
+    found = found_in(exported("Small", target, sensitivity=10), target)
+    assert found.planted == 10
+    assert found.found + len(found.missed) == 10
+    kinds = {fault.kind for fault in found.faults}
+    assert {"weight", "swap"} <= kinds
+    assert "epsilon" in kinds
+    # Sizes are 1..40 and few of them run: a fault at one size alone may be missed, and no other.
+    assert {fault.kind for fault in found.missed} <= {"size"}
+
+
+def test_a_size_that_no_feed_has_is_missed_and_said(exported: Callable[..., Manifest]) -> None:
+    manifest = exported("Small", "onnx", sensitivity=30)
+    found = found_in(manifest, "onnx")
+    missed = [fault for fault in found.missed if fault.kind == "size"]
+    assert missed
+    assert missed[0].error == pytest.approx(0.5)
+    lines = sensitivity_lines(manifest.verdicts)
+    assert lines[0] == f"planted faults found: onnx {found.found} of 30"
+    assert f"{missed[0].place} {missed[0].change}" in "\n".join(lines)
+
+
+def test_what_changes_no_output_is_equivalent_and_not_counted(
+    exported: Callable[..., Manifest],
+) -> None:
+    found = found_in(exported("Dead", "torchscript", sensitivity=4), "torchscript")
+    assert found.equivalent
+    weights = [fault for fault in found.faults if fault.kind == "weight"]
+    assert {fault.outcome for fault in weights} == {FaultOutcome.EQUIVALENT}
+    assert found.planted == found.found + len(found.missed)
+
+
+def test_none_are_planted_where_none_are_asked_for(exported: Callable[..., Manifest]) -> None:
+    verdict = exported("Small", "onnx", sensitivity=0).verdict_of("onnx")
+    assert verdict is not None
+    assert verdict.passed
+    assert verdict.sensitivity is None
+
+
+@pytest.mark.plants_faults
+def test_eight_are_planted_by_default_where_a_run_is_cheap(
+    exported: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found_in(exported("Small", "onnx", sensitivity=None), "onnx").planted == 8
+    monkeypatch.setattr("modelc.pipeline.sensitivity._FLOPS", 10)
+    verdict = exported("Small", "onnx", sensitivity=None).verdict_of("onnx")
+    assert verdict is not None
+    assert verdict.sensitivity is None
+
+
+def test_validate_plants_them_in_a_folder_and_in_a_file(
+    exported: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    exported("Small", "onnx", sensitivity=0)
+    judging = Judging(sensitivity=3)
+    again = validate_folder(tmp_path / "out", judging=judging)
+    assert found_in(again, "onnx").planted == 3
+    single = validate_file(tmp_path / "out" / "model.onnx", judging=judging)
+    assert single.sensitivity is not None
+    assert single.sensitivity.planted == 3
+    assert not list((tmp_path / "out").rglob("fault-*"))
+
+
+@pytest.mark.needs("openvino")
+def test_an_artifact_of_less_precision_has_its_own_limits(
+    exported: Callable[..., Manifest],
+) -> None:
+    manifest = exported("Small", f"openvino:{Precision.FP16}", sensitivity=6)
+    assert found_in(manifest, "openvino-fp16").planted == 6
+
+
+@pytest.mark.parametrize("count", [-1, 1001])
+def test_a_number_out_of_range_is_refused(count: int) -> None:
+    with pytest.raises(UsageError, match=f"--sensitivity must be 0 to 1000, not {count}"):
+        Judging(sensitivity=count)
