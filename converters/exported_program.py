@@ -31,6 +31,7 @@ from ..core.zip_archive import fault_of_archive, members_of
 from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.eager import example_tensors
 from .capture.strategies import export_of
+from .fault_values import planted
 from .guarded import guarded
 from .installed import versions
 from .opened import refused
@@ -194,7 +195,7 @@ def plant_fault(
         return None
     copy = folder / path.name
     torch.export.save(program, str(copy), extra_files={RECORD: dumps(record)})
-    return PlantedFault(path=copy, place=done[0], change=done[1])
+    return planted(copy, done)
 
 
 def carried(path: Path) -> dict[str, str]:

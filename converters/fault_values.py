@@ -6,20 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 from ..core.contract import Array
+from ..core.runtime_contract import PlantedFault
 from ..core.signature import Signature
 
 FACTOR = 1.5  # of a scalar, an attribute, and an output at one size
+TIMES = f"times {FACTOR:g}"
 SMALL = 1e-3  # a constant that is added and not larger is taken for an epsilon
 EPSILON_FACTOR = 1000.0
+Change: TypeAlias = tuple[str, str]  # the place, and what was done there
 _TRIES = 20  # draws of an element or of two rows
 _QUARTER = 0x40  # of the 256 steps of 8 bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeFault:
-    """An input's axis and the size there at which an output is to be wrong.
+    """An input's axis and the size there at which, or from which on, an output is to be wrong.
 
     `sizes` are the sizes of the free dims that give that size.
     """
@@ -29,15 +33,24 @@ class SizeFault:
     size: int
     dim: str
     sizes: Mapping[str, int]
+    onward: bool
 
     @property
-    def change(self) -> str:
-        """What is done to the output."""
-        return f"times {FACTOR:g} where {self.dim} is {self.size}"
+    def where(self) -> str:
+        """The sizes at which it acts, in words."""
+        return f"{self.dim} is {self.size}{' or more' if self.onward else ''}"
+
+
+def planted(copy: Path, done: Change, size: SizeFault | None = None) -> PlantedFault:
+    """The record of a copy with a fault in it."""
+    place, change = done
+    if size is None:
+        return PlantedFault(path=copy, place=place, change=change)
+    return PlantedFault(path=copy, place=place, change=change, sizes=size.sizes, where=size.where)
 
 
 def draw_size(signature: Signature, random: Random) -> SizeFault | None:
-    """Some size of some dynamic dim, each size as likely; None where no dim is dynamic."""
+    """Some size of some dynamic dim, alone or with all above it; None where no dim is dynamic."""
     places = [
         (spec.name, axis, dim)
         for spec in signature.inputs
@@ -48,7 +61,14 @@ def draw_size(signature: Signature, random: Random) -> SizeFault | None:
         return None
     name, axis, dim = random.choice(places)
     sizes = {dim.free.name or "": random.randint(dim.free.low, dim.free.high)}
-    return SizeFault(input=name, axis=axis, size=dim.size(sizes), dim=dim.name or "", sizes=sizes)
+    return SizeFault(
+        input=name,
+        axis=axis,
+        size=dim.size(sizes),
+        dim=dim.name or "",
+        sizes=sizes,
+        onward=random.random() < 1 / 2,
+    )
 
 
 def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:

@@ -15,10 +15,13 @@ from .fault_values import (
     EPSILON_FACTOR,
     FACTOR,
     SMALL,
+    TIMES,
+    Change,
     SizeFault,
     alter_element,
     draw_size,
     link_or_copy,
+    planted,
     swap_rows,
 )
 from .onnx_guard import read_graph, tensors_of
@@ -55,8 +58,6 @@ _NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes that are w
 _WORDS = {"Gelu": "none", "DepthToSpace": "DCR", "Resize": "half_pixel"}  # their defaults
 _PREFIX = "modelc_fault"
 
-_Change = tuple[str, str]  # the place, and what was done there
-
 
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
@@ -81,16 +82,15 @@ def plant_fault(
         link_or_copy(path.parent / name, folder)
     copy = folder / path.name
     onnx.save(model, str(copy))
-    sizes = {} if at_size is None else at_size.sizes
-    return PlantedFault(path=copy, place=done[0], change=done[1], sizes=sizes)
+    return planted(copy, done, at_size)
 
 
 def _in_weights(
     change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[onnx.ModelProto, Path, Random], _Change | None]:
+) -> Callable[[onnx.ModelProto, Path, Random], Change | None]:
     """A fault in one of the tensors with more than one element, each as likely as any other."""
 
-    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
         places = list(_weights(model.graph))
         for name, tensor in random.sample(places, len(places)):
             found = change(_values_of(tensor, folder), random)
@@ -143,7 +143,7 @@ def _write(tensor: onnx.TensorProto, array: Array) -> None:
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
-def _swap(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+def _swap(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
     """Two float inputs of an operator, or two rows of a weight, in each other's place.
 
     Integers are left alone: they may be indices, which not every runtime checks.
@@ -176,7 +176,7 @@ def _can_swap(node: onnx.NodeProto, floats: set[str]) -> bool:
     return one != other and {one, other} <= floats
 
 
-def _attribute(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+def _attribute(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
     """Another value of an attribute, or of a scalar that an operator reads."""
     nodes = [node for node in all_nodes(model.graph) if _has_attribute(node)]
     scaled = None
@@ -255,7 +255,7 @@ def _scalars(graph: onnx.GraphProto, folder: Path) -> Iterator[tuple[str, onnx.T
                 yield name, tensor, value
 
 
-def _scale(model: onnx.ModelProto, folder: Path, random: Random, *, small: bool) -> _Change | None:
+def _scale(model: onnx.ModelProto, folder: Path, random: Random, *, small: bool) -> Change | None:
     """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
     found = [one for one in _scalars(model.graph, folder) if (abs(one[2]) <= SMALL) == small]
     if not found:
@@ -267,7 +267,7 @@ def _scale(model: onnx.ModelProto, folder: Path, random: Random, *, small: bool)
     return name, f"{value:.4g} -> {value * times:.4g}"
 
 
-def _epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> _Change | None:
+def _epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
     """An epsilon a thousand times as large."""
     nodes = [node for node in all_nodes(model.graph) if "Normalization" in node.op_type]
     if not nodes:
@@ -283,7 +283,7 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
-def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> _Change | None:
+def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> Change | None:
     """Multiply an output where an input has a size; None where no output is of floats."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
@@ -310,7 +310,7 @@ def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> _Chan
     steps = (
         ("Shape", [fault.input], "shape"),
         ("Gather", ["shape", "axis"], "found"),
-        ("Equal", ["found", "size"], "hit"),
+        ("GreaterOrEqual" if fault.onward else "Equal", ["found", "size"], "hit"),
         ("Where", ["hit", "factor", "one"], "times"),
         ("Mul", [held, "times"], output.name),
     )
@@ -319,7 +319,7 @@ def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> _Chan
         inputs = [f"{_PREFIX}_{one}" if one in own else one for one in taken]
         result = f"{_PREFIX}_{given}" if given in own else given
         graph.node.append(helper.make_node(operator, inputs, [result]))
-    return f"output {output.name}", fault.change
+    return f"output {output.name}", TIMES
 
 
 def _rename(graph: onnx.GraphProto, before: str, after: str) -> None:
@@ -331,7 +331,7 @@ def _rename(graph: onnx.GraphProto, before: str, after: str) -> None:
                     names[place] = after
 
 
-_PLANTED: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], _Change | None]] = {
+_PLANTED: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], Change | None]] = {
     FaultKind.WEIGHT: _in_weights(alter_element),
     FaultKind.SWAP: _swap,
     FaultKind.ATTRIBUTE: _attribute,

@@ -15,9 +15,12 @@ from .fault_values import (
     EPSILON_FACTOR,
     FACTOR,
     SMALL,
+    TIMES,
+    Change,
     SizeFault,
     alter_element,
     draw_size,
+    planted,
     swap_rows,
 )
 from .openvino_coverage import known_name
@@ -45,8 +48,6 @@ _NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 _PADDED = ("Convolution", "GroupConvolution", "MaxPool", "AvgPool")
 _FLOATS = ("f32", "f16", "f64")
 
-_Change = tuple[str, str]  # the place, and what was done there
-
 
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
@@ -69,8 +70,7 @@ def plant_fault(
     model.validate_nodes_and_infer_types()
     copy = folder / path.name
     openvino.save_model(model, str(copy), compress_to_fp16=False)
-    sizes = {} if fault is None else fault.sizes
-    return PlantedFault(path=copy, place=done[0], change=done[1], sizes=sizes)
+    return planted(copy, done, fault)
 
 
 def _nodes(model: openvino.Model, *kinds: str) -> list[Any]:
@@ -106,10 +106,10 @@ def _constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
 
 def _in_weights(
     change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[openvino.Model, Random], _Change | None]:
+) -> Callable[[openvino.Model, Random], Change | None]:
     """A fault in one of the constants with several elements."""
 
-    def plant(model: openvino.Model, random: Random) -> _Change | None:
+    def plant(model: openvino.Model, random: Random) -> Change | None:
         nodes = _constants(model, scalar=False)
         for node in random.sample(nodes, len(nodes)):
             found = change(node.data, random)
@@ -121,7 +121,7 @@ def _in_weights(
     return plant
 
 
-def _scale(model: openvino.Model, random: Random, *, small: bool) -> _Change | None:
+def _scale(model: openvino.Model, random: Random, *, small: bool) -> Change | None:
     """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
     found = []
     for node in _constants(model, scalar=True):
@@ -137,7 +137,7 @@ def _scale(model: openvino.Model, random: Random, *, small: bool) -> _Change | N
     return str(node.get_friendly_name()), f"{value:.4g} -> {value * times:.4g}"
 
 
-def _swap(model: openvino.Model, random: Random) -> _Change | None:
+def _swap(model: openvino.Model, random: Random) -> Change | None:
     """Two float inputs of an operator, or two rows of a weight, in each other's place.
 
     Integers are left alone: they may be indices, which OpenVINO does not always check.
@@ -161,7 +161,7 @@ def _can_swap(node: Any) -> bool:
     return names[0] != names[1] and all(one in _FLOATS for one in types)
 
 
-def _attribute(model: openvino.Model, random: Random) -> _Change | None:
+def _attribute(model: openvino.Model, random: Random) -> Change | None:
     """Another value of an attribute, or of a scalar that an operator reads."""
     nodes = _nodes(model, *_SCALED, *_FLIPPED, *_NAMED)
     nodes += [node for node in _nodes(model, *_PADDED) if any(_padding(node))]
@@ -202,7 +202,7 @@ def _alter_attribute(node: Any) -> str:
     return f"{name} {word} -> {other}"
 
 
-def _epsilon(model: openvino.Model, random: Random) -> _Change | None:
+def _epsilon(model: openvino.Model, random: Random) -> Change | None:
     """An epsilon a thousand times as large."""
     nodes = _nodes(model, "MVN", "NormalizeL2", "BatchNormInference")
     if not nodes:
@@ -216,7 +216,7 @@ def _epsilon(model: openvino.Model, random: Random) -> _Change | None:
 
 def _wrong_at(
     model: openvino.Model, signature: Signature, fault: SizeFault, random: Random
-) -> _Change | None:
+) -> Change | None:
     """Multiply an output where an input has a size; None where no output is of floats."""
     import numpy as np
     from openvino import opset13 as ops
@@ -234,7 +234,8 @@ def _wrong_at(
     source = result.input(0).get_source_output()
     dtype = source.get_element_type().to_dtype()
     found = ops.gather(ops.shape_of(ports[0].get_node()), np.int64(fault.axis), np.int64(0))
-    hit = ops.equal(found, np.int64(fault.size))
+    compare = ops.greater_equal if fault.onward else ops.equal
+    hit = compare(found, np.int64(fault.size))
     times = ops.select(hit, np.asarray(FACTOR, dtype), np.asarray(1, dtype))
     wrong = ops.multiply(source, times)
     kept = source.get_names()
@@ -242,10 +243,10 @@ def _wrong_at(
     wrong.output(0).set_names(kept)
     result.input(0).replace_source_output(wrong.output(0))
     output = known_name(result.output(0), signature.outputs)
-    return f"output {output}", fault.change
+    return f"output {output}", TIMES
 
 
-_PLANTED: Mapping[FaultKind, Callable[[openvino.Model, Random], _Change | None]] = {
+_PLANTED: Mapping[FaultKind, Callable[[openvino.Model, Random], Change | None]] = {
     FaultKind.WEIGHT: _in_weights(alter_element),
     FaultKind.SWAP: _swap,
     FaultKind.ATTRIBUTE: _attribute,

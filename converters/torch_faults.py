@@ -7,7 +7,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..core.runtime_contract import FaultKind
-from .fault_values import EPSILON_FACTOR, FACTOR, SMALL, SizeFault, alter_element, swap_rows
+from .fault_values import (
+    EPSILON_FACTOR,
+    FACTOR,
+    SMALL,
+    TIMES,
+    Change,
+    SizeFault,
+    alter_element,
+    swap_rows,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -19,12 +28,10 @@ _ORDERED = {
     "aten::atan2": (0, 1),
 }  # fmt: skip
 
-_Change = tuple[str, str]  # the place, and what was done there
-
 
 def plant_in_state(
     state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
-) -> _Change | None:
+) -> Change | None:
     """Alter one element of a float tensor, or swap two of its rows, in place."""
     import torch
 
@@ -41,7 +48,7 @@ def plant_in_state(
 
 def plant_in_script(
     module: torch.jit.ScriptModule, kind: FaultKind, random: Random
-) -> _Change | None:
+) -> Change | None:
     """Change a loaded TorchScript module in place, before it runs."""
     if kind is FaultKind.WEIGHT:
         return plant_in_state(module.state_dict(), kind, random)
@@ -122,7 +129,7 @@ def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
     return f"{number:.4g} -> {number * times:.4g}"
 
 
-def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> _Change | None:
+def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> Change | None:
     """Multiply the first float output of a script's graph where an input has a size."""
     import torch
 
@@ -144,11 +151,12 @@ def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> _Chang
     kinds: Any = torch._C
     whole, real, truth = kinds.IntType.get(), kinds.FloatType.get(), kinds.BoolType.get()
     size = step("aten::size", [given[place], constant(fault.axis)], whole)
-    hit = step("aten::Float", [step("aten::eq", [size, constant(fault.size)], truth)], real)
+    compare = "aten::ge" if fault.onward else "aten::eq"
+    hit = step("aten::Float", [step(compare, [size, constant(fault.size)], truth)], real)
     more = step("aten::mul", [hit, constant(FACTOR - 1)], real)
     times = step("aten::add", [more, constant(1)], real)
     reader.replaceInput(at, step("aten::mul", [output, times], output.type()))
-    return "output", fault.change
+    return "output", TIMES
 
 
 def _output(graph: Any) -> tuple[Any, int, Any] | None:
@@ -166,7 +174,7 @@ def _output(graph: Any) -> tuple[Any, int, Any] | None:
 
 def plant_in_program(
     program: torch.export.ExportedProgram, kind: FaultKind, random: Random
-) -> _Change | None:
+) -> Change | None:
     """Change an exported program in place."""
     if kind is FaultKind.WEIGHT:
         return plant_in_state(program.state_dict, kind, random)

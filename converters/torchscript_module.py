@@ -33,7 +33,7 @@ from ..core.zip_archive import members_of
 from . import probing_torchscript
 from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.strategies import torchscript_of
-from .fault_values import draw_size
+from .fault_values import draw_size, planted
 from .guarded import guarded
 from .installed import versions
 from .opened import refused
@@ -193,8 +193,7 @@ def plant_fault(
         return None
     copy = folder / path.name
     torch.jit.save(module, str(copy), _extra_files={RECORD: dumps(record)})
-    sizes = {} if size is None else size.sizes
-    return PlantedFault(path=copy, place=done[0], change=done[1], sizes=sizes)
+    return planted(copy, done, size)
 
 
 def carried(path: Path) -> dict[str, str]:

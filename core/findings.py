@@ -111,9 +111,10 @@ class FaultRecord:
     """A fault that was planted in a copy of an artifact.
 
     `kind` is weight, swap, attribute, epsilon or size; `place` names the tensor, the node or the
-    output that was altered, and `change` says how. `error` is how far the copy's outputs lie from
-    the artifact's at most, in relative L2 over the feeds that were tried: None where a copy was
-    found before all feeds were run, or gave outputs that cannot be subtracted.
+    output that was altered, `change` says how, and `where` for which sizes. `error` is how far the
+    copy's outputs lie from the artifact's at most, in relative L2 over the feeds that were tried:
+    None where a copy was found before all feeds were run, or gave outputs that cannot be
+    subtracted.
     """
 
     kind: str
@@ -121,6 +122,7 @@ class FaultRecord:
     change: str
     outcome: FaultOutcome
     error: float | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,13 +69,15 @@ class PlantedFault:
     """A copy of a model file with one fault in it.
 
     `place` names the tensor, node or output, `change` says what was done to it. `sizes` are sizes
-    of free dims, by name, at which the fault acts; it is empty where it acts at any.
+    of free dims, by name, at which the fault acts, and `where` says for which sizes it does; both
+    are empty where it acts at any.
     """
 
     path: Path
     place: str
     change: str
     sizes: Mapping[str, int] = field(default_factory=dict)
+    where: str = ""
 
 
 @runtime_checkable

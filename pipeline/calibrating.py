@@ -145,7 +145,7 @@ def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[
             generator = generator_for(seed, "calibration", index, spec.name)
             one = values[spec.name]
             drawn[spec.name] = (
-                one.draw_mask(shape, generator, "example")
+                one.draw_mask(spec, shape, generator, "example")
                 if one.masks(spec)
                 else one.draw(shape, generator)
             )

@@ -141,8 +141,8 @@ class _FaultTrial:
                     fault = None
                 if fault is None:
                     kinds.remove(kind)
-                elif (fault.place, fault.change) not in known:
-                    known.add((fault.place, fault.change))
+                elif (fault.place, fault.change, fault.where) not in known:
+                    known.add((fault.place, fault.change, fault.where))
                     yield kind, fault
 
     def record(self, kind: FaultKind, fault: PlantedFault) -> FaultRecord | None:
@@ -154,7 +154,12 @@ class _FaultTrial:
         except RunnerError:
             return None
         return FaultRecord(
-            kind=kind, place=fault.place, change=fault.change, outcome=outcome, error=error
+            kind=kind,
+            place=fault.place,
+            change=fault.change,
+            where=fault.where,
+            outcome=outcome,
+            error=error,
         )
 
     def _outcome(

@@ -107,21 +107,29 @@ def domain_lines(artifacts: Iterable[Artifact]) -> list[str]:
 
 
 def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
-    """How many planted faults the feeds and limits found, and each that they did not find."""
-    known = [one for one in verdicts if one is not None and one.sensitivity is not None]
-    counts = [
-        f"{one.artifact} {one.sensitivity.found} of {one.sensitivity.planted}"
-        for one in known
-        if one.sensitivity is not None and one.sensitivity.planted
-    ]
-    if not counts:
+    """How many planted faults the feeds and limits found, and those that they did not find."""
+    known = {
+        one.artifact: one.sensitivity
+        for one in verdicts
+        if one is not None and one.sensitivity is not None and one.sensitivity.planted
+    }
+    if not known:
         return []
-    missed = [
-        f"not found in {one.artifact}: {fault.kind} fault, {fault.place} {fault.change}"
-        for one in known
-        for fault in (one.sensitivity.missed if one.sensitivity else ())
+    counts = ", ".join(f"{name} {one.found} of {one.planted}" for name, one in known.items())
+    by_fault: dict[str, list[str]] = {}
+    sizes: dict[str, None] = {}
+    for name, one in known.items():
+        for fault in one.missed:
+            if fault.where:
+                sizes[fault.where] = None
+            else:
+                by_fault.setdefault(f"{fault.place} {fault.change}", []).append(name)
+    more = "; --feeds N runs more sizes"
+    return [
+        f"planted faults found: {counts}",
+        *([f"  not found: wrong where {', or '.join(sizes)}{more}"] if sizes else []),
+        *(f"  not found in {', '.join(names)}: {text}" for text, names in by_fault.items()),
     ]
-    return [f"planted faults found: {', '.join(counts)}", *missed]
 
 
 def feeds_of(manifest: Manifest) -> tuple[str, ...]:

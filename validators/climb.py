@@ -125,7 +125,7 @@ class _Change:
             return array
         if self.values.masks(self.spec):
             name = ("max", "opt", "random")[int(self.generator.integers(3))]
-            return self.values.draw_mask(array.shape, self.generator, name)
+            return self.values.draw_mask(self.spec, array.shape, self.generator, name)
         if other is not None and self.generator.random() < 0.2:  # noqa: PLR2004 - one in five
             return self._crossed(array, other[self.spec.name])
         if self.spec.dtype not in FLOATS:

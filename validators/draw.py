@@ -62,9 +62,12 @@ class Values:
         """Whether the input is a mask: 0 and 1 in rows. One element alone is a switch."""
         return self.binary and any(dim.high > 1 for dim in spec.dims)
 
-    def draw_mask(self, shape: Sequence[int], generator: np.random.Generator, feed: str) -> Array:
-        """A mask that every model can use: each row along the last axis has a 1 in front.
+    def draw_mask(
+        self, spec: InputSpec, shape: Sequence[int], generator: np.random.Generator, feed: str
+    ) -> Array:
+        """A mask that every model can use: each row has a 1 in front.
 
+        Rows lie along the last axis that is not fixed at size 1: that of `[batch,seq,1]` is `seq`.
         A row of zeros is left out because most attentions do not define it. `max` is all ones, as
         unpadded batches are; `min`, `opt` and `example` are padded on the right by random
         lengths; the others are random bits. Where 1 hides a place, 0 and 1 are exchanged.
@@ -73,14 +76,15 @@ class Values:
 
         if feed == "max":
             return np.full(shape, not self.hides, dtype=self.dtype)
-        length = shape[-1]
+        rows = tuple(shape[: row_axis(spec) + 1])
+        length = rows[-1]
         if feed in ("min", "opt", "example"):
-            ends = generator.integers(1, length, shape[:-1], endpoint=True)
+            ends = generator.integers(1, length, rows[:-1], endpoint=True)
             bits = np.arange(length) < np.asarray(ends)[..., None]
         else:
-            bits = generator.integers(0, 1, shape, endpoint=True).astype(bool)
+            bits = generator.integers(0, 1, rows, endpoint=True).astype(bool)
             bits[..., 0] = True
-        return np.asarray(bits != self.hides).astype(self.dtype)
+        return np.asarray(bits != self.hides).reshape(shape).astype(self.dtype)
 
     def hold(self, array: Array) -> Array:
         """The array with its values inside `low..high`, or within 4 deviations where not given.
@@ -105,6 +109,11 @@ class Values:
             return np.asarray(np.negative(array.astype(np.float64))).astype(self.dtype)
         flipped = self.low + self.high - array.astype(np.float64)
         return np.asarray(np.clip(flipped, self.low, self.high)).astype(self.dtype)
+
+
+def row_axis(spec: InputSpec) -> int:
+    """The axis that the rows of a mask lie along: the last that may be longer than 1."""
+    return max(axis for axis, dim in enumerate(spec.dims) if dim.high > 1)
 
 
 def values_of(spec: InputSpec, sample: Array | None) -> Values:

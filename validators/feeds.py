@@ -164,7 +164,7 @@ class Drawer:
         shape = [dim.size(sizes) for dim in spec.dims]
         values, generator = self.values_at(spec, sizes), generator_for(self.seed, feed, spec.name)
         if values.masks(spec):
-            return values.draw_mask(shape, generator, feed)
+            return values.draw_mask(spec, shape, generator, feed)
         return values.draw(shape, generator)
 
     def feed(self, name: str, sizes: dict[str, int], kind: str = "shape") -> NamedFeed:

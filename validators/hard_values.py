@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, InputSpec
-from .draw import Values, generator_for
+from .draw import Values, generator_for, row_axis
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,14 +131,16 @@ def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
 
     if not hard.values.masks(spec):
         return None
-    length = array.shape[-1]
+    rows = array.shape[: row_axis(spec) + 1]
+    length = rows[-1]
     position = np.arange(length)
     kept = {
         "mask-left": position >= length // 2,
         "mask-holes": position % 2 == 0,
         "mask-one": position == length // 2,
     }[hard.name]
-    return np.broadcast_to(kept != hard.values.hides, array.shape).astype(array.dtype)
+    bits = np.broadcast_to(kept != hard.values.hides, rows)
+    return bits.reshape(array.shape).astype(array.dtype)
 
 
 def _emptied(hard: Hard, spec: InputSpec, array: Array) -> Array | None:

@@ -75,11 +75,11 @@ def test_the_same_draw_plants_the_same_fault(
 ) -> None:
     if not isinstance(target, Plantable):
         pytest.skip("files of this format cannot be altered")
-    one, other = (
-        planted(target, model_file, FaultKind.WEIGHT, 3, digits, folder)
-        for folder in (tmp_path, tmp_path / "again")
-        if folder.mkdir(exist_ok=True) is None
-    )
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    one = planted(target, model_file, FaultKind.WEIGHT, 3, digits, first)
+    other = planted(target, model_file, FaultKind.WEIGHT, 3, digits, second)
     assert one is not None
     assert other is not None
     assert (one.place, one.change) == (other.place, other.change)
