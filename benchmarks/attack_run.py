@@ -45,7 +45,7 @@ class Job:
 def carry_out(job: Job, folder: Path) -> dict[str, Any]:
     """Export and judge; the record, as JSON takes it. What is wrong stays in the folder."""
     warnings.simplefilter("ignore")
-    _write_down(job, folder)
+    write_down(job, folder)
     began = time.monotonic()
     error = _exported(job, folder)
     seconds = time.monotonic() - began
@@ -81,7 +81,8 @@ def command(job: Job) -> str:
     ).replace("  ", " ")
 
 
-def _write_down(job: Job, folder: Path) -> None:
+def write_down(job: Job, folder: Path) -> None:
+    """Lay down what a user has: weights, a sample, calibration data."""
     import torch
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -105,7 +106,7 @@ def _exported(job: Job, folder: Path) -> dict[str, Any]:
     import modelc
     from modelc.calibration.options import CalibrationOptions
 
-    options = dict(job.options)
+    options = {"judging": modelc.Judging(sensitivity=0), **job.options}
     if job.calib:
         calibration = CalibrationOptions(source=str(folder / "calib"))
         options["lowering"] = modelc.Lowering(calibration=calibration)

@@ -108,7 +108,8 @@ def command(case: Case, checkpoint: Path) -> list[str]:
     targets = [part for target in TARGETS for part in ("--to", target)]
     return [
         sys.executable, "-m", "modelc", "export", str(checkpoint), "--model", FACTORY,
-        "--model-arg", f"name={case.name}", *asked, *case.options, *targets, "-o", "out", "--json",
+        "--model-arg", f"name={case.name}", *asked, *case.options, *targets,
+        "--sensitivity", "0", "-o", "out", "--json",
     ]  # fmt: skip
 
 
