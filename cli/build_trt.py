@@ -134,9 +134,8 @@ def build_trt(
         trust_engine=trust_engine, builder=builder,
     )  # fmt: skip
     judging = asked.judging_of(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
-        limits=limits_of(tolerance), search=search, accept=accept_branch,
-        sensitivity=sensitivity)  # fmt: skip
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
+        limits=limits_of(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
     precision = p.precision_of(fp16=fp16, bf16=bf16, int8=int8)
     reports, cache = r.formats_of(report), o.cache_folder(no_cache=no_cache)
     bounds = b.bounds_of(isolate, memory=memory)

@@ -124,9 +124,8 @@ def validate(
     if rejudge:
         o.refuse_others(context, _REJUDGING, "with --rejudge: nothing is run", "leave it out")
     judging = judging_of(
-        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,
-        limits=limits_of(tolerance), device=device, search=search, accept=accept_branch,
-        sensitivity=sensitivity,
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, device=device,
+        limits=limits_of(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
