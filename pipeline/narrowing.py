@@ -12,6 +12,7 @@ from ..core.contract import Feed, Runner
 from ..core.dims import Dim
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
+from ..core.findings import SIZED
 from ..core.signature import InputSpec, Signature
 from ..validators.feeds import Drawer
 from ..validators.hard import batch_of
@@ -127,16 +128,18 @@ def find_interval(
     """The sizes of one dim in which a rejected artifact is right, as running it shows.
 
     Looked for where all feeds on which it is wrong differ in one dim from the size that it was
-    captured at, and some others are right. The ends are found by halving, each size run on eager
+    captured at, and some others are right. One of the wrong feeds must have usual values: what is
+    wrong on zeros is so at other sizes too. The ends are found by halving, each size run on eager
     and on the artifact.
     """
-    sizes = {one.feed.name: one.feed.sizes for one in subject.references if one.feed.sizes}
+    feeds = [one.feed for one in subject.references if one.feed.sizes]
+    sizes, sized = {one.name: one.sizes for one in feeds}, [f for f in feeds if f.kind in SIZED]
     answered = {one.feed for one in verdict.outputs}
     wrong = {one.feed for one in verdict.outputs if not one.passed and not one.loose}
     wrong |= {name for name in verdict.feeds if name not in answered}
     bad = [sizes[name] for name in wrong if name in sizes]
     good = [found for name, found in sizes.items() if name in answered - wrong]
-    if len(bad) < len(wrong) or not bad or not good:
+    if len(bad) < len(wrong) or not good or not any(one.name in wrong for one in sized):
         return None
     around = [
         found

@@ -29,7 +29,8 @@ def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int
 
     Args:
         job: of the eager model.
-        capture: how the artifact, or what it is made from, was taken down; empty if not known.
+        capture: how the artifact, or what it is made from, was captured; empty if that is not
+            known, or was done on a copy, whose guards are not eager's.
         bench: keeps what was found.
     """
     found = bench.places

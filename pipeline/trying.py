@@ -190,9 +190,9 @@ def _places(step: Step, way: Way, parent: Parent, bench: Bench) -> tuple[Mapping
     """Sizes beside the feeds' that the step's artifact is judged at, as every other's."""
     job = replace(
         job_of(step, replace(parent, path=None), bench, Path()),
-        programs=bench.programs.get(way.rewrites, {}),
+        programs=bench.programs.get((), {}),  # a copy may have lost a branch
     )
-    return found_places(job, str(way.capture or parent.capture), bench)
+    return found_places(job, "" if way.rewrites else str(way.capture or parent.capture), bench)
 
 
 def _untried(step: Step) -> tuple[Capture, ...]:
@@ -372,7 +372,7 @@ def _samples(step: Step, bench: Bench, workplace: Path) -> tuple[tuple[str, str]
 
 
 def _opening(parent: Parent, bench: Bench) -> dict[str, str]:
-    """The settings to open a model with that does not lie beside its parent yet."""
+    """The settings to open a model with that is not beside its parent yet."""
     weights = {} if parent.path is None else {"weights": str(parent.path)}
     return {**bench.order.settings, **weights}
 

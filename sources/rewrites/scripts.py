@@ -27,7 +27,8 @@ def _methods(part: Module) -> Iterator[FunctionType]:
 def _observes(hook: object) -> bool:
     """Whether a hook is a function that gives None in every way out and writes nowhere in place.
 
-    Into a tensor, by `out.add_(1)` or `out[0] = 1`, would change an output all the same.
+    Into a tensor, by `out.add_(1)` or `out[0] = 1`, would change an output all the same. A return
+    that is jumped to (`return out * 2 if wide else None`) may give something else.
     """
     function = hook.__func__ if isinstance(hook, MethodType) else hook
     if not isinstance(function, FunctionType):
@@ -38,7 +39,10 @@ def _observes(hook: object) -> bool:
     ends = [index for index, one in enumerate(code) if one.opname == "RETURN_VALUE"]
     constant = [one for one in code if one.opname == "RETURN_CONST"]
     return all(one.argval is None for one in constant) and all(
-        code[index - 1].opname == "LOAD_CONST" and code[index - 1].argval is None for index in ends
+        code[index - 1].opname == "LOAD_CONST"
+        and code[index - 1].argval is None
+        and not code[index].is_jump_target
+        for index in ends
     )
 
 

@@ -47,6 +47,34 @@ class Plain(Long):
         if x.shape[1] > 9:
             y = y * 2
         return y
+
+
+class Clipped(Plain):
+    """A hook that values decide; what is wrong on large values is so at any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner.register_forward_hook(self.clip)
+
+    def clip(self, part, given, y):
+        if y.abs().max() > 30:
+            y.clamp_(-30, 30)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Hooked(Plain):
+    """A hook that goes another way at one size, which its removal in a copy would hide."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner.register_forward_hook(
+            lambda part, given, y: y * 2 if y.shape[1] == 6 else None
+        )
+
+    def forward(self, x):
+        return self.inner(x)
 '''
 
 
@@ -134,6 +162,29 @@ def test_stated_bounds_are_narrowed_on_request_alone(ordered: Callable[..., Orde
     assert run(ordered("Long", "onnx", inputs=stated)).exit_code == 1
     manifest = run(ordered("Long", "onnx", inputs=stated, narrow=True, overwrite=True))
     assert sizes(manifest, "onnx") == (10, 20)
+
+
+def test_what_is_wrong_by_value_is_not_called_right_at_other_sizes(
+    ordered: Callable[..., Order],
+) -> None:
+    stated = "x:float32[batch=1..3,seq=4..20,4]"
+    (verdict,) = run(ordered("Clipped", "torchscript", inputs=stated)).verdicts
+    assert not verdict.passed
+    assert not [note for note in verdict.notes if "right where" in note]
+
+
+def test_a_copy_that_lost_a_branch_is_judged_where_eager_turns(
+    ordered: Callable[..., Order], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modelc.sources.rewrites import scripts
+
+    monkeypatch.setattr(scripts, "_observes", lambda _: True)
+    stated = "x:float32[batch=1..2,seq=4..20,4]"
+    manifest = run(ordered("Hooked", "torchscript", "onnx", inputs=stated))
+    tried = [one for artifact in manifest.artifacts for one in artifact.attempts]
+    assert "no-observers" in {name for one in tried for name in one.rewrites}
+    assert manifest.exit_code == 1
+    assert not [one for one in manifest.verdicts if one.passed]
 
 
 def signature(*dims: tuple[int, int, int, bool]) -> Signature:

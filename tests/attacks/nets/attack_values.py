@@ -63,6 +63,18 @@ class HookOnNegative(Dense):
         return self.dense(x)
 
 
+@attack("x:float32[batch=1..8,8]", family="hooks")
+class HookAtOneSize(Dense):
+    """Both outcomes go to one return, the last of which is None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense.register_forward_hook(lambda _m, _a, out: out * 2 if out.shape[0] == 6 else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense(x)
+
+
 @attack(X, family="hooks")
 class HookThatRecords(Dense):
     def __init__(self) -> None:

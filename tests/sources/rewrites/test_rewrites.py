@@ -17,7 +17,7 @@ from modelc.core.contract import Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.sources.eager import Eager
 from modelc.sources.outputs import flatten_outputs
-from modelc.sources.rewrites.table import answering, rewritten, suited
+from modelc.sources.rewrites.table import TABLE, answering, rewritten, suited
 from modelc.validators.feeds import draw_feeds
 
 from .conftest import Opened
@@ -255,3 +255,18 @@ def test_what_a_refusal_names_is_tried_before_the_rest_and_beside_it(opened: Ope
     assert [names[0] for names in suited(eager, plain)][:2] == ["tensor-lengths", "plain-attention"]
     assert answering(eager, plain, besides=("tensor-lengths",)) == ("plain-attention",)
     assert answering(eager, ["nothing known"], besides=()) == ()
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda _m, _a, out: out * 2 if out.shape[0] == 6 else None,
+        lambda _m, _a, out: None if out.shape[0] == 6 else out * 2,
+        lambda _m, _a, out: out.clamp(0),
+        lambda _m, _a, out: out.add_(1) and None,
+    ],
+)
+def test_a_hook_that_may_change_an_output_stays(hook: Callable[..., object]) -> None:
+    gate = Gate()
+    gate.a.register_forward_hook(hook)
+    assert "no-observers" not in [one.name for one in TABLE if one.suits(gate, [])]
