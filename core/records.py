@@ -150,8 +150,9 @@ class Artifact:
     `key` is the SHA-256 over all that its step depends on, empty where nobody worked it out.
     `domain` is what the verdict on it is a statement about; None in records of an older modelc.
     `judged_as` is the precision whose judging it is held to, where that is not its own. `rewrites`
-    are what was changed in a copy of the model before it was captured, by name. `seal` binds its
-    files to its verdict; it is worked out where the manifest is written.
+    are what was changed in a copy of the model before it was captured, by name. `places` are feeds
+    that it was judged on beside the run's, by name with the sizes of the free dims. `seal` binds
+    its files to its verdict; it is worked out where the manifest is written.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Artifact:
     frozen: tuple[str, ...] | None = None
     domain: Domain | None = None
     judged_as: Precision | None = None
+    places: dict[str, dict[str, int]] = field(default_factory=dict)
     key: str = ""
     seal: str = field(default="", compare=False)
 

@@ -32,6 +32,7 @@ from .narrowing import (
     interval_of,
     subject_in,
 )
+from .placed import places_of
 from .plan import Step
 from .sensitivity import measure_sensitivity
 from .stage import Clock
@@ -367,6 +368,7 @@ def settle_trial(
         frozen=trial.frozen,
         domain=_domain(step, trial, bench),
         judged_as=trial.converted.judged_as,
+        places=places_of(trial.judged),
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
         calibration=_calibration(step, bench),

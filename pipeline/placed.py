@@ -63,9 +63,7 @@ def with_places(
     further = _once(found, besides=[*known, *missing])
     if not missing and not further:
         return subject
-    feeds = (one.feed for one in subject.references if one.feed.name == SAMPLE)
-    sample = next((feed.arrays for feed in feeds), None)
-    drawer = Drawer.of(subject.signature, subject.feeds.seed, sample)
+    drawer = _drawer(subject)
     try:
         more = [
             reference_on(subject, drawer.feed(f"{_NAME}-{number}", sizes))
@@ -80,6 +78,26 @@ def with_places(
         with suppress(CheckpointError):
             more.append(reference_on(subject, drawer.feed(f"{_NAME}-{number}", sizes)))
     return replace(subject, references=(*subject.references, *more))
+
+
+def places_of(subject: Subject) -> dict[str, dict[str, int]]:
+    """The feeds of `with_places` that the subject has, by name, with their sizes."""
+    feeds = (one.feed for one in subject.references)
+    return {feed.name: dict(feed.sizes) for feed in feeds if feed.name.startswith(f"{_NAME}-")}
+
+
+def with_recorded_places(subject: Subject, places: Mapping[str, Mapping[str, int]]) -> Subject:
+    """The subject with the feeds that an artifact was judged on beside the run's, drawn again."""
+    drawer = _drawer(subject)
+    more = [reference_on(subject, drawer.feed(name, dict(sizes))) for name, sizes in places.items()]
+    return replace(subject, references=(*subject.references, *more)) if more else subject
+
+
+def _drawer(subject: Subject) -> Drawer:
+    """Draws feeds as the subject's own are drawn."""
+    feeds = (one.feed for one in subject.references if one.feed.name == SAMPLE)
+    sample = next((feed.arrays for feed in feeds), None)
+    return Drawer.of(subject.signature, subject.feeds.seed, sample)
 
 
 def _once(

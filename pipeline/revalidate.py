@@ -26,6 +26,7 @@ from .manifest_file import without
 from .measuring import Measuring
 from .narrowing import domain_inputs, subject_in
 from .order import Judging
+from .placed import with_recorded_places
 from .proof import Candidate, prove
 from .provenance.sealing import unbound
 from .recorded import (
@@ -167,6 +168,7 @@ class _Again:
         candidate = replace(candidate, settings=self.settings, aside=self.aside)
         inputs = domain_inputs(self.artifact.domain, self.subject)
         subject = subject_in(self.subject, inputs, self.stage)
+        subject = with_recorded_places(subject, self.artifact.places)
         subject = with_found(subject, self.worst, self.folder)
         verdict = prove(candidate, subject, judging, self.stage, held_out=held_out)
         missing = missing_found(self.worst, self.folder)

@@ -26,6 +26,7 @@ from .manifest_file import read_manifest
 from .measuring import Measuring
 from .narrowing import domain_inputs, subject_in
 from .order import Judging, Source
+from .placed import with_recorded_places
 from .proof import Candidate, prove
 from .recorded import (
     Moved,
@@ -154,7 +155,9 @@ class Recorded:
     ) -> Verdict:
         """The verdict as the folder would have it: found feeds, branches, the gate of accuracy."""
         inputs = domain_inputs(self.artifact.domain, subject)
-        subject = with_found(subject_in(subject, inputs, stage), self.worst, self.folder)
+        subject = subject_in(subject, inputs, stage)
+        subject = with_recorded_places(subject, self.artifact.places)
+        subject = with_found(subject, self.worst, self.folder)
         held_out = refer(self.held_out, subject, stage) if self.held_out else ()
         watch(subject, judging.accept, stage, then=self.manifest)
         verdict = _proven(candidate, subject, judging, stage, held_out=held_out, feed=feed)

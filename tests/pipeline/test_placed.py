@@ -16,6 +16,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.signature import resolve
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.placed import with_places
+from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.subject import Subject
 
@@ -51,6 +52,19 @@ def test_what_is_wrong_at_such_a_size_is_refused(made: Callable[..., Manifest]) 
 
 def test_other_feeds_do_not_show_it(made: Callable[..., Manifest]) -> None:
     assert made(answer=off_at_one_size).passed
+
+
+def test_validate_judges_there_again(
+    made: Callable[..., Manifest], order: Orders, fake: Fakes
+) -> None:
+    right = made({"batch": 78}, {"batch": BATCH})
+    folder = order("fake").out
+    again = validate_folder(folder, targets=(fake(),))
+    assert again.verdicts[0].passed
+    assert again.verdicts[0].feeds == right.verdicts[0].feeds
+    wrong = validate_folder(folder, targets=(fake(answer=off_at_one_size),))
+    assert wrong.exit_code == 1
+    assert f"batch={BATCH}" in wrong.verdicts[0].reason
 
 
 def test_what_is_right_there_passes_and_the_feeds_are_named(made: Callable[..., Manifest]) -> None:
