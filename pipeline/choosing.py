@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from .trying import Trial
 
 NEAR = 0.5  # dB: trials this close to the best are as good, and the faster is kept
-ALIKE = 1.05  # times the lowest latency: trials this close are as fast, and the smaller is kept
 
 
 def chosen(trials: Sequence[Trial]) -> Trial:
@@ -22,7 +21,8 @@ def chosen(trials: Sequence[Trial]) -> Trial:
 def _most_exact(trials: Sequence[Trial]) -> Trial:
     """The highest SQNR of the worst group of channels, then the highest of all outputs.
 
-    Within `NEAR` of both, the lowest latency decides; among those as fast, the smallest.
+    Within `NEAR` of both, the lowest latency decides; among those as fast but for the noise that
+    was measured, the smallest.
 
     Trials that are slower than their FP32 parent are set aside while any other passed: an INT8
     artifact that is slower than what it replaces is of no use, however exact.
@@ -33,8 +33,10 @@ def _most_exact(trials: Sequence[Trial]) -> Trial:
     left = [trial for trial in left if _group_sqnr(trial) >= best_group - NEAR]
     best = max(_sqnr(trial) for trial in left)
     near = [trial for trial in left if _sqnr(trial) >= best - NEAR]
-    fastest = min(_share(trial) for trial in near)
-    as_fast = [trial for trial in near if _share(trial) <= ALIKE * fastest]
+    fastest = min(near, key=_share)
+    as_fast = [
+        trial for trial in near if _share(trial) <= _share(fastest) * _scatter(trial, fastest)
+    ]
     return min(as_fast, key=lambda trial: (trial.size, -_sqnr(trial)))
 
 
@@ -55,6 +57,11 @@ def _share(trial: Trial) -> float:
     """Of the parent's latency: the two ran by turns, the trials did not."""
     latency = trial.latency
     return math.inf if latency is None else latency.milliseconds / latency.parent
+
+
+def _scatter(one: Trial, other: Trial) -> float:
+    """The factor that two latencies may be apart by noise."""
+    return 1 + math.hypot(*(trial.latency.noise for trial in (one, other) if trial.latency))
 
 
 def _is_slow(trial: Trial) -> bool:

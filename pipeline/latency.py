@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from .bench import Bench, Parent
 from .plan import Step
 
 _WARM, _LEAST, _MOST = 3, 7, 50  # runs of each
+_LEAST_NOISE = 0.01  # of a latency: the clock, and what one process is to the next
 _SECONDS = 4.0  # after which no more than the least are taken
 
 
@@ -76,7 +79,19 @@ def latency_of(  # noqa: PLR0913 - two models, what runs them, and what they are
         parent=round(1e3 * statistics.median(other for _, other in pairs), 3),
         device=device,
         runs=len(pairs),
+        noise=round(noise_of([one / other for one, other in pairs]), 4),
     )
+
+
+def noise_of(ratios: Sequence[float]) -> float:
+    """Two standard errors of the median, as a share of it; at least 1 %.
+
+    The deviation is 1.4826 times the median absolute deviation, as of a normal distribution, and a
+    median of n draws scatters by sqrt(pi / 2n) of it.
+    """
+    middle = statistics.median(ratios)
+    spread = 1.4826 * statistics.median(abs(one - middle) for one in ratios)
+    return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _LEAST_NOISE)
 
 
 def with_speed(verdict: Verdict, latency: Latency | None) -> Verdict:

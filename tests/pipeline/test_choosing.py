@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 
 from modelc.converters.quantizers.registry import QUANTIZERS
 from modelc.core.contract import Converted
 from modelc.core.precision import Precision
-from modelc.core.records import Latency
+from modelc.core.records import FileRecord, Latency
 from modelc.core.verdict import OutputVerdict, State, Verdict
 from modelc.pipeline.choosing import chosen
+from modelc.pipeline.latency import noise_of
 from modelc.pipeline.subject import Subject
 from modelc.pipeline.trying import Trial, Way
 from modelc.validators.tolerance import TOLERANCES
 
 
-def trial(sqnr: float, milliseconds: float, *, passed: bool = True, parent: float = 10) -> Trial:
+def trial(
+    sqnr: float,
+    milliseconds: float,
+    *,
+    passed: bool = True,
+    parent: float = 10,
+    noise: float = 0.02,
+    size: int = 0,
+) -> Trial:
     """A quantizer's artifact with this SQNR in dB and this latency, its parent taking 10 ms."""
     output = OutputVerdict(
         feed="held-out-1", output="y", passed=passed, reason="", shape=(1,), dtype="float32",
@@ -37,11 +48,13 @@ def trial(sqnr: float, milliseconds: float, *, passed: bool = True, parent: floa
         way=Way(quantizer=QUANTIZERS[0]),
         workplace=Path(),
         converted=Converted(files=(), versions={}),
-        files=(),
+        files=(FileRecord(name="a.onnx", sha256="", size=size),),
         verdict=verdict,
         judged=cast("Subject", None),  # choosing does not look at it
         frozen=(),
-        latency=Latency(milliseconds=milliseconds, parent=parent, device="cpu", runs=9),
+        latency=Latency(
+            milliseconds=milliseconds, parent=parent, device="cpu", runs=9, noise=noise
+        ),
     )
 
 
@@ -58,8 +71,35 @@ def trial(sqnr: float, milliseconds: float, *, passed: bool = True, parent: floa
             [trial(3, 4, passed=False)],
             id="where all failed, the least wrong",
         ),
+        pytest.param(
+            trial(30, 5.2, noise=0.1, size=1),
+            [trial(30, 5, size=2)],
+            id="the smaller, in the noise",
+        ),
+        pytest.param(
+            trial(30, 5, noise=0.01, size=2), [trial(30, 5.2, noise=0.01, size=1)], id="the faster"
+        ),
     ],
 )
 def test_the_best_is_kept(best: Trial, others: list[Trial]) -> None:
     assert chosen([best, *others]) is best
     assert chosen([*others, best]) is best
+
+
+def test_the_noise_of_a_latency_is_that_of_its_median() -> None:
+    """Two standard errors, against the scatter of medians over many series of draws."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(1.0, 0.06, size=(2000, 15))
+    scatter = 2 * float(np.std(np.median(draws, axis=1)))
+    stated = float(np.mean([noise_of(list(row)) for row in draws]))
+    assert stated == pytest.approx(scatter, rel=0.2)
+
+
+def test_the_noise_is_at_least_a_percent() -> None:
+    assert noise_of([0.5] * 9) == 0.01
+
+
+def test_an_artifact_is_slower_beyond_its_own_noise_only() -> None:
+    quiet = Latency(milliseconds=10.4, parent=10, device="cpu", runs=9, noise=0.01)
+    assert quiet.slower
+    assert not replace(quiet, noise=0.08).slower
