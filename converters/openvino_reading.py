@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import LOGGED
 from .capture.causes import RefusedError
 from .guarded import guarded
-from .openvino_order import keep_order_of_equals
+from .openvino_exact import keep_order_of_equals
 
 if TYPE_CHECKING:
     import openvino

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from .rewrite import Module, Rewrite
+from .state_caches import SIZE_SIGNS, assigned_states, updates_states
 from .swapping import attribute
 
 _MODELS = "transformers.models."
@@ -44,6 +45,8 @@ def _change(module: Module) -> Module:
 def _during(module: Module) -> Iterator[None]:
     known = _files(module)
     with ExitStack() as stack:
+        if updates_states(module):  # of any length as well
+            stack.enter_context(assigned_states())
         if known & set(_SELECTIVE):
             stack.enter_context(_as_mambapy())
         for name in known & set(_SELECTIVE):
@@ -175,6 +178,9 @@ REWRITES: tuple[Rewrite, ...] = (
         suits=_suits,
         change=_change,
         during=_during,
-        signs=tuple(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
+        signs=(
+            *(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
+            *SIZE_SIGNS,
+        ),
     ),
 )

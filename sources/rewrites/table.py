@@ -21,6 +21,7 @@ from . import (
     recurrent,
     scanning,
     scripts,
+    state_caches,
     transformers_models,
 )
 from .patching import PATCH, check_untouched, patched
@@ -40,6 +41,7 @@ TABLE: tuple[Rewrite, ...] = (
     *lengths.REWRITES,
     *recurrent.REWRITES,
     *scanning.REWRITES,
+    *state_caches.REWRITES,
     *transformers_models.REWRITES,
     *attention.REWRITES,
     *exponentials.REWRITES,

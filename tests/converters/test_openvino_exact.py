@@ -1,4 +1,4 @@
-"""Equal elements in OpenVINO's TopK: the lower index first, as ONNX has it."""
+"""Equal elements in OpenVINO's TopK, the lower index first; small values of a softplus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_order import keep_order_of_equals
+from modelc.converters.openvino_exact import keep_order_of_equals, keep_small_softplus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +83,42 @@ def test_what_is_not_sorted_stays_as_it_is(tmp_path: Path) -> None:
     (found,) = [one for one in model.get_ordered_ops() if one.get_type_name() == "TopK"]
     assert found.get_attributes()["stable"] is False
     model.validate_nodes_and_infer_types()
+
+
+def softplus(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    from onnx import TensorProto, helper
+
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy"]
+    graph = helper.make_graph(nodes, "main", tensors[:1], tensors[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_a_softplus_keeps_what_is_small(tmp_path: Path) -> None:
+    import onnx
+    import openvino
+    from onnx import helper
+
+    onnx.save(softplus([helper.make_node("Softplus", ["x"], ["y"])]), tmp_path / "m.onnx")
+    model = openvino.Core().read_model(str(tmp_path / "m.onnx"))
+    keep_small_softplus(model)
+
+    config = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", config)
+    x = np.concatenate([np.linspace(-80, 80, 4001), [np.nan, np.inf, -np.inf]]).astype(np.float32)
+    found = compiled({"x": x})["y"]  # under the name that the output had
+    exact = x.astype(np.float64)
+    wanted = np.maximum(exact, 0) + np.log1p(np.exp(-np.abs(exact)))
+    np.testing.assert_allclose(found, wanted, rtol=5e-7, equal_nan=True)
+
+
+def test_the_softplus_of_a_mish_stays(tmp_path: Path) -> None:
+    import onnx
+    import openvino
+    from onnx import helper
+
+    chain = [("Softplus", ["x"], ["a"]), ("Tanh", ["a"], ["b"]), ("Mul", ["x", "b"], ["y"])]
+    nodes = [helper.make_node(*one) for one in chain]
+    onnx.save(softplus(nodes), tmp_path / "m.onnx")
+    model = openvino.Core().read_model(str(tmp_path / "m.onnx"))
+    keep_small_softplus(model)
+    assert "SoftPlus" in {node.get_type_name() for node in model.get_ordered_ops()}

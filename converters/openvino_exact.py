@@ -1,0 +1,66 @@
+"""What OpenVINO computes less exactly than ONNX asks for, said in operators that it keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import openvino
+
+
+def keep_order_of_equals(model: openvino.Model) -> None:
+    """Have each sorting TopK take the lower index of equal elements first, in place.
+
+    ONNX asks for it, and a stable sort of torch becomes such a TopK; OpenVINO's reader of ONNX
+    leaves it open, and its CPU takes what its blocks of work come upon. Without sorting, where
+    OpenVINO knows no such order, TopK stays as it is.
+    """
+    for node in [node for node in _nodes(model) if node.get_type_name() == "TopK"]:
+        told = node.get_attributes()
+        if told.get("stable") is False and told.get("sort") != "none":
+            node.set_attribute("stable", True)
+
+
+def keep_small_softplus(model: openvino.Model) -> None:
+    """Write each SoftPlus as max(x, 0) + 2 atanh(t / (2 + t)) with t = exp(-abs(x)), in place.
+
+    That is log(1 + exp(x)), by log1p(t) = 2 atanh(t / (2 + t)). OpenVINO's CPU adds t to 1 first:
+    at x = -10 it errs by a hundredth of the value and below -16.7 it gives 0, where float32 has
+    numbers down to -87. The time steps of state-space models are such numbers. A softplus in a
+    Mish, x * tanh(softplus(x)), stays: OpenVINO computes the two as one.
+    """
+    for node in [node for node in _nodes(model) if node.get_type_name() == "SoftPlus"]:
+        readers = [port.get_node().get_type_name() for port in node.output(0).get_target_inputs()]
+        if set(readers) != {"Tanh"}:
+            _replace(node, _softplus(node.input_value(0)))
+
+
+def _softplus(x: openvino.Output) -> openvino.Node:
+    from openvino import opset13 as op
+
+    two = op.constant(2, dtype=x.get_element_type())
+    small = op.exp(op.negative(op.abs(x)))
+    log1p = op.multiply(two, op.atanh(op.divide(small, op.add(two, small))))
+    return op.add(op.relu(x), log1p)
+
+
+def _replace(node: Any, instead: openvino.Node) -> None:
+    """Put one node in another's place, under its names."""
+    from openvino.utils import replace_node
+
+    names = node.output(0).get_names()
+    instead.set_friendly_name(node.get_friendly_name())
+    replace_node(node, instead)
+    instead.output(0).set_names(names)
+
+
+def _nodes(model: openvino.Model) -> Iterator[Any]:
+    """All nodes, those in the bodies of If and Loop too."""
+    for node in model.get_ordered_ops():
+        yield node
+        for name in ("get_then_body", "get_else_body"):
+            if hasattr(node, name):
+                yield from _nodes(getattr(node, name)())
+        if node.get_type_name() in ("Loop", "TensorIterator"):
+            yield from _nodes(node.get_function())
