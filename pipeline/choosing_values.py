@@ -140,10 +140,16 @@ class _Search:
 
     def _wide(self, sizes: Mapping[str, int], start: int, high: int) -> ValueRange:
         """The range of an input that takes the largest value of all."""
-        low = 0 if self._takes(sizes, 0) else start
+        low = self._lowest(sizes, start)
         if self._spec.dtype != "uint8" and self._takes(sizes, -1) and self._takes(sizes, -high):
             low = -high
         return ValueRange(low=low, high=high, chosen=True, usual=self._usual(max(low, 0)))
+
+    def _lowest(self, sizes: Mapping[str, int], start: int) -> int:
+        """0 or 1 where eager takes it, else the least of the sample, else `start`."""
+        sample = self._sample
+        least = start if sample is None or not sample.size else min(int(sample.min()), start)
+        return next((v for v in (0, 1, least) if v <= start and self._takes(sizes, v)), start)
 
     def _usual(self, low: int) -> tuple[float, float]:
         """The values of the sample, else those that are drawn where nothing is known."""
@@ -158,7 +164,7 @@ class _Search:
         start = self._start(opt)
         if start is None:
             return None
-        low = next((v for v in (0, 1) if v <= start and self._takes(opt, v)), start)
+        low = self._lowest(opt, start)
         if not self._ends_at(opt, high):
             high = self._highest(opt, start)
         dims = self._signature.free_dims

@@ -66,6 +66,19 @@ class Graph(nn.Module):
         return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
 
 
+class Cut(nn.Module):
+    """Any length from 1 on: rows are cut, and an empty row has no maximum."""
+
+    def __init__(self, least: int = 1) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        if int(lengths.min()) < self.least:
+            raise ValueError("too short")
+        return torch.stack([row[: int(n)].amax(0) for row, n in zip(x, lengths, strict=True)])
+
+
 class Counted(nn.Module):
     """The value says how much there is to do."""
 
@@ -113,6 +126,22 @@ def test_a_sample_is_widened_to_the_table() -> None:
     sample = np.array([[5, 17]])
     spec = chosen(Embedded(), "ids:int64[1,2]", ids=sample).inputs[0]
     assert spec.values == ValueRange(low=0, high=299, chosen=True)
+
+
+@pytest.mark.parametrize("least", [1, 3])
+def test_the_range_holds_the_values_of_the_sample(least: int) -> None:
+    lengths = np.array([8, 3, 4])
+    x = np.zeros((3, 9, 2), np.float32)
+    found = chosen(
+        Cut(least),
+        "x:float32[batch=1..4,seq=4..12,2]",
+        "lengths:int64[batch]",
+        x=x,
+        lengths=lengths,
+    )
+    values = found.inputs[1].values
+    assert values is not None
+    assert (values.low, values.high, values.usual) == (least, LARGE, (3, 8))
 
 
 @pytest.mark.parametrize(
