@@ -13,16 +13,19 @@ from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict
 from ..validators.decide import gross_outputs
 from ..validators.evidence import Reference
+from ..validators.hard import batch_of
+from ..validators.wide import WIDE
 from .stage import Stage
 
 if TYPE_CHECKING:
+    from ..core.signature import Signature
     from .subject import Subject
 
 TITLE = "float64 reference"
 _ROUNDING = 2.0**-24
 _PAIRS = 3  # seven draws with eager's own: their root mean square is far off once in a thousand
 _HOPELESS = 200.0  # times the floor: no luck explains that
-# The largest feed and at least so many others say how far eager's float32 usually is from float64.
+# The longest row and at least so many others say how far eager's float32 usually is from float64.
 _OTHERS = 3
 
 
@@ -31,13 +34,13 @@ def with_float64(
 ) -> tuple[Reference, ...]:
     """The references with what eager gives in float64, on some of them or on none.
 
-    Float64 runs on the largest feed and on the smallest, as many as take up no more than the
-    largest together: what it costs beyond says nothing new. The others are held to eager by what
-    it usually errs; where an artifact fails so, float64 runs there too (see `with_exact`). Each
-    feed is run once in the life of a subject, however many artifacts are judged on it. Feeds
+    Float64 runs on one row of the largest sizes and on the smallest feeds, as many as take up no
+    more than that together: what it costs beyond says nothing new. The others are held to eager by
+    what it usually errs; where an artifact fails so, float64 runs there too (see `with_exact`).
+    Each feed is run once in the life of a subject, however many artifacts are judged on it. Feeds
     are told apart by their arrays: the held-out samples of two artifacts have the same names.
     """
-    chosen = _chosen(references)
+    chosen = _chosen(references, subject.signature)
     missing = [one for one in chosen if _key(one) not in subject.exact]
     if missing and not subject.eager.no_float64:
         with stage.step(TITLE, log="eager") as clock:
@@ -69,15 +72,45 @@ def with_exact(
     return found
 
 
-def _chosen(references: Sequence[Reference]) -> list[Reference]:
-    """The largest feed first, then the smallest; masks that are undefined do not count."""
-    counted = sorted((one for one in references if one.feed.kind != "mask"), key=_size)
+def _chosen(references: Sequence[Reference], signature: Signature) -> list[Reference]:
+    """The longest row first, then the smallest of usual values, then all of wide integers.
+
+    The longest row is the largest feed, or a feed of its sizes with fewer rows: what a sum errs by
+    hangs on its length, not on how many are taken beside each other. Rows that do hang on each
+    other lose nothing: the largest feed is then held to eager by what is usual, which is narrower.
+    Wide integers are judged alone, so that no other feed says what is usual of them. Masks that
+    are undefined do not count.
+    """
+    counted = [one for one in references if one.feed.kind not in ("mask", WIDE)]
+    wide = [one for one in references if one.feed.kind == WIDE]
     if not counted:
-        return []
-    *others, largest = counted
-    sums = itertools.accumulate(_size(one) for one in others)
-    fit = sum(total <= _size(largest) for total in sums)
-    return [largest, *others[: max(fit, _OTHERS)]]
+        return wide
+    longest = min(_of_largest_sizes(counted, signature), key=_size)
+    others = [one for one in counted if one is not longest]
+    others.sort(key=lambda one: (_is_unusual(one), _size(one)))
+    sums = itertools.accumulate(_size(one) for one in others if not _is_unusual(one))
+    fit = sum(total <= _size(longest) for total in sums)
+    return [longest, *others[: max(fit, _OTHERS)], *wide]
+
+
+def _of_largest_sizes(references: Sequence[Reference], signature: Signature) -> list[Reference]:
+    """The largest feed, and those that differ from it in the number of rows alone."""
+    batch = batch_of(signature)
+    name = None if batch is None else batch.name
+
+    def sizes(one: Reference) -> dict[str, int]:
+        return {dim: size for dim, size in one.feed.sizes.items() if dim != name}
+
+    largest = max(references, key=_size)
+    alike = [one for one in references if sizes(one) == sizes(largest) and not _is_unusual(one)]
+    return [largest, *(one for one in alike if one.feed.sizes)]
+
+
+def _is_unusual(reference: Reference) -> bool:
+    """Whether its values say little of usual roundoff: far out, or one number throughout."""
+    arrays = [a for a in reference.feed.arrays.values() if a.dtype.kind == "f" and a.size > 1]
+    constant = bool(arrays) and all(bool((a == a.flat[0]).all()) for a in arrays)
+    return reference.feed.beyond or constant
 
 
 def _size(reference: Reference) -> int:

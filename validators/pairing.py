@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,8 @@ from .intervals import Interval, bootstrap, paired_difference, percentile_interv
 from .own_metric import WholeMetric
 from .task_metrics import Metric, TopK
 
-SECONDS = 30.0  # for resampling a metric of the user's own
-_FEWEST, _MOST = 100, 2000  # resamples of it
+# Resamples of a metric of the user's own: as many as ask it of so many samples, within these ends.
+_FEWEST, _MOST, _SAMPLES = 100, 2000, 2_000_000
 _MANY_CLASSES = 10
 _TIMES_CHANCE = 3  # below it, of many classes, labels are likelier wrong than the model
 
@@ -104,18 +103,18 @@ def newly_broken(eager: Answers, artifact: Answers, start: int, stop: int) -> li
 
 
 def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interval:
-    """The bootstrap of a metric of all samples: as many resamples as its own speed allows.
+    """The bootstrap of a metric of all samples: fewer resamples the more samples there are.
 
-    A metric may be undefined on a resample, as a recall where its class was not drawn: such
-    resamples are left out, as long as most are not.
+    They are counted, not timed: the interval is the same on every machine. A metric may be
+    undefined on a resample, as a recall where its class was not drawn: such resamples are left out,
+    as long as most are not.
     """
     import numpy as np
 
     chance, count = np.random.default_rng(0), len(eager)
     drops: list[float] = []
-    began, tried, last = time.monotonic(), 0, ""
-    while tried < _MOST and (tried < _FEWEST or time.monotonic() - began < SECONDS):
-        tried += 1
+    tried, last = max(_FEWEST, min(_MOST, _SAMPLES // max(count, 1))), ""
+    for _ in range(tried):
         places: Sequence[int] = chance.integers(count, size=count).tolist()
         try:
             drops.append(drop_of(metric, eager.at(metric, places), artifact.at(metric, places)))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelc.core.events import silence
-from modelc.pipeline.float64 import with_float64
+from modelc.core.grammar import parse_input
+from modelc.core.signature import resolve
+from modelc.pipeline.float64 import _chosen, with_float64
 from modelc.pipeline.order import Judging
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import open_subject, read_checkpoint
@@ -37,3 +39,41 @@ def test_feeds_of_one_name_have_each_their_own_reference(
         (found,) = with_float64((held_out_1(subject, seed),), subject, stage)
         assert found.exact is not None
         np.testing.assert_allclose(found.exact["output"], found.outputs["output"], atol=1e-4)
+
+
+ROWS = "x:float32[rows=1..8,length=1..64]"
+
+
+def answered(
+    name: str, rows: int, length: int, kind: str = "shape", value: float | None = None
+) -> Reference:
+    """A feed of these sizes, drawn or full of one value, with answers of its size."""
+    x = np.random.default_rng(rows * length).random((rows, length)).astype(np.float32)
+    x = x if value is None else np.full_like(x, value)
+    sizes = {"rows": rows, "length": length}
+    feed = NamedFeed(name=name, arrays={"x": x}, sizes=sizes, kind=kind, beyond=kind == "mask")
+    return Reference(feed=feed, outputs={"y": x})
+
+
+def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -> None:
+    signature = resolve([parse_input(ROWS)], {})
+    feeds = [
+        answered("min", 1, 1),
+        answered("opt", 4, 32),
+        answered("max", 8, 64),
+        answered("corner:length", 1, 64),
+        answered("corner:rows", 8, 1),
+        answered("batch-2", 2, 32),
+        answered("zeros", 1, 32, "value", 0.0),
+        answered("signs", 1, 32, "value"),
+        answered("mask-one", 1, 32, "mask"),
+    ]
+    names = [one.feed.name for one in _chosen(feeds, signature)]
+    assert names == ["corner:length", "min", "corner:rows", "signs"]
+
+
+def test_wide_integers_are_judged_alone_and_so_run_in_float64() -> None:
+    signature = resolve([parse_input(ROWS)], {})
+    wide = [answered(f"wide-{number}", 8, 64, "wide") for number in (1, 2)]
+    names = [one.feed.name for one in _chosen([answered("min", 1, 1), *wide], signature)]
+    assert names == ["min", "wide-1", "wide-2"]

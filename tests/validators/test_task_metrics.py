@@ -166,6 +166,23 @@ def test_resamples_on_which_a_metric_is_undefined_are_left_out(nines: int, defin
     assert 1000 < int(pair.interval.method.split()[2].replace(",", "")) < 2000
 
 
+def length(predictions: Sequence[Floats], labels: Sequence[NDArray[np.int64]]) -> float:
+    return float(len(predictions) + len(labels))
+
+
+length.higher_is_better = True  # type: ignore[attr-defined]  # the contract of a metric
+
+
+@pytest.mark.parametrize(("samples", "resamples"), [(900, 2000), (4000, 500), (30_000, 100)])
+def test_the_number_of_resamples_follows_from_the_samples_alone(
+    samples: int, resamples: int
+) -> None:
+    labels = [0] * samples
+    eager = answered("m:length", one_hot(labels, count=1), labels, lambda _: length)
+    method = paired(eager, eager).interval.method
+    assert method.split()[2].replace(",", "") == str(resamples)
+
+
 def distance(prediction: Floats, label: NDArray[np.int64]) -> float:
     return abs(float(prediction.argmax()) - float(label))
 
