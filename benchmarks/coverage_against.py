@@ -56,7 +56,7 @@ class Flat(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Bind by name, run, and keep what are tensors."""
         value = call(self.model, dict(zip(self.names, tensors, strict=True)))
-        return tuple(tensors_of(value, taken=self.names)[0].values())
+        return tuple(tensors_of(value, taken=self.names, caches=False)[0].values())
 
 
 def dynamo(given: Given, path: Path) -> None:
@@ -155,7 +155,8 @@ def taken(name: str, case: Case, module: nn.Module, folder: Path) -> Made:
     feed = {key: torch.from_numpy(array) for key, array in example(case).items()}
     try:
         with torch.no_grad():
-            outputs = list(tensors_of(call(copy.deepcopy(module), feed), taken=names)[0])
+            value = call(copy.deepcopy(module), feed)
+            outputs = list(tensors_of(value, taken=names, caches=False)[0])
         given = Given(
             module=module,
             flat=Flat(module, names).eval(),

@@ -7,9 +7,10 @@ allclose. The one thing that it shares with modelc is what `--input` texts mean.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Run = Callable[[Arrays], Arrays]
 CLOSE = 1e-3  # rtol, and atol as a share of eager's largest
+_STATES = {
+    "keys": "key", "values": "value", "conv_states": "conv_state", "recurrent_states": "ssm_state",
+}  # fmt: skip
 _FILL = 1e30  # masked values, as float32's lowest: no measure of what the others may be off by
 
 
@@ -39,8 +43,13 @@ class Truth:
     close: float = CLOSE
 
 
-def truth(module: nn.Module, feeds: Sequence[Arrays], *, close: float = CLOSE) -> Truth:
-    """Run eager on each feed, in order, on one module: a state moves on as artifacts' must."""
+def truth(
+    module: nn.Module, feeds: Sequence[Arrays], *, close: float = CLOSE, caches: bool = True
+) -> Truth:
+    """Run eager on each feed, in order, on one module: a state moves on as artifacts' must.
+
+    Without `caches` these count as no tensors.
+    """
     found = Truth(close=close)
     for feed in feeds:
         try:
@@ -50,7 +59,7 @@ def truth(module: nn.Module, feeds: Sequence[Arrays], *, close: float = CLOSE) -
             found.refused.append(f"{type(error).__name__}: {str(error)[:160]}")
             continue
         found.feeds.append(feed)
-        named, left_out = name_outputs(value, taken=list(feed))
+        named, left_out = name_outputs(value, taken=list(feed), caches=caches)
         found.outputs.append(named)
         found.left_out = left_out
     return found
@@ -83,17 +92,32 @@ def nest(given: Mapping[str, Tensor]) -> dict[str, object]:
     return found
 
 
-def name_outputs(value: object, taken: Sequence[str]) -> tuple[Arrays, tuple[str, ...]]:
+def name_outputs(
+    value: object, taken: Sequence[str], *, caches: bool = True
+) -> tuple[Arrays, tuple[str, ...]]:
     """Arrays by their documented names (docs/inputs.md), and the types of what is no tensor."""
-    tensors, left_out = tensors_of(value, taken)
+    tensors, left_out = tensors_of(value, taken, caches=caches)
     return {name: array_of(tensor) for name, tensor in tensors.items()}, left_out
 
 
-def tensors_of(value: object, taken: Sequence[str]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The same before they are arrays."""
+def tensors_of(
+    value: object, taken: Sequence[str], *, caches: bool = True
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The same before they are arrays; a cache of transformers gives its states, unless it may not.
+
+    The states of the only cache are below `present`, those of one of several below its place.
+    """
     found: dict[str, Tensor] = {}
     left_out: list[str] = []
-    for path, leaf in _leaves(value, ()):
+    leaves = list(_leaves(value, ()))
+    alone = sum(is_cache(leaf) for _, leaf in leaves) == 1
+    parts: list[tuple[tuple[str, ...], object]] = []
+    for path, leaf in leaves:
+        if caches and is_cache(leaf):
+            parts += _leaves(states_of(leaf), ("present",) if alone else path)
+        else:
+            parts.append((path, leaf))
+    for path, leaf in parts:
         name = ".".join(path if path and not path[0].isdigit() else ("output", *path))
         if not isinstance(leaf, Tensor):
             left_out.append(f"{name} ({type(leaf).__name__})")
@@ -103,6 +127,33 @@ def tensors_of(value: object, taken: Sequence[str]) -> tuple[dict[str, Tensor], 
             name += "_"
         found[name] = leaf
     return found, tuple(left_out)
+
+
+def is_cache(value: object) -> bool:
+    """Whether transformers, where it is loaded, counts it as one of its caches."""
+    library = sys.modules.get("transformers.cache_utils")
+    return library is not None and isinstance(value, library.Cache)
+
+
+def states_of(cache: Any) -> dict[str, object]:
+    """What the layers of a cache keep, by the layer's number; both sides of an encoder-decoder."""
+    if hasattr(cache, "cross_attention_cache"):
+        own, cross = (
+            states_of(one) for one in (cache.self_attention_cache, cache.cross_attention_cache)
+        )
+        return {
+            layer: {"decoder": own.get(layer), "encoder": cross.get(layer)}
+            for layer in dict.fromkeys((*own, *cross))
+        }
+    found: dict[str, object] = {}
+    for number, layer in enumerate(cache.layers):
+        states = {_STATES[name]: value for name, value in vars(layer).items() if name in _STATES}
+        found[str(number)] = {
+            name: next(iter(value.values())) if isinstance(value, dict) and len(value) == 1
+            else value
+            for name, value in states.items()
+        }  # fmt: skip
+    return found
 
 
 def array_of(tensor: Tensor) -> NDArray[np.generic]:
@@ -167,7 +218,7 @@ def disagreement(run: Run, wanted: Truth) -> Disagreement:
 def differs(wanted: Arrays, found: Arrays, *, close: float = CLOSE) -> str:
     """What is wrong with the outputs of one feed; empty where nothing is.
 
-    Further outputs than eager's tensors (a cache that was taken apart) are no fault.
+    Each of eager's is looked for by its name; further ones are no fault.
     """
     for name, array in wanted.items():
         if name not in found:

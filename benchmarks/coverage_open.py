@@ -77,11 +77,11 @@ def pt2(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
 
 
 def _named(value: object, inputs: Sequence[str], outputs: Sequence[str]) -> Arrays:
-    """A flat tuple goes by order; what keeps the model's own structure, by its names."""
+    """A flat tuple of as many goes by order; what keeps the model's own structure, by its names."""
     found, _ = name_outputs(value, inputs)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) or len(found) != len(outputs):
         return found
-    return dict(zip(outputs, found.values(), strict=False))
+    return dict(zip(outputs, found.values(), strict=True))
 
 
 OPENERS = {"torchscript": torchscript, "onnx": onnx, "openvino": openvino, "pt2": pt2}

@@ -152,7 +152,7 @@ def save(module: nn.Module, folder: Path) -> Path:
     return folder / "weights.safetensors"
 
 
-def reference(case: Case, module: nn.Module) -> Truth:
+def reference(case: Case, module: nn.Module, *, caches: bool = True) -> Truth:
     """What eager gives on fresh feeds; the module's state moves on with them."""
     import torch
 
@@ -160,7 +160,8 @@ def reference(case: Case, module: nn.Module) -> Truth:
     from modelc.benchmarks.coverage_feeds import fresh_feeds
 
     torch.set_num_threads(1)
-    return truth(in_float32(module), fresh_feeds(case), close=case.close or CLOSE)
+    feeds, close = fresh_feeds(case), case.close or CLOSE
+    return truth(in_float32(module), feeds, close=close, caches=caches)
 
 
 def in_float32(module: nn.Module) -> nn.Module:
@@ -274,7 +275,7 @@ def _raw(case: Case, folder: Path) -> None:
     from modelc.benchmarks.coverage_against import taken
     from modelc.benchmarks.coverage_check import Disagreement
 
-    wanted = reference(case, build(case.name))
+    wanted = reference(case, build(case.name), caches=False)
     results: dict[str, object] = {}
     for name in RAW:
         _write(folder / "raw.json", {"results": {**results, name: asdict(_ENDED)}})

@@ -43,7 +43,8 @@ inputs by name and returns a tuple of tensors (scripting gets the module itself)
 dims, `Dim.DYNAMIC` where torch.export will not have the ranges. For them *refused* is an exception,
 when the model is taken down or when the file is given a feed that eager takes; **WRONG** is other
 values without a word.
-What a model returns that is no tensor (a cache of keys and values) is left out by all.
+A cache of keys and values that a model returns is taken apart and compared state by state; the raw
+paths leave it out.
 """
 
 

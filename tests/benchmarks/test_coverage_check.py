@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from modelc.benchmarks.coverage_check import (
     truth,
 )
 from modelc.benchmarks.coverage_feeds import Arrays
+from modelc.benchmarks.coverage_open import torchscript
 
 RNG = np.random.default_rng(3)
 LOGITS = RNG.standard_normal((3, 4)).astype(np.float32)
@@ -152,3 +154,68 @@ def test_a_feed_that_eager_does_not_take_is_left_out_and_told() -> None:
     feeds: list[Arrays] = [{"x": np.ones((1, size), np.float32)} for size in (2, 3)]
     found = truth(nn.Linear(3, 1), feeds)
     assert (len(found.feeds), len(found.refused)) == (1, 1)
+
+
+@pytest.fixture
+def decoded() -> dict[str, object]:
+    """What an encoder-decoder returns: a cache between two tensors, each of other values."""
+    caches = pytest.importorskip("transformers.cache_utils")
+    own, cross = caches.DynamicCache(), caches.DynamicCache()
+    for number, cache in enumerate((own, cross)):
+        state = torch.full((1, 2, 3, 4), 10.0 * number)
+        cache.update(state, state + 1, layer_idx=0)
+    cache = caches.EncoderDecoderCache(own, cross)
+    return {"logits": ONE, "past_key_values": cache, "encoder_last_hidden_state": ONE * 7}
+
+
+CACHED = [
+    "logits", "present.0.decoder.key", "present.0.decoder.value", "present.0.encoder.key",
+    "present.0.encoder.value", "encoder_last_hidden_state",
+]  # fmt: skip
+
+
+def test_the_states_of_a_cache_have_their_documented_names(decoded: dict[str, object]) -> None:
+    found, left_out = name_outputs(decoded, taken=[])
+    assert (list(found), left_out) == (CACHED, ())
+    assert [float(array.flat[0]) for array in found.values()] == [1, 0, 1, 10, 11, 7]
+
+
+def test_several_caches_are_named_by_their_places(decoded: dict[str, object]) -> None:
+    cache = decoded["past_key_values"]
+    found, _ = name_outputs({"own": cache, "other": cache}, taken=[])
+    assert list(found)[:2] == ["own.0.decoder.key", "own.0.decoder.value"]
+    assert "other.0.encoder.value" in found
+
+
+def test_a_cache_is_left_out_where_it_may_not_be_taken_apart(decoded: dict[str, object]) -> None:
+    found, left_out = name_outputs(decoded, taken=[], caches=False)
+    assert list(found) == ["logits", "encoder_last_hidden_state"]
+    assert left_out == ("past_key_values (EncoderDecoderCache)",)
+
+
+@pytest.mark.parametrize(
+    ("swapped", "said"),
+    [
+        (None, ""),
+        ((1, 2), "present.0.decoder.key: off by 1"),
+        ((3, 1), "present.0.decoder.key: off by 10"),
+    ],
+)
+def test_a_flat_artifact_is_held_to_the_states_of_a_cache(
+    decoded: dict[str, object], swapped: tuple[int, int] | None, said: str, tmp_path: Path
+) -> None:
+    wanted, _ = name_outputs(decoded, taken=[])
+    flat = [torch.from_numpy(array) for array in wanted.values()]
+    if swapped is not None:
+        one, other = swapped
+        flat[one], flat[other] = flat[other], flat[one]
+
+    class Fixed(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(one + 0 * x.sum() for one in flat)
+
+    feed: Arrays = {"x": np.ones(1, np.float32)}
+    torch.jit.trace(Fixed(), torch.ones(1)).save(str(tmp_path / "m.pt"))  # type: ignore[no-untyped-call]
+    found = torchscript(tmp_path / "m.pt", ["x"], list(wanted))(feed)
+    assert differs(wanted, found).startswith(said)
+    assert bool(differs(wanted, found)) == bool(said)
