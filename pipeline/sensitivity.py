@@ -18,7 +18,7 @@ from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
 from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
-from ..sources.work import count_flops
+from ..sources.work import flops_exceed
 from ..validators.feeds import SAMPLE, Drawer, NamedFeed
 from ..validators.judge import Reference, Reply
 from .beyond import reply_of
@@ -105,7 +105,7 @@ def _is_cheap(candidate: Candidate, target: Plantable, subject: Subject) -> bool
     if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _BYTES:
         return False
     largest = max(subject.references, key=_elements).feed.arrays
-    return count_flops(lambda: subject.eager.run(largest)) <= _FLOPS
+    return not flops_exceed(lambda: subject.eager.run(largest), _FLOPS)
 
 
 def _elements(reference: Reference) -> int:

@@ -271,8 +271,7 @@ def _refer(
     before = subject.eager.before()
     with stage.step(REFERENCE, log="eager") as clock:
         with explaining(trials, smallest.sizes, drawn=smallest.kind in SIZED):
-            subject.eager.check_stable(smallest.arrays)
-        names = subject.eager.names(smallest.arrays)
+            names = tuple(subject.eager.check_stable(smallest.arrays))
         subject = replace(subject, signature=subject.signature.with_outputs(names))
         if subject.eager.asks_nonfinite(smallest.arrays):
             feeds += nonfinite_feeds(subject.signature, seed=seed, samples=samples)
@@ -318,7 +317,6 @@ def reference_on(subject: Subject, feed: NamedFeed) -> Reference:
         CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or is not
             done with hard values after a long time.
     """
-    run = subject.eager.run if feed.basic else subject.eager.run_in_time
-    outputs = run(feed.arrays)
+    outputs = subject.eager.run_reference(feed.arrays, far=not feed.basic)
     _check_names(subject.signature, tuple(outputs), feed)
     return Reference(feed=feed, outputs=outputs)

@@ -12,6 +12,7 @@ from ..core.errors import first_line
 from ..core.findings import BranchRecord
 from .arms import Place, arms_of
 from .meaning import Held, Meaning, Test
+from .quiet import Form, form_of
 from .spans import within
 from .syntax import meanings
 from .taint import Conversion, Seen
@@ -107,7 +108,12 @@ class _Sources:
 
 
 def watch_branches(
-    feeds: Sequence[tuple[str, Feed]], example: Feed | None, watch: Watch, run: Run
+    feeds: Sequence[tuple[str, Feed]],
+    example: Feed | None,
+    watch: Watch,
+    run: Run,
+    *,
+    quiet: frozenset[Form] = frozenset(),
 ) -> Watched:
     """Watch eager on the feeds that artifacts are judged on, and on the one that is captured.
 
@@ -119,11 +125,12 @@ def watch_branches(
         example: the feed that was captured; None where that is not known: the first stands for it.
         watch: runs one feed and gives the conversions that it saw.
         run: runs one feed plainly.
+        quiet: forms of which a feed was watched before, and had no such value.
     """
     named = [*feeds] if example is None else [(EXAMPLE, example), *feeds]
     sources = _Sources()
     try:
-        runs = _collect(named, watch, sources)
+        runs = _collect(named, watch, sources, set(quiet))
         ways = {name: _ways(run, feed, sources.tests) for name, feed in named if sources.tests}
     except Exception as error:  # noqa: BLE001 - an instrumented run may fail where a plain one did not
         return Watched(incomplete=first_line(error))
@@ -155,15 +162,16 @@ def _ways(run: Run, feed: Feed, tests: Sequence[Test]) -> tuple[str, ...]:
     return arms_of(lambda: run(feed), tests)
 
 
-def _collect(named: Sequence[tuple[str, Feed]], watch: Watch, sources: _Sources) -> int:
-    """Watch feed after feed; says how many were run."""
-    forms: set[tuple[tuple[str, tuple[int, ...]], ...]] = set()
+def _collect(
+    named: Sequence[tuple[str, Feed]], watch: Watch, sources: _Sources, forms: set[Form]
+) -> int:
+    """Watch feed after feed, of known forms only where others had values; says how many were."""
     runs = 0
     left = list(named)
     while left:
         skipped = []
         for name, feed in left:
-            form = tuple((key, tuple(feed[key].shape)) for key in feed)
+            form = form_of(feed)
             if form in forms and not sources.read:
                 skipped.append((name, feed))
                 continue

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
 from ..core.names import unknown
-from .arms import Place, lines_reached
-from .branches import Watched, watch_branches
-from .eager_variants import EagerVariants, describe_feed, place_raised
+from .eager_variants import describe_feed, place_raised
+from .eager_watched import EagerWatched
 from .exact import Exact, NoFloat64, holds_script, open_exact
 from .flat import SCOPE, flat_module
 from .load import training_modules
 from .mapped import rest
 from .outputs import OutputParts, split_outputs
 from .patience import TooLongError, stepwise, within
+from .quiet import QuietForms
 from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
-from .taint import Seen, taint_watch
-from .work import Meter, MoreWorkError, Work, WorkExceededError, asking_nonfinite, metering
+from .work import Meter, MoreWorkError, Work, WorkExceededError, metering
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     import torch
@@ -60,7 +59,7 @@ def _is_called_by_name(module: torch.nn.Module) -> bool:
     return all_take_names or isinstance(getattr(module, "main_input_name", None), str)
 
 
-class Eager(EagerVariants):
+class Eager(EagerWatched):
     """The module in eval mode on the CPU: an EagerModel and a Runner."""
 
     def __init__(
@@ -85,7 +84,9 @@ class Eager(EagerVariants):
         self._notes: dict[str, None] = {}  # in order, each once
         self._exact: Exact | None = None
         self._no_float64 = ""
-        self._watched: tuple[tuple[str, ...], Watched] | None = None
+        self._watched = None
+        self._quiet = QuietForms()
+        self._asks = None
         self._patience = patience
         self._slowest = 0.0  # seconds, of the runs without a limit
 
@@ -199,13 +200,6 @@ class Eager(EagerVariants):
             ) from error
         return outputs, meter.work
 
-    def asks_nonfinite(self, feed: Feed) -> bool:
-        """Whether the model asks if numbers are NaN or Inf: then it means to take them."""
-        found: list[str] = []
-        with suppress(CheckpointError), asking_nonfinite(found):
-            self._tensors(feed)
-        return bool(found)
-
     def run_exact(self, feed: Feed) -> Outputs | None:
         """Run one feed in float64, weights and all; None where the model cannot be (see above).
 
@@ -241,8 +235,8 @@ class Eager(EagerVariants):
         """The module's state as it is now, to be put back."""
         return Before(self._module)
 
-    def check_stable(self, feed: Feed) -> tuple[str, ...]:
-        """Make sure that the same feed gives the same outputs twice; returns notes.
+    def check_stable(self, feed: Feed) -> Outputs:
+        """Make sure that the same feed gives the same outputs twice; returns them.
 
         Notes name the modules that are in training mode, or switch themselves to it, the inputs
         that the model writes into and the outputs that are no tensors.
@@ -261,28 +255,8 @@ class Eager(EagerVariants):
                 f" ({unstable_reason(training)})",
                 hint="make forward deterministic in eval mode, with dropout only if self.training",
             )
-        return self.notes
-
-    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> Watched:
-        """Which branches depend on tensor data, and which of the feeds take which arm.
-
-        Asked again for the same feeds, it answers from memory.
-        """
-        names = (*(name for name, _ in feeds), *(() if example is None else ("",)))
-        if self._watched is None or self._watched[0] != names:
-            found = watch_branches(feeds, example, self._watch, self._tensors)
-            self._watched = names, found
-        return self._watched[1]
-
-    def reached(self, feed: Feed, places: Collection[Place]) -> frozenset[Place]:
-        """Which of the lines (file, line) eager runs on this feed."""
-        return lines_reached(lambda: self._tensors(feed), places)
-
-    def _watch(self, feed: Feed) -> Seen:
-        given = self._given(feed)
-        with taint_watch(self._module, given) as seen:
-            self._binding.call(self._module, given)
-        return seen
+        self._look_closely(feed, first)
+        return first
 
     def _given(self, feed: Feed) -> list[torch.Tensor]:
         """Copies, C-contiguous and writable: models may write into their inputs."""
@@ -291,10 +265,12 @@ class Eager(EagerVariants):
 
         return [torch.from_numpy(np.array(feed[name], order="C")) for name in self.inputs]
 
-    def _tensors(self, feed: Feed) -> dict[str, torch.Tensor]:
+    def _tensors(
+        self, feed: Feed, given: list[torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
         import torch
 
-        given = self._given(feed)
+        given = self._given(feed) if given is None else given
         versions = [tensor._version for tensor in given]
         try:
             with torch.no_grad():

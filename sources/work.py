@@ -91,10 +91,23 @@ def metering(meter: Meter) -> TorchDispatchMode:
     return through_operators(counted)
 
 
-def count_flops(run: Callable[[], object]) -> int:
-    """The floating point operations of matrix products, convolutions and attentions in a run."""
+def flops_exceed(run: Callable[[], object], most: int) -> bool:
+    """Whether a run does more floating point operations, in products, convolutions, attentions.
+
+    It is stopped where it does.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
-        run()
-    return int(counter.get_total_flops())
+    counter = FlopCounterMode(display=False)
+
+    def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if counter.get_total_flops() > most:
+            raise WorkExceededError
+        return func(*args, **kwargs)
+
+    with counter, through_operators(counted):
+        try:
+            run()
+        except WorkExceededError:
+            return True
+    return int(counter.get_total_flops()) > most

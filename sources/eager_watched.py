@@ -1,0 +1,114 @@
+"""Runs of eager that are watched: which branches depend on data, which lines it reaches."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+from ..core.arrays import to_array
+from ..core.errors import CheckpointError
+from .arms import Place, lines_reached
+from .branches import Watched, watch_branches
+from .eager_variants import EagerVariants
+from .quiet import QuietForms, is_same_bits, may_watch
+from .taint import Seen, taint_watch
+from .work import asking_nonfinite
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from ..core.call import Binding
+    from ..core.contract import Feed, Outputs
+
+
+class EagerWatched(EagerVariants):
+    """What is watched while eager runs; a run that answers is watched too, where it may be."""
+
+    _binding: Binding
+    _watched: tuple[tuple[str, ...], Watched] | None
+    _quiet: QuietForms
+    _asks: bool | None
+
+    @abstractmethod
+    def _given(self, feed: Feed) -> list[torch.Tensor]:
+        """The tensors of a feed, in the order of the inputs."""
+
+    @abstractmethod
+    def _tensors(
+        self, feed: Feed, given: list[torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """The outputs as tensors, of these very tensors where they are given."""
+
+    @abstractmethod
+    def _in_time(self, feed: Feed) -> AbstractContextManager[None]:
+        """Ends what runs in the block where it takes much longer than other feeds."""
+
+    def run_reference(self, feed: Feed, *, far: bool) -> Outputs:
+        """As `run`, or `run_in_time` for values `far` out; watched for branches where it may be.
+
+        The first feed of each form is watched while it is run, where that changes nothing: then
+        `branches` need not run it again.
+        """
+        if self._quiet.is_open(feed):
+            with suppress(CheckpointError):  # it may be the watching that eager rejects
+                outputs, seen = self._run_watched(feed, far=far)
+                if self._quiet.add(feed, seen):
+                    return outputs
+        return self.run_in_time(feed) if far else self.run(feed)
+
+    def _run_watched(self, feed: Feed, *, far: bool = False) -> tuple[Outputs, Seen]:
+        given = self._given(feed)
+        limited = self._in_time(feed) if far else nullcontext()
+        with limited, taint_watch(self._module, given) as seen:
+            tensors = self._tensors(feed, given)
+        return {name: to_array(tensor) for name, tensor in tensors.items()}, seen
+
+    def _look_closely(self, feed: Feed, outputs: Outputs) -> None:
+        """Watch one run: for branches, if that gives the same bits, and for questions about NaN."""
+        if not may_watch(self._module):
+            return
+        found: list[str] = []
+        try:
+            with asking_nonfinite(found):
+                watched, seen = self._run_watched(feed)
+        except CheckpointError:  # watching changes the model: both are asked for apart
+            return
+        self._asks = bool(found)
+        if is_same_bits(outputs, watched):
+            self._quiet.open(feed, seen)
+
+    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> Watched:
+        """Which branches depend on tensor data, and which of the feeds take which arm.
+
+        Asked again for the same feeds, it answers from memory.
+        """
+        names = (*(name for name, _ in feeds), *(() if example is None else ("",)))
+        if self._watched is None or self._watched[0] != names:
+            found = watch_branches(
+                feeds, example, self._watch, self._tensors, quiet=self._quiet.forms
+            )
+            self._watched = names, found
+        return self._watched[1]
+
+    def reached(self, feed: Feed, places: Collection[Place]) -> frozenset[Place]:
+        """Which of the lines (file, line) eager runs on this feed."""
+        return lines_reached(lambda: self._tensors(feed), places)
+
+    def _watch(self, feed: Feed) -> Seen:
+        given = self._given(feed)
+        with taint_watch(self._module, given) as seen:
+            self._binding.call(self._module, given)
+        return seen
+
+    def asks_nonfinite(self, feed: Feed) -> bool:
+        """Whether the model asks if numbers are NaN or Inf: then it means to take them."""
+        if self._asks is not None:
+            return self._asks  # seen already in `check_stable`
+        found: list[str] = []
+        with suppress(CheckpointError), asking_nonfinite(found):
+            self._tensors(feed)
+        return bool(found)
