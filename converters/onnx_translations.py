@@ -14,7 +14,7 @@ from typing import Any
 from .capture.causes import RefusedError
 
 Write = Callable[..., object]
-_INT32, _INT64 = 6, 7  # onnx.TensorProto
+_FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
 _STABLE = 3  # further arguments of argsort.stable: stable, dim, descending
 
 
@@ -38,6 +38,35 @@ def cummax(op: Any, self: Any, dim: int) -> tuple[Any, Any]:
     values, axis = op.Where(seen, wide, -math.inf), _before(self, dim)
     places = op.ArgMax(values, axis=axis, keepdims=0, select_last_index=1)
     return _reduce(op.ReduceMax, values, axis), places
+
+
+def log1p(op: Any, self: Any) -> Any:
+    """log(1 + x) without the sum where that rounds x away: 2 atanh(x / (2 + x)).
+
+    The series of atanh, as in Abramowitz and Stegun, 4.1.29 and 4.6.22. ONNX Runtime has no Atanh
+    of doubles: there the rounding of u = 1 + x is divided out, log(u) x / (u - 1), as in Goldberg,
+    "What every computer scientist should know about floating-point arithmetic", theorem 4.
+    """
+    self = _floats(op, self)
+    one = op.CastLike(1.0, self)
+    total = op.Add(self, one)
+    plain = op.Log(total)
+    if _is_double(self):
+        part = op.Sub(total, one)
+        return op.Where(op.Equal(total, one), self, op.Mul(plain, op.Div(self, part)))
+    near = op.Mul(2.0, op.Atanh(op.Div(self, op.Add(self, 2.0))))
+    return op.Where(_is_small(op, self), near, plain)
+
+
+def expm1(op: Any, self: Any) -> Any:
+    """exp(x) - 1 without the difference where that forgets small x: 2 t / (1 - t), t = tanh(x / 2).
+
+    As in Abramowitz and Stegun, 4.5.32.
+    """
+    self = _floats(op, self)
+    half = op.Tanh(op.Mul(self, 0.5))
+    near = op.Div(op.Mul(half, 2.0), op.Sub(1.0, half))
+    return op.Where(_is_small(op, self), near, op.Sub(op.Exp(self), 1.0))
 
 
 def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
@@ -210,6 +239,32 @@ def _all(op: Any, flags: Any) -> Any:
     return op.Equal(op.ReduceSum(op.Cast(op.Not(flags), to=_INT64), keepdims=0), 0)
 
 
+def _floats(op: Any, values: Any) -> Any:
+    """The values as floats: torch takes integers for float32 where a function has no integers."""
+    name = _dtype(values) or "float"
+    return values if "float" in name or name == "double" else op.Cast(values, to=_FLOAT)
+
+
+def _is_double(values: Any) -> bool:
+    """Whether they are of 64 bits, or of a type that the exporter does not know."""
+    return _dtype(values) in {None, "float64", "double"}
+
+
+def _dtype(values: Any) -> str | None:
+    """The name of the dtype of a value of either exporter, as `float32`; None where unknown."""
+    import torch
+
+    if isinstance(values, torch._C.Value):
+        kind: Any = values.type()
+        dtype = kind.dtype() if kind.kind() == "TensorType" else None
+        return None if dtype is None else str(dtype).removeprefix("torch.")
+    return None if values.dtype is None else str(values.dtype).lower()
+
+
+def _is_small(op: Any, values: Any) -> Any:
+    return op.Less(op.Abs(values), 0.5)
+
+
 def _is_value(given: Any) -> bool:
     """Whether it is a value of the graph, and no constant of Python's."""
     return not isinstance(given, int | float | str | None)
@@ -239,6 +294,8 @@ BOTH: Mapping[str, Write] = {
     "aten::cdist": cdist,
     "aten::cummax": cummax,
     "aten::cumprod": cumprod,
+    "aten::expm1": expm1,  # torch's own takes 1 from exp(x)
+    "aten::log1p": log1p,  # torch's own adds 1 to x
     "aten::logcumsumexp": logcumsumexp,  # torch's own takes all from the greatest: -inf
     "aten::searchsorted": searchsorted,
 }

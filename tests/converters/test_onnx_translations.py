@@ -83,6 +83,29 @@ def test_an_operator_is_as_eager_computes_it(job_of: JobOf, name: str, capture: 
     agrees(job_of(Calls(CALLS[name]), SPEC, capture=capture, outputs=outputs), feed())
 
 
+NEAR_ZERO: dict[str, Callable[[Tensor], Tensor]] = {
+    "log1p": torch.log1p,
+    "log1p-of-integers": lambda x: torch.log1p((x * 1e8).long()),
+    "log1p-of-doubles": lambda x: torch.log1p(x.double()),
+    "expm1": torch.expm1,
+}
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+@pytest.mark.parametrize("name", NEAR_ZERO)
+def test_small_numbers_keep_their_digits(job_of: JobOf, name: str, capture: Capture) -> None:
+    """1 + 1e-8 is 1 in float32, and so is exp(1e-8)."""
+    small = np.array([1e-8, 3.3e-5, 1e-3, 0.02, 0.3, 0.499, 0.501, 0.9, 7.0], np.float32)
+    x = np.tile(small, 4)[:30].reshape(2, 5, 3)
+    job = job_of(Calls(NEAR_ZERO[name]), SPEC, capture=capture)
+    (made, _), *_ = onnx_graph.convert(job).files
+    with onnx_graph.open_runner(job.folder / made, "cpu", job.signature) as runner:
+        (found,) = runner.run({"x": x}).values()
+    wanted = NEAR_ZERO[name](torch.tensor(x)).numpy()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 class Same(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if torch.equal(x, x.flip(1)):
