@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPARABLE = 10.0
 # Of the RMS (120 dB, 8 units in the last place): a distance that small is roundoff, whatever moves.
 _FEW_ULP = 2.0**-20
-_ROUGH = 1e-4  # of the signal: sums in turn that are further from eager took another path
+_ROUGH = 1e-3  # of the signal: sums in turn that are further from eager took another path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Side:
     """One output on one feed as it is judged: e stands for r where r is another function.
 
     `believed` says that r counts in all rows; `moved` is the square of eager's movement as a share
-    of the signal, None without draws.
+    of the signal, by draws of its noise or by another order of its sums; None without draws.
     """
 
     pair: Pair
@@ -72,8 +72,12 @@ def side_of(name: str, pair: Pair, usual: float) -> Side | None:
 
 
 def _side(name: str, pair: Pair, *, believed: bool, moved: float | None = None) -> Side | None:
-    if pair.in_turn is not None and _is_rough(name, pair, pair.in_turn):
-        pair = replace(pair, in_turn=None)
+    if pair.in_turn is not None:
+        turned = _turned(name, pair, pair.in_turn)
+        if turned > max(_ROUGH**2, COMPARABLE**2 * (moved or 0.0)):
+            pair = replace(pair, in_turn=None)
+        elif moved is not None:
+            moved = max(moved, turned)
     sums = sums_of(name, pair)
     return Side(pair=pair, sums=sums, believed=believed, moved=moved) if sums.usable else None
 
@@ -112,8 +116,8 @@ def _mixed(name: str, pair: Pair, apart: Array) -> Array:
     return found
 
 
-def _is_rough(name: str, pair: Pair, turned: Outputs) -> bool:
-    """Whether sums in turn are further from eager than the order of sums explains."""
+def _turned(name: str, pair: Pair, turned: Outputs) -> float:
+    """The square of how far sums in turn move eager, as a share of the signal."""
     other = replace(pair, artifact=turned, exact={name: pair.eager[name]}, again=(), in_turn=None)
     found = sums_of(name, other)
-    return not found.usable or math.sqrt(found.theirs / found.signal) > _ROUGH
+    return found.theirs / found.signal if found.usable else math.inf

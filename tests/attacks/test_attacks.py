@@ -76,8 +76,6 @@ WRONG = {
 REJECTED = {
     "LstmSeqFirst": "an LSTM with proj_size fails in ONNX Runtime on every feed",
     "MelFrontEnd": "OpenVINO's STFT takes a static signal of rank 3 only",
-    "PreprocessInside": "24 times the floor at 99.7 dB on an image of one row",
-    "StockCausal": "224 times the floor at 83.7 dB on constant rows",
     "StockPadded": "a row that is all padding at 1 x 1",
     "StockSeq2Seq": "nn.Transformer: aten::is_autocast_enabled has no ONNX translation",
 }

@@ -1,11 +1,12 @@
-"""The second look: a long sum that was made in order is no fault, and a wrong weight still is."""
+"""The second look: sums that were made in order are no fault, and wrong weights still are."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pytest
 import torch
 
 from modelc.core.call import bind, parameters_of
@@ -21,7 +22,7 @@ from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from modelc.pipeline.subject import Subject
 
@@ -52,8 +53,47 @@ def pooling_in_order(module: Pooled, x: torch.Tensor) -> torch.Tensor:
     return pooled
 
 
-def looked(artifact: Pooled) -> Verdict:
-    module = Pooled().eval()
+class Normed(torch.nn.Module):
+    """Two convolutions, each with a group norm: where an image is constant, so are the groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = torch.nn.Conv2d(3, 8, 1), torch.nn.GroupNorm(8, 8)
+        self.second, self.last = torch.nn.Conv2d(8, 8, 1), torch.nn.GroupNorm(4, 8)
+        self.head = torch.nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.silu(self.norm(self.first(x)))
+        y: torch.Tensor = self.head(torch.relu(self.last(self.second(hidden))))
+        return y
+
+
+def norming_in_order(module: Normed, x: torch.Tensor) -> torch.Tensor:
+    """As a runtime does that sums a group in eight parts of an image, one element after another."""
+
+    def mean_of(rows: torch.Tensor) -> torch.Tensor:
+        parts = rows.reshape(*rows.shape[:-1], -1, 8).numpy()
+        total = np.add.accumulate(parts, axis=-2, dtype=np.float32)[..., -1, :].sum(-1)
+        return torch.from_numpy(total)[..., None] / rows.shape[-1]
+
+    def norm(one: torch.nn.GroupNorm, y: torch.Tensor) -> torch.Tensor:
+        rows = y.reshape(len(y), one.num_groups, -1)
+        off = rows - mean_of(rows)
+        scaled = (off / torch.sqrt(mean_of(off * off) + one.eps)).reshape(y.shape)
+        return scaled * one.weight[:, None, None] + one.bias[:, None, None]
+
+    hidden = torch.nn.functional.silu(norm(module.norm, module.first(x)))
+    y: torch.Tensor = module.head(torch.relu(norm(module.last, module.second(hidden))))
+    return y
+
+
+def looked(
+    artifact: torch.nn.Module,
+    module: torch.nn.Module,
+    converted: Callable[[Any, torch.Tensor], torch.Tensor],
+) -> Verdict:
+    module.eval()
     eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
     generator = np.random.default_rng(1)
     arrays = {
@@ -66,7 +106,7 @@ def looked(artifact: Pooled) -> Verdict:
         exact = eager.run_exact(feed.arrays)
         references.append(Reference(feed=feed, outputs=eager.run(feed.arrays), exact=exact))
         with torch.no_grad():
-            given = pooling_in_order(artifact, torch.from_numpy(x)).numpy()
+            given = converted(artifact, torch.from_numpy(x)).numpy()
         replies.append(Reply(outputs={"output": given}))
 
     def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
@@ -92,7 +132,7 @@ def looked(artifact: Pooled) -> Verdict:
 
 
 def test_a_pool_that_sums_in_order_passes() -> None:
-    verdict = looked(Pooled())
+    verdict = looked(Pooled(), Pooled(), pooling_in_order)
     assert verdict.passed, verdict.reason
 
 
@@ -100,6 +140,35 @@ def test_a_weight_that_is_off_by_a_thousandth_beside_such_a_pool_fails() -> None
     wrong = Pooled()
     with torch.no_grad():
         wrong.head.weight[3, int(wrong.head.weight[3].abs().argmax())] *= 1.001
-    verdict = looked(wrong)
+    verdict = looked(wrong, Pooled(), pooling_in_order)
     assert verdict.state is State.FAILED
     assert "times as far from float64" in verdict.reason
+
+
+def test_norms_that_sum_in_order_pass_on_constant_images() -> None:
+    verdict = looked(Normed(), Normed(), norming_in_order)
+    assert verdict.passed, verdict.reason
+    worst = min(output.sqnr or 0.0 for output in verdict.outputs)
+    assert worst < 100, "eager was to be exact by chance on the constant image"
+
+
+def weight_off(wrong: Normed) -> None:
+    wrong.second.weight[3, 2] *= 1.0003
+
+
+def bias_dropped(wrong: Normed) -> None:
+    wrong.last.bias.zero_()
+
+
+def epsilon_off(wrong: Normed) -> None:
+    wrong.last.eps = 1.2e-5
+
+
+@pytest.mark.parametrize("plant", [weight_off, bias_dropped, epsilon_off])
+def test_a_fault_beside_such_norms_fails(plant: Callable[[Normed], None]) -> None:
+    module, wrong = Normed(), Normed()
+    with torch.no_grad():
+        for one in (module, wrong):
+            one.last.bias.copy_(torch.linspace(0.1, 0.4, 8))
+        plant(wrong)
+    assert looked(wrong, module, norming_in_order).state is State.FAILED

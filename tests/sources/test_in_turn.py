@@ -69,3 +69,73 @@ def test_sums_beyond_the_longest_are_left_to_torch() -> None:
     with in_turn():
         found = x.sum()
     assert found.item() == x.sum().item()
+
+
+NORMS = {
+    "layer": (torch.nn.LayerNorm((6, 5, 4)), (3, 6, 5, 4)),
+    "layer, last axis": (torch.nn.LayerNorm(7, elementwise_affine=False), (2, 3, 7)),
+    "group": (torch.nn.GroupNorm(2, 6), (3, 6, 5, 4)),
+    "group, no size": (torch.nn.GroupNorm(3, 6), (3, 6)),
+    "group, plain": (torch.nn.GroupNorm(3, 6, affine=False), (2, 6, 5)),
+    "instance": (torch.nn.InstanceNorm2d(6, affine=True), (3, 6, 5, 4)),
+    "instance, 1d": (torch.nn.InstanceNorm1d(6), (3, 6, 5)),
+    "batch": (torch.nn.BatchNorm2d(6).eval(), (3, 6, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_gives_what_torch_gives_but_for_roundoff(name: str) -> None:
+    norm, shape = NORMS[name]
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        x = torch.randn(shape, generator=generator)
+        wanted = norm(x)
+        with in_turn():
+            found = norm(x)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [torch.nn.GroupNorm(6, 6, affine=False), torch.nn.InstanceNorm2d(6)],
+    ids=["group", "instance"],
+)
+def test_a_norm_of_equal_elements_shows_what_its_mean_errs_by(norm: torch.nn.Module) -> None:
+    x = torch.linspace(0.1, 0.9, 6)[:, None, None].expand(2, 6, 31, 31)
+    with in_turn():
+        found = norm(x)
+    assert 1e-4 < found.abs().max() < 1e-1
+    assert norm(x).abs().max() < found.abs().max() / 5
+
+
+def resized(x: torch.Tensor, mode: str, **given: object) -> torch.Tensor:
+    return torch.nn.functional.interpolate(x, mode=mode, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("given", [{"size": (3, 5)}, {"scale_factor": 0.4}])
+def test_a_resize_is_off_by_its_scale_alone(mode: str, given: dict[str, object]) -> None:
+    x = torch.randn(2, 3, 40, 255, generator=torch.Generator().manual_seed(0))
+    with in_turn():
+        found = resized(x, mode, **given)
+    off = (found - resized(x, mode, **given)).abs().max()
+    assert 0 < off < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [
+        ("bilinear", {"size": (3, 5), "align_corners": True}),
+        ("bilinear", {"size": (3, 5), "antialias": True}),
+        ("nearest", {"size": (3, 5)}),
+        ("area", {"size": (3, 5)}),
+    ],
+)
+def test_other_resizes_are_left_to_torch(mode: str, given: dict[str, object]) -> None:
+    x = torch.randn(2, 3, 12, 20, generator=torch.Generator().manual_seed(0))
+    with in_turn():
+        found = resized(x, mode, **given)
+    torch.testing.assert_close(found, resized(x, mode, **given))
