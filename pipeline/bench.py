@@ -33,7 +33,8 @@ class Bench:
     those taken down already, by the rewrites of the model and the capture. `stamp` is of the
     checkpoint when it was read. `watched` knows what was read beside the order. `narrowed` are the
     eager sides within smaller domains, by these as `--input` reads them. `places` are sizes that
-    every artifact is judged at beside the feeds', by what they were found for.
+    every artifact is judged at beside the feeds', by what they were found for. `held` are sets of
+    rewrites with which an artifact passed, the latest first.
     """
 
     order: Order
@@ -51,6 +52,7 @@ class Bench:
     watched: Watching | None = None
     narrowed: dict[str, Subject] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
+    held: list[tuple[str, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

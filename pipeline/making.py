@@ -171,10 +171,13 @@ def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
     if not step.captures or tried.holds():
         return tried
     reasons = [one.reason for one in tried.attempts]
-    for names in suited(bench.subject.eager, reasons):
-        for name in _rewrite(names, tried, parent, bench):
+    sets = (*bench.held, *suited(bench.subject.eager, reasons))
+    for names in dict.fromkeys(sets):  # what held for another format comes first
+        held = _rewrite(names, tried, parent, bench)
+        for name in held:
             bench.stage.note(f"{step.name}: captured with {told(name)}")
-        if tried.holds():
+        if held:
+            bench.held[:] = [held, *(one for one in bench.held if one != held)]
             break
     return tried
 

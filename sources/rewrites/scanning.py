@@ -183,4 +183,11 @@ REWRITES: tuple[Rewrite, ...] = (
             *SIZE_SIGNS,
         ),
     ),
+    Rewrite(
+        name="state-caches",
+        summary="states of recurrent caches assigned, at any length, not written in place",
+        suits=lambda module, reasons: updates_states(module) and not _suits(module, reasons),
+        during=lambda _: assigned_states(),
+        signs=("cache_utils.py", *SIZE_SIGNS),
+    ),
 )

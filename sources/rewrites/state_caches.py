@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-from .rewrite import Module, Rewrite
+from .rewrite import Module
 from .swapping import attribute
 
 _CACHES = "transformers.cache_utils"
@@ -90,14 +90,3 @@ def _assign_recurrent_state(
     kept = recurrent_states.to(self.recurrent_states[state_idx].dtype)
     self.recurrent_states[state_idx] = kept
     return kept
-
-
-REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(
-        name="state-caches",
-        summary="states of recurrent caches assigned, at any length, not written in place",
-        suits=lambda module, _: updates_states(module),
-        during=lambda _: assigned_states(),
-        signs=("cache_utils.py", *SIZE_SIGNS),
-    ),
-)

@@ -21,7 +21,6 @@ from . import (
     recurrent,
     scanning,
     scripts,
-    state_caches,
     transformers_models,
 )
 from .patching import PATCH, check_untouched, patched
@@ -41,7 +40,6 @@ TABLE: tuple[Rewrite, ...] = (
     *lengths.REWRITES,
     *recurrent.REWRITES,
     *scanning.REWRITES,
-    *state_caches.REWRITES,
     *transformers_models.REWRITES,
     *attention.REWRITES,
     *exponentials.REWRITES,

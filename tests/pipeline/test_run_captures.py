@@ -18,6 +18,7 @@ from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.records import Attempt
+from modelc.pipeline import making
 from modelc.pipeline.making import _Tried
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run import run
@@ -273,3 +274,30 @@ def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> Non
         "onnx: with attention, loops: export error: another size",
     ]
     assert [one.reason for one in tried.attempts].count("it branches") == 2
+
+
+def test_rewrites_that_held_for_another_format_are_tried_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def rewrite(names: tuple[str, ...], *_: object) -> tuple[str, ...]:
+        asked.append(names)
+        return ("scan", "tensor-lengths") if names[0] == "scan" else ()
+
+    sets = (("eager-attention",), ("scan",), ("transformers-patches",))
+    monkeypatch.setattr(making, "suited", lambda *_: sets)
+    monkeypatch.setattr(making, "_rewrite", rewrite)
+    monkeypatch.setattr(making, "ways_of", lambda *_: ())
+    step: Any = SimpleNamespace(name="onnx", captures=(Capture.EXPORT,))
+    stage, subject = SimpleNamespace(note=lambda _: None), SimpleNamespace(eager=None)
+    order = SimpleNamespace(patches=())
+    bench: Any = SimpleNamespace(stage=stage, subject=subject, order=order, held=[])
+    parent: Any = None
+
+    making._try(step, parent, bench)
+    assert asked == [("eager-attention",), ("scan",)]
+    asked.clear()
+    making._try(step, parent, bench)
+    assert asked == [("scan", "tensor-lengths")]
+    assert bench.held == [("scan", "tensor-lengths")]
