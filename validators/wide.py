@@ -26,6 +26,8 @@ _EDGES = (
 )  # fmt: skip
 _ODD = 87
 _NEAR = 2  # feeds in the upper half of the range
+_WORD = 2**32
+_GROUP = 8  # values to either side of a group's middle
 _MOST = 4  # feeds that edges are spread over where an input has few elements
 
 
@@ -52,9 +54,10 @@ def wide_feeds(
 
     `wide-1` has values up to 1023, the others the edges of bytes, int16, float32 and int32 within
     the range, of both signs, beside values drawn evenly over all magnitudes. `wide-high` and
-    `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. All inputs
-    that `wide_inputs` names are wide at
-    once. There is none where no input is.
+    `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. `wide-words`
+    and `wide-words-low` have small values beside some that are not quite 2^32 away: what compares
+    the low words takes the wrong one for the greatest or the least of all. All inputs that
+    `wide_inputs` names are wide at once. There is none where no input is.
     """
     specs = wide_inputs(signature)
     if not specs:
@@ -88,6 +91,27 @@ def _drawn(
     for number in range(1, _NEAR + 1):
         arrays = {spec.name: _near_end(spec, base, (seed, number)) for spec in specs}
         yield f"{WIDE}-near-{number}", arrays
+    for name, far in (("words", _WORD), ("words-low", -_WORD)):
+        reaching = [spec for spec in specs if _holds(spec, far)]
+        if reaching:
+            yield f"{WIDE}-{name}", {s.name: _words(s, base, (seed, far), far) for s in reaching}
+
+
+def _holds(spec: InputSpec, value: int) -> bool:
+    return spec.values is not None and spec.values.low <= value <= spec.values.high
+
+
+def _words(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: int) -> Array:
+    """Values around 0, or as many less than 2^32 away as keeps any two of them below that."""
+    import numpy as np
+
+    shape = base.arrays[spec.name].shape
+    generator = generator_for(*key, "words", spec.name)
+    near = generator.integers(-_GROUP, _GROUP, shape)
+    least = int(spec.values.low) if spec.values else 0
+    away = near + (far - 4 * _GROUP if far > 0 else far + 4 * _GROUP)
+    found = np.where(generator.random(shape) < 0.5, np.maximum(near, least), away)  # noqa: PLR2004 - a half
+    return np.asarray(found).astype(spec.dtype)
 
 
 def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
