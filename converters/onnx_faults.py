@@ -64,12 +64,16 @@ def plant_fault(
 ) -> PlantedFault | None:
     """Write a copy with one fault of this kind; weights in a file of their own are linked to.
 
+    None in a model with a loop that ends by a condition, which might not end.
+
     Raises:
         RunnerError: the file cannot be read.
     """
     import onnx
 
     model = read_graph(path)
+    if _has_open_loop(model.graph):
+        return None
     at_size = draw_size(signature, random) if kind is FaultKind.SIZE else None
     if at_size is not None:
         done = _wrong_at(model, at_size, random)
@@ -83,6 +87,23 @@ def plant_fault(
     copy = folder / path.name
     onnx.save(model, str(copy))
     return planted(copy, done, at_size)
+
+
+def _has_open_loop(graph: onnx.GraphProto) -> bool:
+    """Whether a loop ends where its body says so: with a fault there, it may turn for ever."""
+    bodies = (_attribute_of(one, "body") for one in all_nodes(graph) if one.op_type == "Loop")
+    return any(map(_computes_its_end, bodies))
+
+
+def _computes_its_end(body: onnx.GraphProto) -> bool:
+    """Whether the condition to go on may change: it is no constant, and none that is passed on."""
+    makers = {name: node for node in body.node for name in node.output}
+    condition = body.output[0].name
+    while condition in makers and makers[condition].op_type == "Identity":
+        condition = makers[condition].input[0]
+    if condition in makers:
+        return str(makers[condition].op_type) != "Constant"
+    return condition in {value.name for value in body.input[2:]}  # carried from turn to turn
 
 
 def _in_weights(

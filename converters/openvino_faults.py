@@ -52,7 +52,7 @@ _FLOATS = ("f32", "f16", "f64")
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind.
+    """Write a copy with one fault of this kind; None in a model with a loop that might not end.
 
     Raises:
         RunnerError: the file cannot be read.
@@ -60,6 +60,8 @@ def plant_fault(
     import openvino
 
     model = read(path)
+    if _has_open_loop(model):
+        return None
     fault = draw_size(signature, random) if kind is FaultKind.SIZE else None
     if fault is not None:
         done = _wrong_at(model, signature, fault, random)
@@ -71,6 +73,23 @@ def plant_fault(
     copy = folder / path.name
     openvino.save_model(model, str(copy), compress_to_fp16=False)
     return planted(copy, done, fault)
+
+
+def _has_open_loop(model: openvino.Model) -> bool:
+    """Whether a loop, in a body too, ends where its body says so: a fault may keep it from that."""
+    for node in model.get_ordered_ops():
+        kind = node.get_type_name()
+        if kind == "Loop":
+            _, place = node.get_special_body_ports()
+            condition = node.get_function().get_results()[place].input(0).get_source_output()
+            if condition.get_node().get_type_name() != "Constant":
+                return True
+        bodies = [node.get_function()] if kind in ("Loop", "TensorIterator") else []
+        if kind == "If":
+            bodies = [node.get_then_body(), node.get_else_body()]
+        if any(map(_has_open_loop, bodies)):
+            return True
+    return False
 
 
 def _nodes(model: openvino.Model, *kinds: str) -> list[Any]:

@@ -29,6 +29,21 @@ _ORDERED = {
 }  # fmt: skip
 
 
+_ENDLESS = 1 << 31  # turns of a loop: a `while` has all that int64 holds
+
+
+def has_open_loop(module: torch.jit.ScriptModule) -> bool:
+    """Whether a script has a `while`: with a fault in it, its condition may hold for ever."""
+    return any(
+        node.kind() == "prim::Loop" and (_constant(next(node.inputs())) or 0) >= _ENDLESS
+        for node in _nodes(module.inlined_graph)
+    )
+
+
+def _constant(value: Any) -> Any:
+    return value.toIValue() if value.node().kind() == "prim::Constant" else None
+
+
 def plant_in_state(
     state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
 ) -> Change | None:
@@ -175,7 +190,10 @@ def _output(graph: Any) -> tuple[Any, int, Any] | None:
 def plant_in_program(
     program: torch.export.ExportedProgram, kind: FaultKind, random: Random
 ) -> Change | None:
-    """Change an exported program in place."""
+    """Change an exported program in place; None in one with a `while`, which might not end."""
+    graphs = [one.graph for one in program.graph_module.modules() if hasattr(one, "graph")]
+    if any("while_loop" in str(node.target) for graph in graphs for node in graph.nodes):
+        return None
     if kind is FaultKind.WEIGHT:
         return plant_in_state(program.state_dict, kind, random)
     nodes = [node for node in program.graph.nodes if _changes(node, kind)]

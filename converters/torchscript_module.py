@@ -38,7 +38,7 @@ from .guarded import guarded
 from .installed import versions
 from .opened import refused
 from .program_facts import specs_of
-from .torch_faults import plant_at_size, plant_in_script
+from .torch_faults import has_open_loop, plant_at_size, plant_in_script
 from .torch_runner import TorchRunner, check_device, float_state, torch_settings
 
 if TYPE_CHECKING:
@@ -179,10 +179,15 @@ def weights(path: Path) -> Iterator[Array]:
 def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
-    """Write a copy with one fault of this kind: in its state, or in the graph of forward."""
+    """Write a copy with one fault of this kind: in its state, or in the graph of forward.
+
+    None in a script with a `while`, which might not end.
+    """
     import torch
 
     module, record = _load(path, "cpu")
+    if has_open_loop(module):
+        return None
     size = draw_size(signature, random) if kind is FaultKind.SIZE else None
     if size is not None:
         names = record.get("inputs") or [spec.name for spec in signature.inputs]

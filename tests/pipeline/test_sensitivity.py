@@ -53,6 +53,27 @@ class Masked(nn.Module):
     def forward(self, x, mask):
         y = self.first(x)
         return torch.where(mask, y, -y / 2)
+
+
+class Endless(Dead):
+    """Goes on until its numbers are small."""
+
+    def forward(self, x):
+        y = self.first(x)
+        while bool(y.abs().max() > 0.1):
+            y = y * 0.9
+        return y
+
+
+class Counted(Dead):
+    """Goes on for as long as there are rows."""
+
+    def forward(self, x):
+        y = self.first(x)
+        for _ in range(x.shape[0]):
+            if bool(y.abs().max() > 0.1):
+                y = y * 0.9
+        return y
 '''
 
 
@@ -130,6 +151,20 @@ def test_none_are_planted_where_none_are_asked_for(exported: Callable[..., Manif
     assert verdict is not None
     assert verdict.passed
     assert verdict.sensitivity is None
+
+
+@pytest.mark.parametrize("target", ["torchscript", "onnx", "openvino"])
+def test_none_are_planted_where_a_loop_may_not_end_then(
+    exported: Callable[..., Manifest], target: str
+) -> None:
+    assert found_in(exported("Endless", target, sensitivity=24), target).planted == 0
+
+
+@pytest.mark.parametrize("target", ["torchscript", "onnx", "openvino"])
+def test_faults_are_planted_where_a_loop_is_counted(
+    exported: Callable[..., Manifest], target: str
+) -> None:
+    assert found_in(exported("Counted", target, sensitivity=2), target).planted == 2
 
 
 @pytest.mark.plants_faults
