@@ -200,7 +200,9 @@ class _Held:
     def channels(self, name: str, sides: Sequence[Side]) -> Iterator[ChannelFloor]:
         """The worst channel of each axis that has any, pooled over the feeds.
 
-        Each feed counts by its own noise: a large one would drown the others.
+        Each feed counts by its own noise: a large one would drown the others. Where float64 was
+        not run, a channel's noise is what it is on the feeds where it was: no more than eager errs
+        by there, and a channel of little signal is not held to its signal alone.
         """
         import numpy as np
 
@@ -209,7 +211,8 @@ class _Held:
         for axis in channel_axes([pair.eager[name] for pair in pairs]):
             found = (grouped(name, pair, axis) for pair in pairs)
             groups = list(zip(found, levels, strict=True))
-            pooled = np.sum([_levelled(found[:4], level) for found, level in groups], axis=0)
+            levelled = [_levelled(found[:4], level) for found, level in groups]
+            pooled = np.sum(_with_usual_noise(levelled, sides), axis=0)
             if pooled[0].max(initial=0) < _FEW:
                 continue
             held = np.maximum(self.allowed(pooled, 1.0), _TINY)
@@ -237,6 +240,26 @@ def _levelled(sums: Array, level: float) -> Array:
     import numpy as np
 
     return np.concatenate([sums[:1], sums[1:] / level])
+
+
+def _with_usual_noise(levelled: Sequence[Array], sides: Sequence[Side]) -> list[Array]:
+    """The sums by channel, with eager's own noise where no float64 says it: an element's elsewhere.
+
+    That is the mean over the feeds on which float64 counts in all rows.
+    """
+    import numpy as np
+
+    known = [one for one, side in zip(levelled, sides, strict=True) if side.believed]
+    if not known:
+        return list(levelled)
+    count, _, own, _ = np.sum(known, axis=0)
+    noise = own / np.maximum(count, 1)
+    return [
+        one
+        if side.believed or side.moved is not None
+        else np.stack([one[0], one[1], np.maximum(one[2], noise * one[0]), one[3]])
+        for one, side in zip(levelled, sides, strict=True)
+    ]
 
 
 def _slack(count: Array | float) -> Array:

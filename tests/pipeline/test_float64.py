@@ -69,7 +69,7 @@ def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -
         answered("mask-one", 1, 32, "mask"),
     ]
     names = [one.feed.name for one in _chosen(feeds, signature)]
-    assert names == ["corner:length", "min", "corner:rows", "signs"]
+    assert names == ["corner:length", "min", "corner:rows", "batch-2"]
 
 
 def test_wide_integers_are_judged_alone_and_so_run_in_float64() -> None:

@@ -221,16 +221,44 @@ def test_one_element_of_many_that_is_off_fails_though_l2_does_not_see_it() -> No
     assert judged(off).state is State.FAILED
 
 
-def test_a_channel_that_is_off_on_every_feed_fails_and_is_named() -> None:
+@pytest.mark.parametrize("only", [None, ("seed-0", "seed-1"), ("seed-5",)])
+def test_a_channel_that_is_off_on_every_feed_fails_and_is_named(
+    only: Collection[str] | None,
+) -> None:
     scale = np.ones(8)
     scale[5] = 1 + 1.9e-6
 
     def off(x: Array) -> Array:
         return np.asarray(reordered(x) * scale).astype(F)
 
-    verdict = judged(off)
+    verdict = judged(off, only=only)
     assert verdict.state is State.FAILED
     assert "channel 5 of axis -1" in verdict.reason
+
+
+def test_a_channel_of_little_signal_is_held_to_its_noise_where_float64_was_run() -> None:
+    """It is near zero by cancelling, so that its noise is large beside its signal."""
+    wide = [SECOND.copy(), np.full_like(SECOND, 1e-6)]
+    wide[0][:, 2], wide[1][:, 2] = 20.0, -20.0 * (1 - 1e-4)
+    both = np.concatenate(wide)
+
+    def model(kind: type[Any], step: int) -> Model:
+        def run(x: Array) -> Array:
+            hidden = np.tanh(x.astype(kind) @ FIRST.astype(kind))
+            twice = np.concatenate([hidden, hidden], axis=1)[:, ::step]
+            return np.asarray(twice @ np.ascontiguousarray(both.astype(kind)[::step]))
+
+        return run
+
+    def wrong(x: Array) -> Array:
+        y = model(F, -1)(x)
+        y[:, 2] += np.abs(y[:, 3]) * F(1e-3)
+        return y
+
+    few = ("seed-0", "seed-1", "seed-2")
+    for only in (None, few):
+        assert judged(model(F, -1), model(F, 1), model(D, 1), only=only).passed
+        assert not judged(wrong, model(F, 1), model(D, 1), only=only).passed
 
 
 def test_a_small_row_beside_large_ones_is_judged_at_its_own_noise() -> None:
