@@ -114,7 +114,9 @@ class Evidence:
         if self.loose - beyond_of(self.references, self.precision):
             return verdict
         for reference, reply in self.pairs:
-            shown = without_last_row(reference, reply) if reference.feed.name == EMPTY else None
+            if reference.feed.name != EMPTY:
+                continue
+            shown = without_last_row(reference, reply, self.references)
             found = None if shown is None else self.judge_on(*_apart([shown]))
             if found is not None and not found.passed:
                 verdict = verdict.refused(found.reason)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ..core.contract import Array, Outputs
     from ..core.verdict import Tolerance
@@ -38,30 +38,73 @@ def differs_behind_masks(
     return True
 
 
-def without_last_row(reference: Reference, reply: Reply) -> tuple[Reference, Reply] | None:
-    """Both answers without the last row, which a mask hides; None where an output has no rows.
+def without_last_row(
+    reference: Reference, reply: Reply, others: Sequence[Reference] = ()
+) -> tuple[Reference, Reply] | None:
+    """Both answers without the last row, which a mask hides; None where no output has rows.
 
-    The feed's name says so, as one name stands for one judging.
+    The feed's name says so, as one name stands for one judging. The rows of an output are along
+    the axes that are as long as the mask on all `others` too, where its length varies: the scores
+    of images by texts have the rows of a text mask in axis 1. An output without such an axis says
+    nothing of rows, and eager's own stands for it. Where the length never varies, the first axis of
+    every output has to be as long. What is NaN or Inf of eager's in other rows is not judged.
     """
-    rows = next((len(mask) for mask in _masks(reference)), 0)
+    import numpy as np
+
+    axes = _row_axes(reference, others)
     answers = reply.outputs or {}
-    if not rows or not answers or any(_rows(a) != rows for a in reference.outputs.values()):
-        return None
-    if any(_rows(array) != rows for array in answers.values()):
+    given = {name: array.shape for name, array in answers.items()}
+    if not axes or given != {name: array.shape for name, array in reference.outputs.items()}:
         return None
 
     def cut(outputs: Mapping[str, Array]) -> Outputs:
-        return {name: array[:-1].copy() for name, array in outputs.items()}
+        return {name: _without_last(array, axes.get(name, ())) for name, array in outputs.items()}
 
+    eager, found = cut(reference.outputs), cut(answers)
+    for name, array in eager.items():
+        if name not in axes:
+            found[name] = array.copy()
+        elif array.dtype.kind == "f" and found[name].dtype == array.dtype:
+            np.copyto(found[name], array, where=~np.isfinite(array))
     kept = replace(
         reference,
         feed=replace(reference.feed, name=f"{reference.feed.name} (other rows)"),
-        outputs=cut(reference.outputs),
+        outputs=eager,
         exact=None if reference.exact is None else cut(reference.exact),
         again=tuple(map(cut, reference.again)),
         in_turn=None if reference.in_turn is None else cut(reference.in_turn),
     )
-    return kept, replace(reply, outputs=cut(answers), undecided=cut(reply.undecided))
+    return kept, replace(reply, outputs=found, undecided=cut(reply.undecided))
+
+
+def _without_last(array: Array, axes: Collection[int]) -> Array:
+    """A copy without what is last along each of these axes."""
+    kept = (slice(None, -1 if axis in axes else None) for axis in range(array.ndim))
+    return array[tuple(kept)].copy()
+
+
+def _row_axes(reference: Reference, others: Sequence[Reference]) -> dict[str, set[int]]:
+    """The axes of each output that are as long as the mask has rows; nothing where none has any."""
+    mask = next((name for name, _ in _named_masks(reference)), None)
+    if mask is None:
+        return {}
+    known = [one for one in (reference, *others) if mask in one.feed.arrays]
+    rows = [len(one.feed.arrays[mask]) for one in known]
+    if len(set(rows)) == 1:
+        first = {name: {0} for name, array in reference.outputs.items() if _rows(array) == rows[0]}
+        return first if len(first) == len(reference.outputs) else {}
+    found = {
+        name: {
+            axis
+            for axis in range(array.ndim)
+            if all(
+                one.outputs[name].ndim == array.ndim and one.outputs[name].shape[axis] == size
+                for one, size in zip(known, rows, strict=True)
+            )
+        }
+        for name, array in reference.outputs.items()
+    }
+    return {name: axes for name, axes in found.items() if axes}
 
 
 def _rows(array: Array) -> int:
@@ -69,11 +112,15 @@ def _rows(array: Array) -> int:
 
 
 def _masks(reference: Reference) -> Iterator[Array]:
+    yield from (array for _, array in _named_masks(reference))
+
+
+def _named_masks(reference: Reference) -> Iterator[tuple[str, Array]]:
     """The feed's inputs of zeros and ones, by row and position, that hide something."""
-    for array in reference.feed.arrays.values():
+    for name, array in reference.feed.arrays.items():
         whole = array.ndim == _RANK and array.dtype.kind in "biu"
         if whole and array.size and set(array.ravel().tolist()) == {0, 1}:
-            yield array
+            yield name, array
 
 
 def _axis(shape: tuple[int, ...], mask: tuple[int, ...]) -> int | None:

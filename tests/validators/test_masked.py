@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from modelc.core.precision import Precision
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import Reference, Reply
-from modelc.validators.masked import differs_behind_masks
+from modelc.validators.masked import differs_behind_masks, without_last_row
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:
@@ -61,3 +62,69 @@ def test_a_lost_number_in_a_visible_row_is_seen() -> None:
 )
 def test_what_cannot_be_told_is_not_claimed(shape: tuple[int, ...], mask: NDArray[Any]) -> None:
     assert told((0, 0), shape=shape, mask=mask) is None
+
+
+def scored(texts: int, images: int, *, hidden: bool = False) -> Reference:
+    """Eager on texts with a mask and on images: what two such towers give."""
+    rng = np.random.default_rng(texts * 10 + images)
+    mask = np.ones((texts, 5), np.int64)
+    mask[0, -1] = 0
+    mask[-1] = 0 if hidden else mask[-1]
+    outputs = {
+        "by_image": rng.standard_normal((images, texts)).astype(np.float32),
+        "by_text": rng.standard_normal((texts, images)).astype(np.float32),
+        "image": rng.standard_normal((images, 4)).astype(np.float32),
+    }
+    name = "mask-empty" if hidden else f"{texts}-{images}"
+    feed = NamedFeed(name=name, arrays={"attention_mask": mask}, sizes={}, kind="mask")
+    return Reference(feed=feed, outputs=outputs)
+
+
+EMPTIED = scored(3, 3, hidden=True)
+OTHERS = (EMPTIED, scored(2, 3), scored(4, 1), scored(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("output", "change", "shown"),
+    [
+        ("by_image", (slice(None), -1), False),  # the hidden text
+        ("by_image", (-1, 0), True),  # another text, beside the last image
+        ("by_text", (-1, slice(None)), False),
+        ("by_text", (0, -1), True),
+    ],
+)
+def test_a_hidden_row_lies_along_the_axis_that_follows_the_mask(
+    output: str, change: tuple[Any, ...], *, shown: bool
+) -> None:
+    answers = {name: array.copy() for name, array in EMPTIED.outputs.items()}
+    answers[output][change] += 1
+    pair = without_last_row(EMPTIED, Reply(outputs=answers), OTHERS)
+    assert pair is not None
+    reference, reply = pair
+    assert reference.outputs["by_image"].shape == (3, 2)
+    assert reference.outputs["image"].shape == (3, 4)
+    assert reply.outputs is not None
+    apart = (reply.outputs[output] != reference.outputs[output]).any()
+    assert apart == shown
+
+
+def test_what_eager_leaves_nan_beside_a_hidden_row_is_not_judged() -> None:
+    eager = {name: array.copy() for name, array in EMPTIED.outputs.items()}
+    eager["by_text"][0, 1] = np.nan
+    answers = {name: np.nan_to_num(array) for name, array in eager.items()}
+    answers["by_text"][1, 0] += 1  # eager has a number there
+    pair = without_last_row(replace(EMPTIED, outputs=eager), Reply(outputs=answers), OTHERS)
+    assert pair is not None
+    wanted, found = pair[0].outputs["by_text"], (pair[1].outputs or {})["by_text"]
+    assert np.isnan(found[0, 1])
+    assert found[1, 0] != wanted[1, 0]
+
+
+def test_rows_are_along_the_first_axis_where_their_number_never_varies() -> None:
+    outputs = {"by_text": EMPTIED.outputs["by_text"]}
+    fixed = replace(EMPTIED, outputs=outputs)
+    pair = without_last_row(fixed, Reply(outputs=outputs), [fixed])
+    assert pair is not None
+    assert pair[0].outputs["by_text"].shape == (2, 3)
+    other = replace(EMPTIED, outputs={"image": np.zeros((2, 4), np.float32)})
+    assert without_last_row(other, Reply(outputs=other.outputs), [other]) is None
