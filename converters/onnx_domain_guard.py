@@ -8,7 +8,7 @@ reshaped to it: without a copy, but never without the check.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..core.dims import Dim
@@ -37,7 +37,7 @@ def add_guard(model: ir.Model, signature: Signature) -> int:
         return 0
     guard = _Guard()
     conditions = [
-        *(one for spec in specs for one in _size_conditions(guard, inputs[spec.name], spec)),
+        *_size_conditions(guard, ((inputs[spec.name], spec) for spec in specs)),
         *(one for spec in specs for one in _value_conditions(guard, inputs[spec.name], spec)),
     ]
     if not conditions:
@@ -104,14 +104,21 @@ class _Guard:
         return self.op("Gather", table, index, name=f"{_PREFIX}: {what}")
 
 
-def _size_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:
-    if not any(dim.dynamic for dim in spec.dims):
-        return
-    shape = guard.op("Shape", value)
-    for axis, dim in enumerate(spec.dims):
-        if dim.dynamic:
-            size = guard.op("Gather", shape, guard.number(axis))
-            yield from _dim_conditions(guard, size, dim, spec.name)
+def _size_conditions(
+    guard: _Guard, given: Iterable[tuple[ir.Value, InputSpec]]
+) -> Iterator[ir.Value]:
+    """The conditions on sizes of all inputs: what others follow from comes first."""
+    found: list[tuple[ir.Value, Dim, str]] = []
+    for value, spec in given:
+        if any(dim.dynamic for dim in spec.dims):
+            shape = guard.op("Shape", value)
+            found += [
+                (guard.op("Gather", shape, guard.number(axis)), dim, spec.name)
+                for axis, dim in enumerate(spec.dims)
+                if dim.dynamic
+            ]
+    for size, dim, where in sorted(found, key=lambda one: one[1].relation is not None):
+        yield from _dim_conditions(guard, size, dim, where)
 
 
 def _dim_conditions(guard: _Guard, size: ir.Value, dim: Dim, where: str) -> Iterator[ir.Value]:
@@ -128,16 +135,14 @@ def _dim_conditions(guard: _Guard, size: ir.Value, dim: Dim, where: str) -> Iter
     if relation is None:
         return
     base = guard.sizes.get(relation.base)
-    if base is not None:
-        follows = guard.op("Mul", base, guard.number(relation.times))
-        follows = guard.op("Add", follows, guard.number(relation.plus))
-        holds = guard.op("Equal", size, follows)
-        yield guard.require(holds, f"{name} of {where} must be {relation}")
-    elif relation.times > 1:
+    if base is None:  # no input has it: the first dim that follows from it says what it is
         rest = guard.op("Sub", size, guard.number(relation.plus))
-        rest = guard.op("Mod", rest, guard.number(relation.times))
-        holds = guard.op("Equal", rest, guard.number(0))
-        yield guard.require(holds, f"{name} of {where} must be {relation}")
+        base = guard.op("Div", rest, guard.number(relation.times))
+        guard.sizes[relation.base] = base
+    follows = guard.op("Mul", base, guard.number(relation.times))
+    follows = guard.op("Add", follows, guard.number(relation.plus))
+    holds = guard.op("Equal", size, follows)
+    yield guard.require(holds, f"{name} of {where} must be {relation}")
 
 
 def _value_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:

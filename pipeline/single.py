@@ -38,6 +38,7 @@ from .recorded import (
     rejected_record,
 )
 from .replaying import missing_found, shown, with_feed, with_found
+from .restricting import restricted_inputs
 from .sensitivity import measure_sensitivity
 from .stage import Stage, passing_logs
 from .subject import Subject, open_subject, read_checkpoint
@@ -210,10 +211,12 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
             watch(subject, judging.accept, stage)
             verdict = _proven(candidate, subject, judging, stage, feed=feed, restrict=True)
             verdict = look(subject, judging.accept).judged(verdict, None)
+            inputs = restricted_inputs(subject.signature.inputs, verdict.restricted_values)
             if feed is None:
-                verdict = measure_sensitivity(verdict, candidate, subject, judging, stage)
+                within = subject_in(subject, inputs, stage)
+                verdict = measure_sensitivity(verdict, candidate, within, judging, stage)
             verdict = told_in(weighed(candidate, verdict, labelled, stage))
-            return replace(verdict, domain=Domain(inputs=subject.signature.inputs))
+            return replace(verdict, domain=Domain(inputs=inputs))
 
 
 def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show

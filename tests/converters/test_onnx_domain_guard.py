@@ -81,6 +81,19 @@ def test_sizes_that_belong_together_are_held_to_it() -> None:
     assert not ran(session, floats(2, 3), floats(2, 3))
 
 
+def test_a_relation_is_held_to_whichever_input_comes_first() -> None:
+    session, _ = guarded("a:float32[n=past+1]", "b:float32[past=2..6]")
+    assert ran(session, floats(4), floats(3))
+    assert not ran(session, floats(6), floats(3))
+
+
+def test_dims_that_follow_from_a_dim_of_no_input_are_held_to_one_size_of_it() -> None:
+    session, _ = guarded("a:float32[2*(k=1..8)]", "b:float32[3*k]", "c:float32[k+1]")
+    assert ran(session, floats(4), floats(6), floats(3))
+    assert not ran(session, floats(4), floats(9), floats(3))
+    assert not ran(session, floats(4), floats(6), floats(4))
+
+
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_values_outside_are_refused(dtype: str) -> None:
     session, _ = guarded(f"ids:{dtype}[batch=1..4]{{0..9}}")
