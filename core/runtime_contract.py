@@ -22,6 +22,12 @@ class Settled(Target, Protocol):
         ...
 
 
+def settings_of(target: Target, device: str) -> dict[str, str]:
+    """The device, and the settings of the runtime, under which artifacts of a format are judged."""
+    settings = target.judging_settings(device) if isinstance(target, Settled) else {}
+    return {"device": device, **settings}
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenedByDefault:
     """A model opened without settings, where its runtime then computes in less precision.

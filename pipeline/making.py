@@ -15,7 +15,7 @@ from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
-from ..core.runtime_contract import Settled
+from ..core.runtime_contract import settings_of
 from ..core.signature import InputSpec
 from ..core.verdict import State, Verdict, parts_of
 from ..sources.branches import shortest
@@ -387,11 +387,10 @@ def settle_trial(
 def _domain(step: Step, trial: Trial, bench: Bench) -> Domain:
     """What the verdict is a statement about."""
     device = bench.order.judging.device_for(step.target)
-    set_there = step.target.judging_settings(device) if isinstance(step.target, Settled) else {}
     return Domain(
         inputs=trial.judged.signature.inputs,
         compute={} if trial.coverage is None else trial.coverage.share,
-        settings={"device": device, **set_there},
+        settings=settings_of(step.target, device),
     )
 
 

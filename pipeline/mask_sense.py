@@ -11,6 +11,7 @@ from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature
 from ..sources.eager import Eager, open_eager
 from ..validators.feeds import Drawer
+from .size_probe import SizeProbe, Sizes, find_start
 
 if TYPE_CHECKING:
     from ..core.contract import Outputs
@@ -35,9 +36,10 @@ def choose_mask_sense(loaded: Loaded, signature: Signature, *, seed: int) -> Sig
         return signature
     eager = open_eager(loaded, signature)
     before = eager.before()
+    sizes = _sizes(eager, signature, seed)
     for hiding in _choices(masks):
         tried = _hiding(signature, hiding)
-        if _is_taken(eager, tried, seed):
+        if _is_taken(eager, tried, sizes, seed):
             before.restore()
             return tried
     before.restore()  # what forward kept of these feeds is not the model's
@@ -57,9 +59,16 @@ def _hiding(signature: Signature, names: Sequence[str]) -> Signature:
     return replace(signature, inputs=tuple(with_sense(spec) for spec in signature.inputs))
 
 
-def _is_taken(eager: Eager, signature: Signature, seed: int) -> bool:
+def _sizes(eager: Eager, signature: Signature, seed: int) -> Sizes:
+    """Sizes at which eager runs, where dims have no bounds yet; else their opt."""
+    loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
+    probe = SizeProbe(eager, signature, seed, None)
+    start = find_start(probe, loose, sampled=False) if loose else None
+    return start or {name: dim.opt for name, dim in signature.free_dims.items()}
+
+
+def _is_taken(eager: Eager, signature: Signature, sizes: Sizes, seed: int) -> bool:
     """Whether eager gives finite outputs for masks that hide nothing."""
-    sizes = {name: dim.opt for name, dim in signature.free_dims.items()}
     feed = Drawer.of(signature, seed, None).feed(_ALL_OPEN, sizes)
     try:
         outputs = eager.run(feed.arrays)

@@ -17,6 +17,7 @@ from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact
+from ..core.runtime_contract import settings_of
 from ..core.verdict import Verdict
 from ..validators.judge import Reference
 from .accuracy import LabelledFeeds, labelled_for
@@ -216,7 +217,8 @@ def _judge(  # noqa: PLR0913 - both sides, how to judge, and what is on record
                 within = subject_in(subject, inputs, stage)
                 verdict = measure_sensitivity(verdict, candidate, within, judging, stage)
             verdict = told_in(weighed(candidate, verdict, labelled, stage))
-            return replace(verdict, domain=Domain(inputs=inputs))
+            settings = settings_of(candidate.target, verdict.device)
+            return replace(verdict, domain=Domain(inputs=inputs, settings=settings))
 
 
 def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show

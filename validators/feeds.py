@@ -22,7 +22,7 @@ _REDRAWS = 16  # a small mask may come out the same; sixteen times running means
 class NamedFeed:
     """One feed: what it is called, its arrays by input, and the sizes of its free dims.
 
-    `kind` and `beyond` are as in `FeedRecord`.
+    `kind` and `beyond` are as in `FeedRecord`; `hiding` are masks of which True hides a place.
     """
 
     name: str
@@ -30,6 +30,7 @@ class NamedFeed:
     sizes: dict[str, int]
     kind: str = "sample"
     beyond: bool = False
+    hiding: frozenset[str] = frozenset()
 
     @property
     def basic(self) -> bool:

@@ -201,6 +201,7 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
     """`opt` with few rows, its values made hard in every input that can hold such values."""
     base = few_rows(drawer)
     seen = [base, replace(drawer.negated(base), name=NEGATED)]
+    hiding = frozenset(spec.name for spec in drawer.signature.inputs if spec.hides)
     for name, change in CHANGES.items():
         arrays = dict(base.arrays)
         for spec in drawer.signature.inputs:
@@ -216,7 +217,12 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
             kind = "mask" if name in UNDEFINED else "value"
             seen.append(
                 NamedFeed(
-                    name=name, arrays=arrays, sizes=base.sizes, kind=kind, beyond=name in BEYOND
+                    name=name,
+                    arrays=arrays,
+                    sizes=base.sizes,
+                    kind=kind,
+                    beyond=name in BEYOND,
+                    hiding=hiding,
                 )
             )
             yield seen[-1]

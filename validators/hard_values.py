@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAGNITUDE = 1000.0
 # A mask that is 0 in front leaves the first rows of a causal attention nothing to attend to, and
 # what comes out of them is undefined: eager and an export may differ there, each in its right.
-EMPTY = "mask-empty"  # the last row of a mask is all 0, as where a batch is filled up
+EMPTY = "mask-empty"  # the last row of a mask hides all, as where a batch is filled up
 UNDEFINED = ("mask-left", "mask-one", EMPTY)
 # Not what samples show.
 BEYOND = ("large", *UNDEFINED)
@@ -144,11 +144,11 @@ def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
 
 
 def _emptied(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    """The last row of a mask of several rows all 0; the others as they are."""
+    """The last row of a mask of several rows hides all; the others are as they are."""
     if not hard.values.masks(spec) or array.ndim < 2 or array.shape[0] < 2:  # noqa: PLR2004 - rows
         return None
     changed = array.copy()
-    changed[-1] = 0
+    changed[-1] = hard.values.hides
     return changed
 
 

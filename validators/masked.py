@@ -116,11 +116,11 @@ def _masks(reference: Reference) -> Iterator[Array]:
 
 
 def _named_masks(reference: Reference) -> Iterator[tuple[str, Array]]:
-    """The feed's inputs of zeros and ones, by row and position, that hide something."""
+    """The feed's masks by row and position, 1 where a place is kept, that hide something."""
     for name, array in reference.feed.arrays.items():
         whole = array.ndim == _RANK and array.dtype.kind in "biu"
         if whole and array.size and set(array.ravel().tolist()) == {0, 1}:
-            yield name, array
+            yield name, 1 - array.astype("int8") if name in reference.feed.hiding else array
 
 
 def _axis(shape: tuple[int, ...], mask: tuple[int, ...]) -> int | None:

@@ -78,6 +78,31 @@ def test_no_drawn_row_is_hidden_whole() -> None:
     assert not any(one.arrays["mask"].all(axis=-1).any() for one in ordinary if one.kind == "value")
 
 
+def test_a_row_that_is_hidden_whole_is_so_in_the_sense_of_the_mask() -> None:
+    (empty,) = (one for one in hard_feeds(found(Encoder(fast=False))) if one.name == "mask-empty")
+    assert empty.arrays["mask"][-1].all()
+    assert not empty.arrays["mask"][:-1].all(axis=-1).any()
+    assert empty.hiding == {"mask"}
+
+
+def test_sizes_that_nobody_bounded_are_looked_for() -> None:
+    class Picture(nn.Module):
+        """Takes no image of fewer than 8 pixels."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 8, 8, 8)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+            found, _ = self.attention(words, words, words, key_padding_mask=mask)
+            both: Tensor = found + self.patches(x).mean((2, 3))[:, None]
+            return both
+
+    inputs = ("x:float32[batch,3,h,w]", "words:float32[batch,seq,8]", "mask:bool[batch,seq]")
+    assert [spec.hides for spec in found(Picture(), *inputs).inputs] == [False, False, True]
+
+
 def test_one_of_two_masks_may_hide() -> None:
     class Both(nn.Module):
         def forward(self, x: Tensor, keep: Tensor, mask: Tensor) -> Tensor:

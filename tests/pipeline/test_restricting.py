@@ -14,6 +14,7 @@ from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
+from modelc.pipeline.single import validate_file
 
 from ..conftest import saved
 
@@ -97,6 +98,18 @@ def test_openvino_computes_integers_in_32_bits(tmp_path: Path) -> None:
     again = validate_folder(tmp_path / "out")
     assert domain(again, "openvino") == INT32
     assert domain(rejudge_folder(tmp_path / "out", Judging()), "openvino") == INT32
+    source = Source(
+        checkpoint=tmp_path / "Passed.safetensors",
+        model="restricted_Passed:Passed",
+        inputs=("x:float32[batch=1..4,4]", "ids:int64[batch]"),
+    )
+    alone = validate_file(tmp_path / "out" / "model.xml", source)
+    assert alone.passed
+    assert alone.domain is not None
+    values = alone.domain.inputs[1].values
+    assert values is not None
+    assert (values.low, values.high) == INT32
+    assert alone.domain.settings["INFERENCE_PRECISION_HINT"] == "f32"
 
 
 def test_openvino_shifts_no_negative_number(tmp_path: Path) -> None:

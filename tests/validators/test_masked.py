@@ -22,18 +22,29 @@ FP32 = tolerance_for(Precision.FP32)
 
 
 def told(
-    change: tuple[Any, ...], shape: tuple[int, ...] = (2, 5, 3), mask: NDArray[Any] = MASK
+    change: tuple[Any, ...],
+    shape: tuple[int, ...] = (2, 5, 3),
+    mask: NDArray[Any] = MASK,
+    hiding: frozenset[str] = frozenset(),
 ) -> bool | None:
     eager = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     artifact = eager.copy()
     artifact[change] += 1
-    feed = NamedFeed(name="mask-left", arrays={"attention_mask": mask}, sizes={}, kind="mask")
+    arrays = {"attention_mask": mask}
+    feed = NamedFeed(name="mask-left", arrays=arrays, sizes={}, kind="mask", hiding=hiding)
     reference = Reference(feed=feed, outputs={"y": eager})
     return differs_behind_masks(reference, Reply(outputs={"y": artifact}), FP32, ["y"])
 
 
 def test_masked_rows_alone() -> None:
     assert told((slice(None), slice(0, 2))) is True
+
+
+def test_a_mask_of_which_true_hides_is_read_so() -> None:
+    change = (slice(None), slice(0, 2))
+    hiding = frozenset({"attention_mask"})
+    assert told(change, mask=MASK == 0, hiding=hiding) is True
+    assert told(change, mask=MASK == 1, hiding=hiding) is False
 
 
 @pytest.mark.parametrize("at", [2, 4])
