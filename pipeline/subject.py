@@ -315,7 +315,7 @@ def reference_on(subject: Subject, feed: NamedFeed) -> Reference:
 
     Raises:
         CheckpointError: eager rejects it, gives other outputs than on the smallest feed, or is not
-            done with hard values after a long time.
+            done with hard values after many steps.
     """
     outputs = subject.eager.run_reference(feed.arrays, far=not feed.basic)
     _check_names(subject.signature, tuple(outputs), feed)

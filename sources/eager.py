@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from .flat import SCOPE, flat_module
 from .load import training_modules
 from .mapped import rest
 from .outputs import OutputParts, split_outputs
-from .patience import TooLongError, stepwise, within
+from .patience import TooLongError, Watch, counting, stepwise, within
 from .quiet import QuietForms
 from .remembered import Before
 from .stability import unstable_outputs, unstable_reason
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
     from .loaded import Loaded
 
 
-_PATIENCE = 60.0  # seconds that a run on values far out may take at least
-_TIMES = 50  # as long as the slowest run on usual values: what an early exit saves is less
+# Steps (lines of Python, calls) that a run on values far out may take at least: a minute or so.
+_PATIENCE = 5_000_000
+_TIMES = 50  # as many as the longest run on usual values: what an early exit saves is less
 
 
 def open_eager(loaded: Loaded, signature: Signature) -> Eager:
@@ -69,7 +69,7 @@ class Eager(EagerWatched):
         binding: Binding,
         *,
         drop: tuple[str, ...] = (),
-        patience: float = _PATIENCE,
+        patience: int = _PATIENCE,
     ) -> None:
         self.inputs = inputs
         self._module = module
@@ -88,7 +88,7 @@ class Eager(EagerWatched):
         self._quiet = QuietForms()
         self._asks = None
         self._patience = patience
-        self._slowest = 0.0  # seconds, of the runs without a limit
+        self._longest = 0  # steps, of the runs without a limit
 
     def on(self, module: torch.nn.Module) -> Eager:
         """The same inputs into another module that is called alike: a copy of this one's."""
@@ -147,10 +147,8 @@ class Eager(EagerWatched):
         Raises:
             CheckpointError: eager rejects the feed, or returns no tensor.
         """
-        began = time.monotonic()
-        outputs = self._arrays(feed)
-        self._slowest = max(self._slowest, time.monotonic() - began)
-        return outputs
+        with self._counted():
+            return self._arrays(feed)
 
     def _arrays(self, feed: Feed) -> Outputs:
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
@@ -159,26 +157,33 @@ class Eager(EagerWatched):
         """As `run`, for values far out: on these a loop of the model's own may never end.
 
         Raises:
-            CheckpointError: also where it takes much longer than all runs so far.
+            CheckpointError: also where it takes many more steps than all runs so far.
         """
         with self._in_time(feed):
             return self._arrays(feed)
 
     @contextmanager
     def _in_time(self, feed: Feed) -> Iterator[None]:
-        limit = max(self._patience, _TIMES * self._slowest)
-        script = holds_script(self._module)
-        with within(limit) as watch, stepwise() if script else nullcontext():
-            try:
+        limit = max(self._patience, _TIMES * self._longest)
+        watch = Watch(limit)
+        script = stepwise(watch) if holds_script(self._module) else nullcontext()
+        try:
+            with within(watch), script:
                 yield
-            except (TooLongError, CheckpointError) as error:
-                if not watch.over:
-                    raise  # TorchScript makes an error of its own of what ended it
-                form = describe_feed(feed, self.inputs)
-                raise CheckpointError(
-                    f"eager is not done with {form} after {limit:.0f} s",
-                    hint="end the loops of forward after a number of steps",
-                ) from error
+        except (TooLongError, CheckpointError) as error:
+            if not watch.over:
+                raise  # TorchScript makes an error of its own of what ended it
+            form = describe_feed(feed, self.inputs)
+            raise CheckpointError(
+                f"eager is not done with {form} after {limit:,} steps",
+                hint="end the loops of forward after a number of steps",
+            ) from error
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with counting() as watch:
+            yield
+        self._longest = max(self._longest, watch.steps)
 
     def run_metered(self, feed: Feed, most: Work | None = None) -> tuple[Outputs, Work]:
         """Run one feed and count the work it takes; a run of more than `most` is stopped.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
@@ -45,7 +45,11 @@ class EagerWatched(EagerVariants):
 
     @abstractmethod
     def _in_time(self, feed: Feed) -> AbstractContextManager[None]:
-        """Ends what runs in the block where it takes much longer than other feeds."""
+        """Ends what runs in the block where it takes many more steps than other feeds."""
+
+    @abstractmethod
+    def _counted(self) -> AbstractContextManager[None]:
+        """Counts the steps of the block as those of a usual feed."""
 
     def run_reference(self, feed: Feed, *, far: bool) -> Outputs:
         """As `run`, or `run_in_time` for values `far` out; watched for branches where it may be.
@@ -62,7 +66,7 @@ class EagerWatched(EagerVariants):
 
     def _run_watched(self, feed: Feed, *, far: bool = False) -> tuple[Outputs, Seen]:
         given = self._given(feed)
-        limited = self._in_time(feed) if far else nullcontext()
+        limited = self._in_time(feed) if far else self._counted()
         with limited, taint_watch(self._module, given) as seen:
             tensors = self._tensors(feed, given)
         return {name: to_array(tensor) for name, tensor in tensors.items()}, seen

@@ -1,69 +1,155 @@
-"""A limit on how long a call may take: a model's own loop may never end on values far out."""
+"""A limit on how much a call may do: a model's own loop may never end on values far out.
+
+Steps are counted, never seconds: lines of Python, calls, and the operators of TorchScript. The same
+run is ended, or not, on every machine.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
+import sys
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..core.torch_modes import through_operators
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
 _HEARD = 8  # turns of a loop: what waits for a thread is raised at the end of one
 _AGAIN = 1.0  # seconds until the call is told once more: a bare except may have taken it
+_IMPORT = "_find_and_load"  # of importlib: what runs in it is an import
+_OURS = Path(__file__).parent
+_OWN, _TORCH, _USERS = "own", "torch", "user"
 
 
 class TooLongError(BaseException):
-    """The time is over. No `Exception`: models catch these."""
+    """It takes too many steps. No `Exception`: models catch these."""
 
 
 @contextmanager
-def within(seconds: float, *, again: float = _AGAIN) -> Iterator[Watch]:
-    """End the code in the block after so many seconds; told `again` where it went on.
+def within(watch: Watch) -> Iterator[None]:
+    """End the code in the block when the watch has counted so many steps as it allows.
 
     What runs is Python: it is ended at its next instruction. One operator that takes for ever is
     not ended, and a loop within TorchScript only in `stepwise`.
 
     Raises:
-        TooLongError: the time was over.
+        TooLongError: it took more.
     """
-    watch = Watch(threading.get_ident(), seconds, again)
     try:
-        yield watch
+        with _tracing(watch):
+            yield
     finally:
         while not watch.ended:  # what was told and not heard before comes now
             with suppress(TooLongError):
                 watch.end()
+    if watch.over:
+        raise TooLongError
 
 
-def stepwise() -> TorchDispatchMode:
-    """A mode in which every operator passes through Python, those of TorchScript too."""
-    return through_operators(lambda func, args, kwargs: func(*args, **kwargs))
+@contextmanager
+def counting() -> Iterator[Watch]:
+    """Count the steps of the code in the block, however many there are."""
+    watch = Watch(math.inf)
+    with _tracing(watch):
+        yield watch
+
+
+@contextmanager
+def _tracing(watch: Watch) -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(watch.enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@cache
+def _kind_of(file: str) -> str:
+    """Whose code it is: of torch's, calls count, and nothing is counted while we clean up."""
+    import torch
+
+    if file == contextlib.__file__ or file.startswith(str(_OURS)):
+        return _OWN
+    return _TORCH if file.startswith(str(Path(torch.__file__).parent)) else _USERS
+
+
+def stepwise(watch: Watch) -> TorchDispatchMode:
+    """A mode in which every operator passes through Python and counts, those of TorchScript too."""
+
+    def counted(func: Any, args: Any, kwargs: Any) -> Any:
+        watch.step()
+        watch.stop()
+        return func(*args, **kwargs)
+
+    return through_operators(counted)
 
 
 class Watch:
-    """Tells a thread that its time is over, until it has ended what it did."""
+    """Counts the steps of this thread, and tells it to end `again` until it has ended."""
 
-    def __init__(self, thread: int, seconds: float, again: float) -> None:
-        self._thread, self._seconds, self._again = thread, seconds, again
-        self.over = False  # whether the thread was told
+    def __init__(self, most: float, *, again: float = _AGAIN) -> None:
+        self._thread, self._most, self._again = threading.get_ident(), most, again
+        self.steps = 0
+        self.over = False  # whether it took more
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.ended = False
-        threading.Thread(target=self._watch, daemon=True, name="modelc-patience").start()
+        self._imports = 0  # that run now: they are done once, and must not be broken off
 
-    def _watch(self) -> None:
-        wait = self._seconds
-        while not self._ended.wait(wait):
+    def step(self) -> None:
+        """Count one; from the last that is allowed on, the thread is told again and again."""
+        if self._imports:
+            return
+        self.steps += 1
+        if self.steps > self._most and not self.over:
+            self.over = True
+            threading.Thread(target=self._tell, daemon=True, name="modelc-patience").start()
+
+    def stop(self) -> None:
+        """Raise where it was too much; the interpreter traces no more then.
+
+        Raises:
+            TooLongError: it was.
+        """
+        if self.over and not self._imports:
+            raise TooLongError
+
+    def enter(self, frame: FrameType, *_: object) -> Callable[..., Any] | None:
+        """Count a call, and the lines of its code where it is the user's."""
+        if frame.f_code.co_name == _IMPORT and frame.f_code.co_filename.startswith("<frozen"):
+            self._imports += 1
+            return self._import
+        kind = _kind_of(frame.f_code.co_filename)
+        if kind == _OWN:
+            return None
+        self.step()
+        return self._follow if kind == _USERS else None
+
+    def _import(self, _: FrameType, event: str, __: object) -> Callable[..., Any]:
+        self._imports -= event == "return"
+        return self._import
+
+    def _follow(self, _: FrameType, event: str, __: object) -> Callable[..., Any]:
+        if event == "line":
+            self.step()
+            self.stop()  # in the user's code: ours and torch's put away what they hold
+        return self._follow
+
+    def _tell(self) -> None:
+        while not self._ended.wait(self._again):
             with self._lock:  # not while it ends: then nobody would be there to take it
                 if not self._ended.is_set():
-                    self.over = True
                     _raise_in(self._thread, TooLongError)
-            wait = self._again
 
     def end(self) -> None:
         """No word any more; one that was given and not heard yet is raised in here."""

@@ -145,6 +145,13 @@ def _parts(array: Array) -> Array:
     return np.stack([array.real, array.imag], axis=-1)
 
 
+def _inner(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """The sum of products, in this thread: a BLAS starts others, whose waiting is CPU time."""
+    import numpy as np
+
+    return float(np.einsum("i,i->", one, other))
+
+
 def _quotient(above: float, below: float) -> float | None:
     if below == 0:
         return None
@@ -237,10 +244,10 @@ class _Sums:
             self.max_abs = max(self.max_abs, float(error.max()))
             self.peak = max(self.peak, float(size.max()))
             self.absolute += float(error.sum())
-            self.signal += float(np.dot(truth, truth))
-            self.answer += float(np.dot(answer, answer))
-            self.noise += float(np.dot(error, error))
-            self.product += float(np.dot(truth, answer))
+            self.signal += _inner(truth, truth)
+            self.answer += _inner(answer, answer)
+            self.noise += _inner(error, error)
+            self.product += _inner(truth, answer)
             nonzero = size > 0
             self.related += int(np.count_nonzero(nonzero))
             relative = np.divide(error, size, out=np.zeros_like(error), where=nonzero)

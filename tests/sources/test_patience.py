@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from modelc.core.call import bind, parameters_of
 from modelc.core.errors import CheckpointError
 from modelc.sources.eager import Eager
-from modelc.sources.patience import TooLongError, within
+from modelc.sources.patience import TooLongError, Watch, within
 
 
 class Root(nn.Module):
@@ -30,36 +30,68 @@ class Root(nn.Module):
 SMALL, HUGE = ({"x": np.full(3, value, np.float32)} for value in (2.0, 3e9))
 
 
-def eager(module: nn.Module, patience: float) -> Eager:
+def eager(module: nn.Module, patience: int) -> Eager:
     names = bind(("x",), parameters_of(Root().forward))
     return Eager(module.eval(), ("x",), names, patience=patience)
 
 
 @pytest.mark.parametrize("module", [Root(), torch.jit.script(Root())], ids=["python", "script"])
 def test_a_run_that_never_ends_is_ended_and_said(module: nn.Module) -> None:
-    with pytest.raises(CheckpointError, match=r"eager is not done with x:float32\[3\] after 0 s"):
-        eager(module, 0.3).run_in_time(HUGE)
+    with pytest.raises(
+        CheckpointError, match=r"eager is not done with x:float32\[3\] after 3,000 steps"
+    ):
+        eager(module, 3000).run_in_time(HUGE)
 
 
 def test_a_run_that_ends_in_time_is_as_without_a_limit() -> None:
-    found = eager(Root(), 5.0)
+    found = eager(Root(), 100_000)
     assert np.array_equal(found.run_in_time(SMALL)["output"], found.run(SMALL)["output"])
 
 
-def test_a_slow_model_gets_more_time() -> None:
+def test_a_model_of_many_steps_gets_more() -> None:
+    class Long(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x
+            for _ in range(100 if float(x[0]) < 3 else 1000):
+                y = y + 1
+            return y
+
+    found = eager(Long(), 10)
+    found.run(SMALL)
+    assert np.array_equal(found.run_in_time(HUGE)["output"], found.run(HUGE)["output"])
+
+
+def test_a_run_that_only_takes_long_is_not_ended() -> None:
     class Slow(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            time.sleep(0.05 if float(x[0]) < 3 else 0.5)
+            time.sleep(0.5)
             return x * 2
 
-    found = eager(Slow(), 0.1)
-    found.run(SMALL)
-    assert np.array_equal(found.run_in_time(HUGE)["output"], HUGE["x"] * 2)
+    found = eager(Slow(), 1000).run_in_time(HUGE)
+    assert np.array_equal(found["output"], HUGE["x"] * 2)
 
 
-def test_what_ended_in_time_is_not_told_afterwards() -> None:
-    eager(Root(), 0.2).run_in_time(SMALL)
-    time.sleep(0.4)  # nobody raises anything here
+def test_a_run_is_ended_after_the_same_step_each_time() -> None:
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(int(x[0])):
+                x = x * 1
+            return x
+
+    def is_done(turns: int) -> bool:
+        with suppress(CheckpointError):
+            return bool(eager(Counting(), 1000).run_in_time({"x": np.full(1, turns, np.float32)}))
+        return False
+
+    done = [is_done(turns) for turns in range(400, 540)]
+    last = done.index(False)
+    assert 0 < last < len(done)
+    assert not any(done[last:])
+
+
+def test_what_was_done_in_time_is_not_told_afterwards() -> None:
+    eager(Root(), 100_000).run_in_time(SMALL)
+    time.sleep(0.2)  # nobody raises anything here
 
 
 def catching() -> None:
@@ -69,13 +101,20 @@ def catching() -> None:
             torch.ones(3).sum()
 
 
+def catching_until(turns: int) -> None:
+    """The same, for so many turns."""
+    for _ in range(turns):
+        with suppress(BaseException):
+            torch.ones(3).sum()
+
+
 def test_a_loop_that_catches_everything_is_ended_all_the_same() -> None:
-    with pytest.raises(TooLongError), within(0.1, again=0.02):
+    with pytest.raises(TooLongError), within(Watch(1000, again=0.02)):
         catching()
 
 
 def test_a_float64_reference_that_never_ends_is_none() -> None:
-    found = eager(Root(), 0.3)
+    found = eager(Root(), 3000)
     assert found.run_exact({"x": np.linspace(1e30, 9e30, 7, dtype=np.float32)}) is None
     assert "is not done" in found.no_float64
 
@@ -84,12 +123,12 @@ def test_a_function_that_is_traced_afterwards_runs() -> None:
     def follow(*_: object) -> None:
         """Nothing is followed."""
 
-    for seconds in (5.0, 0.01):
-        with suppress(TooLongError), within(seconds, again=0.01):
-            time.sleep(min(seconds, 0.1))
+    for steps in (100_000, 10):
+        with suppress(TooLongError), within(Watch(steps, again=0.01)):
+            catching_until(100)
         before = sys.gettrace()
         sys.settrace(follow)
         try:
-            assert eager(Root(), 5.0).inputs == ("x",)
+            assert eager(Root(), 1000).inputs == ("x",)
         finally:
             sys.settrace(before)
