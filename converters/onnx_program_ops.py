@@ -12,6 +12,7 @@ _SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
 _PADDING = 7  # the place of `padding_idx` behind the weight
 _END = (1 << 63) - 1
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
+_ATTENTION = 23  # the opset from which ONNX has an operator for attention
 
 
 def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
@@ -38,6 +39,40 @@ def _joined(op: Any, parts: Sequence[Any], axis: int, *, like: Any) -> Any:
 
         joined.shape = ir.Shape([None] * len(like.shape))
     return joined
+
+
+def attention(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """As the exporter writes it, and 0 for a query that its mask leaves no key, as torch gives.
+
+    ONNX's Softmax gives NaN in such a row, or the mean over all keys, by what stands for -inf.
+    """
+    if op.version >= _ATTENTION:
+        from torch.onnx._internal.exporter._torchlib.ops.nn import (
+            aten_scaled_dot_product_attention_23 as written,
+        )
+    else:
+        from onnxscript.function_libs.torch_lib.ops.nn import (
+            aten_scaled_dot_product_attention as written,
+        )
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    found = written(*given)
+    if attn_mask is None:
+        return found
+    is_bool = attn_mask.dtype is not None and attn_mask.dtype.value == _BOOL
+    hidden = op.CastLike(float("-inf"), attn_mask) if not is_bool else None
+    shown = attn_mask if is_bool else op.Greater(attn_mask, hidden)
+    keys = op.ReduceMax(op.Cast(shown, to=_INT64), [-1], keepdims=1)
+    return op.Where(op.Greater(keys, 0), found, op.CastLike(0.0, found))
 
 
 def embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
@@ -127,4 +162,5 @@ OF_PROGRAMS: Mapping[str, Write] = {
     "aten::_embedding_bag": embedding_bag,
     "aten::_embedding_bag_forward_only": embedding_bag,
     "aten::pad": pad,
+    "aten::scaled_dot_product_attention": attention,
 }

@@ -111,16 +111,29 @@ class Evidence:
 
         Of an artifact that is held to samples alone, drawn feeds say nothing there either.
         """
+        for found in self._beside_empty().values():
+            if not found.passed:
+                verdict = verdict.refused(found.reason)
+        return verdict
+
+    def failed(self) -> frozenset[str]:
+        """The feeds that count and on which an output is beyond its limits."""
+        outputs = self.verdict().outputs
+        beside = {name for name, found in self._beside_empty().items() if not found.passed}
+        return frozenset(o.feed for o in outputs if not o.passed and not o.loose) | beside
+
+    def _beside_empty(self) -> dict[str, Verdict]:
+        """The verdicts on the rows beside those that a mask hides, by the name of the feed."""
         if self.loose - beyond_of(self.references, self.precision):
-            return verdict
+            return {}
+        found = {}
         for reference, reply in self.pairs:
             if reference.feed.name != EMPTY:
                 continue
             shown = without_last_row(reference, reply, self.references)
-            found = None if shown is None else self.judge_on(*_apart([shown]))
-            if found is not None and not found.passed:
-                verdict = verdict.refused(found.reason)
-        return verdict
+            if shown is not None:
+                found[reference.feed.name] = self.judge_on(*_apart([shown]))
+        return found
 
     def _without_wide(self) -> Verdict:
         pairs = [pair for pair in self.pairs if pair[0].feed.kind != WIDE]

@@ -14,18 +14,21 @@ from ..validators.feeds import Drawer
 from .size_probe import SizeProbe, Sizes, find_start
 
 if TYPE_CHECKING:
-    from ..core.contract import Outputs
+    from ..core.contract import Feed, Outputs
     from ..sources.loaded import Loaded
 
 _ALL_OPEN = "max"  # the feed that hides nothing: all places are kept
 _MOST = 4  # masks of which all choices are tried
 
 
-def choose_mask_sense(loaded: Loaded, signature: Signature, *, seed: int) -> Signature:
+def choose_mask_sense(
+    loaded: Loaded, signature: Signature, *, seed: int, samples: Feed | None = None
+) -> Signature:
     """The signature with `hides` set for masks that eager does not take otherwise.
 
     A row of a mask that hides all of its places is rejected by eager, or gives NaN. Where rows of
-    ones do so and rows of zeros do not, True hides.
+    ones do so and rows of zeros do not, True hides. Inputs beside the masks are drawn like the
+    samples; what a sample's own mask hides says nothing, as it may be half full.
     """
     masks = [
         spec.name
@@ -36,10 +39,10 @@ def choose_mask_sense(loaded: Loaded, signature: Signature, *, seed: int) -> Sig
         return signature
     eager = open_eager(loaded, signature)
     before = eager.before()
-    sizes = _sizes(eager, signature, seed)
+    sizes = _sizes(eager, signature, seed, samples)
     for hiding in _choices(masks):
         tried = _hiding(signature, hiding)
-        if _is_taken(eager, tried, sizes, seed):
+        if _is_taken(eager, tried, sizes, seed, samples):
             before.restore()
             return tried
     before.restore()  # what forward kept of these feeds is not the model's
@@ -59,17 +62,19 @@ def _hiding(signature: Signature, names: Sequence[str]) -> Signature:
     return replace(signature, inputs=tuple(with_sense(spec) for spec in signature.inputs))
 
 
-def _sizes(eager: Eager, signature: Signature, seed: int) -> Sizes:
-    """Sizes at which eager runs, where dims have no bounds yet; else their opt."""
+def _sizes(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> Sizes:
+    """The sample's sizes, or such at which eager runs where dims have no bounds yet; else opt."""
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
-    probe = SizeProbe(eager, signature, seed, None)
-    start = find_start(probe, loose, sampled=False) if loose else None
+    probe = SizeProbe(eager, signature, seed, samples)
+    start = find_start(probe, loose, sampled=samples is not None) if loose else None
     return start or {name: dim.opt for name, dim in signature.free_dims.items()}
 
 
-def _is_taken(eager: Eager, signature: Signature, sizes: Sizes, seed: int) -> bool:
+def _is_taken(
+    eager: Eager, signature: Signature, sizes: Sizes, seed: int, samples: Feed | None
+) -> bool:
     """Whether eager gives finite outputs for masks that hide nothing."""
-    feed = Drawer.of(signature, seed, None).feed(_ALL_OPEN, sizes)
+    feed = Drawer.of(signature, seed, samples).feed(_ALL_OPEN, sizes)
     try:
         outputs = eager.run(feed.arrays)
     except CheckpointError:

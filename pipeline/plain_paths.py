@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.verdict import Verdict
-from ..validators.evidence import Reference
+from ..validators.evidence import Reference, Reply
+from ..validators.hard_values import EMPTY
+from ..validators.masked import without_last_row
 from ..validators.padding import padded_positions
 from .beyond import Evidence, second_look
 from .float64 import with_exact
 
 if TYPE_CHECKING:
+    from ..core.contract import Outputs
     from .subject import Subject
 
 PLAIN = "plain path"
@@ -29,7 +32,7 @@ def with_plain_paths(
     positions alone, the plain path stands there as eager's own, with a note. Wherever the two
     agree it is held to both.
     """
-    failed = frozenset(o.feed for o in verdict.outputs if not o.passed and not o.loose)
+    failed = frozenset() if verdict.passed else asked.failed()
     plain = {
         one.feed.name: found
         for one in asked.references
@@ -38,10 +41,11 @@ def with_plain_paths(
     if not plain:
         return asked, verdict
     evidence = _with(asked, plain, subject)
-    wrong = frozenset(o.feed for o in evidence.verdict().outputs if not o.passed and not o.loose)
+    wrong = evidence.failed()
     kept = {name: one for name, one in plain.items() if name not in wrong}
     both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
-    positions = padded_positions([(old.outputs, new.outputs) for old, new in both])
+    judged = [[_judged(one, asked.references) for one in pair] for pair in both]
+    positions = padded_positions([(old, new) for old, new in judged])
     if not kept:
         return asked, verdict
     if not positions:
@@ -62,6 +66,14 @@ def _plain(reference: Reference, subject: Subject) -> Reference | None:
     if padded_positions([(reference.outputs, found)]) == 0:
         return None
     return Reference(feed=reference.feed, outputs=found)
+
+
+def _judged(reference: Reference, references: Sequence[Reference]) -> Outputs:
+    """The outputs; without a row that a mask hides altogether, as nothing is judged there."""
+    if reference.feed.name != EMPTY:
+        return reference.outputs
+    shown = without_last_row(reference, Reply(outputs=reference.outputs), references)
+    return reference.outputs if shown is None else shown[0].outputs
 
 
 def _with(evidence: Evidence, plain: dict[str, Reference], subject: Subject) -> Evidence:

@@ -123,8 +123,8 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     if source.static and signature is None:
         stage.note(told_static(settled, source.static))
         settled = settled.fixed_at_opt(source.static)
-    if signature is None and samples is None:
-        settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0)
+    if signature is None:
+        settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0, samples=samples)
     if signature is None:
         settled = _with_chosen_dims(loaded, settled, judging.seed or 0, given, stage)
     settled = settled if signature else chosen_values(loaded, settled, judging, samples, stage)

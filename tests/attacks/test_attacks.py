@@ -70,13 +70,10 @@ def test_the_set_is_large_enough() -> None:
 
 
 # What is open, with the reason; a fix takes it from here (the marks are strict).
-WRONG = {
-    "SdpaBool": "a mask row that allows nothing: eager gives 0, ONNX and OpenVINO the mean",
-}
+WRONG: dict[str, str] = {}
 REJECTED = {
     "LstmSeqFirst": "an LSTM with proj_size fails in ONNX Runtime on every feed",
     "MelFrontEnd": "OpenVINO's STFT takes a static signal of rank 3 only",
-    "StockPadded": "a row that is all padding at 1 x 1",
     "StockSeq2Seq": "nn.Transformer: aten::is_autocast_enabled has no ONNX translation",
 }
 

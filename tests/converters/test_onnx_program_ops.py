@@ -1,4 +1,4 @@
-"""Bags and circular padding, written so that OpenVINO reads them too: as eager computes them."""
+"""Bags, circular padding and attention, so that OpenVINO reads them too: as eager computes them."""
 
 from __future__ import annotations
 
@@ -98,3 +98,22 @@ PADS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_padding_is_as_eager_computes_it(job_of: JobOf, name: str) -> None:
     job = job_of(Calls(PADS[name]), "x:float32[batch=1..4,3,n=4..9]", capture=Capture.EXPORT)
     agrees(job, np.random.default_rng(0).standard_normal((2, 3, 7)).astype(np.float32))
+
+
+HIDING = torch.tensor([[True, True, False], [False, False, False], [False, True, True]])
+
+
+def hidden(mask: Tensor) -> Tensor:
+    """As what transformers adds: -inf where nothing is to be seen."""
+    return torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+
+
+@pytest.mark.parametrize("mask", [HIDING, hidden(HIDING)], ids=["bool", "float"])
+def test_a_query_that_sees_no_key_gets_zeros(job_of: JobOf, mask: Tensor) -> None:
+    def attend(x: Tensor) -> Tensor:
+        q = x.view(2, 1, 3, 4)
+        return functional.scaled_dot_product_attention(q, q + 1, q, attn_mask=mask)
+
+    x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)
+    assert not attend(torch.tensor(x))[:, :, 1].any()
+    agrees(job_of(Calls(attend), "x:float32[2,3,4]", capture=Capture.EXPORT), x)

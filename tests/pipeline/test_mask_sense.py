@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from torch import Tensor, nn
 
 from modelc.core.call import parameters_of
+from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.mask_sense import choose_mask_sense
@@ -44,11 +46,11 @@ class Neither(nn.Module):
         raise ValueError(x.shape, mask.shape)
 
 
-def found(module: nn.Module, *inputs: str) -> Signature:
+def found(module: nn.Module, *inputs: str, samples: Feed | None = None) -> Signature:
     signature = resolve([parse_input(text) for text in inputs or INPUTS], {})
     takes = parameters_of(module.forward)
     loaded = Loaded(kind="state_dict", module=module.eval(), takes=takes)
-    return choose_mask_sense(loaded, signature, seed=0)
+    return choose_mask_sense(loaded, signature, seed=0, samples=samples)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -101,6 +103,15 @@ def test_sizes_that_nobody_bounded_are_looked_for() -> None:
 
     inputs = ("x:float32[batch,3,h,w]", "words:float32[batch,seq,8]", "mask:bool[batch,seq]")
     assert [spec.hides for spec in found(Picture(), *inputs).inputs] == [False, False, True]
+
+
+def test_eager_says_it_beside_a_sample_too() -> None:
+    pad = np.array([[False] * 5, [False] * 3 + [True] * 2])
+    samples = {"x": np.ones((2, 5, 8), np.float32), "mask": pad}
+    signature = found(Encoder(fast=False), samples=samples)
+    assert [spec.hides for spec in signature.inputs] == [False, True]
+    for feed in draw_feeds(signature, samples=samples):
+        assert not feed.arrays["mask"].all(axis=-1).any()
 
 
 def test_one_of_two_masks_may_hide() -> None:
