@@ -88,9 +88,11 @@ def _of_dim(job: Job, base: Sizes, name: str, dim: Dim) -> Iterator[Sizes]:
         given = 0
         for aim in _from_both_ends(apart)[:_AIMS]:
             size = _size_for(job, base, (name, dim), place, aim, (first, last))
-            if size is not None and given < _MOST:
+            if size is not None:
                 given += 1
                 yield {**base, name: size}
+            if given == _MOST:
+                break
 
 
 def _differs(size: int, scale: float) -> bool:
