@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 _SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
+_DATA = "depends on tensor data"
 
 
 def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
@@ -72,7 +73,40 @@ def _causal(queries: int, keys: int, wanted: Any) -> torch.Tensor:
     return seen
 
 
+def _compares_masks(module: Module, reasons: Sequence[str]) -> bool:
+    """Whether it has a stock transformer, and a refusal says that values of tensors decide."""
+    from torch import nn
+
+    stock = (nn.TransformerEncoder, nn.TransformerDecoder)
+    asked = any(_DATA in reason for reason in reasons)
+    return asked and any(isinstance(one, stock) for one in module.modules())
+
+
+@contextmanager
+def _masks_as_given(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.nn.modules import transformer
+
+    with swapped({transformer._detect_is_causal_mask: _as_said}):
+        yield
+
+
+def _as_said(
+    mask: torch.Tensor | None,  # noqa: ARG001 - torch's signature
+    is_causal: bool | None = None,
+    size: int | None = None,  # noqa: ARG001 - torch's signature
+) -> bool:
+    """Only what the caller said: a mask that happens to be the causal one is added as any other."""
+    return bool(is_causal)
+
+
 REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="masks-as-given",
+        summary="masks of nn.Transformer are added, and not compared with the causal one before",
+        suits=_compares_masks,
+        during=_masks_as_given,
+        signs=(_DATA,),
+    ),
     Rewrite(
         name="plain-attention",
         summary="scaled_dot_product_attention in plain operators",

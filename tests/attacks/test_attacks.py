@@ -74,7 +74,6 @@ WRONG: dict[str, str] = {}
 REJECTED = {
     "LstmSeqFirst": "an LSTM with proj_size fails in ONNX Runtime on every feed",
     "MelFrontEnd": "OpenVINO's STFT takes a static signal of rank 3 only",
-    "StockSeq2Seq": "nn.Transformer: aten::is_autocast_enabled has no ONNX translation",
 }
 
 

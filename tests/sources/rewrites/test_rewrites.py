@@ -145,6 +145,29 @@ def test_a_causal_flag_made_of_sizes_is_taken(opened: Open) -> None:
     agree(traced, eager, signature)
 
 
+class Translator(nn.Module):
+    """torch's own transformer with a mask over what comes later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
+        y: torch.Tensor = self.net(x, x, tgt_mask=mask)
+        return y
+
+
+def test_a_mask_of_a_stock_transformer_is_not_compared(opened: Open) -> None:
+    eager, signature = opened(Translator(), "x:float32[batch=1..3,seq=1..6,8]")
+    refused = ["torch.export refused the model: a branch depends on tensor data"]
+    assert ("masks-as-given",) in suited(eager, refused)
+    assert ("masks-as-given",) not in suited(eager, [])
+    with rewritten(eager, ("masks-as-given",)) as copied:
+        exported = export(copied, signature)
+    agree(exported, eager, signature)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_plain_attention_is_the_fused_one(dtype: torch.dtype, *, grouped: bool) -> None:
