@@ -1,12 +1,14 @@
 """What an export costs: wall time, CPU time and peak memory; writes docs/cost.md.
 
-python benchmarks/cost.py [--only depth|targets|memory] [--layers 6 12 24 48] [--runs 3] [--json F]
+python benchmarks/cost.py [--only nets|depth|targets|memory] [--layers 6 12 24 48] [--runs 3]
 
 Whole processes, run in turn; the least of the runs counts. `depth` is the sample encoder with more
 and more layers, in two widths, beside a plain script that exports and compares one feed. `targets`
-is one run for three formats beside a run for each. `memory` exports a model of 2.2 GiB. Results
-are kept in the JSON file by what was measured, so that a part can be measured again alone; the
-page is written from all of it. Linux only. Exits 1 where a target is missed.
+is one run for three formats beside a run for each. `nets` are those of cost_nets.py beside a plain
+script each; with `--before FOLDER` beside modelc as it is there (with cost_nets.py copied in).
+`memory` exports a model of 2.2 GiB. Results are kept in the JSON file by what was measured, so that
+a part can be measured again alone; the page is written from all of it. Linux only. Exits 1 where a
+target is missed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from modelc.benchmarks.cost_nets import NETS, write
 from modelc.benchmarks.cost_page import LIMITS, missed, page
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +133,23 @@ def targets(folder: Path, runs: int) -> dict[str, Any]:
     return least(argvs, runs)
 
 
+def nets(folder: Path, runs: int, before: Path | None) -> dict[str, Any]:
+    """Nets of usual size to ONNX: the plain script, modelc as it was before, and modelc."""
+    found: dict[str, Any] = {}
+    for name, net in NETS.items():
+        path = write(name, folder)
+        argv = [sys.executable, "-m", "modelc", "export", str(path), "--model", net.factory]
+        argv += [part for text in net.arguments for part in ("--model-arg", text)]
+        argv += [part for text in net.inputs for part in ("--input", text)]
+        argv += ["--to", "onnx", "--overwrite", "-q", "-o", str(folder / name)]
+        plain = str(Path(__file__).with_name("cost_nets.py"))
+        argvs = {"plain": [sys.executable, plain, name, str(path), str(folder / "plain.onnx")]}
+        if before is not None:
+            argvs["before"] = ["env", f"PYTHONPATH={before}", *argv]
+        found[name] = least({**argvs, "modelc": argv}, runs)
+    return found
+
+
 def memory(folder: Path) -> dict[str, Any]:
     """The large model to ONNX, step by step."""
     path = checkpoint(LARGE, folder)
@@ -153,15 +173,18 @@ def memory(folder: Path) -> dict[str, Any]:
 def main() -> int:
     """Measure what is asked, keep it, write the page; the exit code says whether limits hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["depth", "targets", "memory"])
+    parser.add_argument("--only", choices=["nets", "depth", "targets", "memory"])
     parser.add_argument("--layers", type=int, nargs="+", default=list(DEPTHS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "modelc-cost"))
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "cost.md")
+    parser.add_argument("--before", type=Path, help="a folder that holds another modelc")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     kept = args.folder / "cost.json"
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    if args.only in (None, "nets"):
+        results["nets"] = nets(args.folder, args.runs, args.before)
     if args.only in (None, "depth"):
         results.setdefault("depth", {}).update(depth(args.folder, args.layers, args.runs))
     if args.only in (None, "targets"):

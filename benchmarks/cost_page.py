@@ -34,10 +34,25 @@ _DEPTH = (
     "modelc also looks for branches, makes a float64 reference and judges every feed.\n"
 )
 
+_NETS = (
+    "ResNet-18 and -50 (224 x 224, batch 1..8) and a BERT of 6 layers (hidden size 768, batch "
+    "1..8, seq 2..128) to ONNX, validation of the whole domain included, beside a plain script "
+    "that exports with the same dynamic dims and compares one feed (`benchmarks/cost_nets.py`). "
+    "The aim is 1.25 times the CPU time of the plain script, and it is missed: eager and ONNX "
+    "Runtime on every size and value of the domain are most of what is above it. "
+    "`before` is commit 8c2adc4.\n"
+)
+_NETS_HEAD = (
+    "| net | who | CPU s | peak MB | CPU of plain |",
+    "| --- | --- | ---: | ---: | ---: |",
+)
+
 
 def page(results: dict[str, Any]) -> str:
     """The page, as far as there are results."""
     parts = [_HEAD, _machine()]
+    if "nets" in results:
+        parts.append(_nets(results["nets"]))
     if "memory" in results:
         parts.append(_memory(results["memory"]))
     if "targets" in results:
@@ -151,6 +166,17 @@ def _targets(told: dict[str, Any]) -> str:
     shares = ", ".join(f"{share:.2f} of the {key} time" for key, share in _shares(told).items())
     lines.append(f"\nAll in one run: {shares} of a run for each.\n")
     return "\n".join(lines)
+
+
+def _nets(told: dict[str, Any]) -> str:
+    lines = ["## Nets of usual size\n", _NETS, *_NETS_HEAD]
+    for name, costs in told.items():
+        for who, cost in costs.items():
+            ratio = cost["cpu"] / costs["plain"]["cpu"]
+            lines.append(
+                f"| {name} | {who} | {cost['cpu']:.1f} | {cost['peak'] / 1e6:.0f} | {ratio:.2f} |"
+            )
+    return "\n".join([*lines, ""])
 
 
 def _depth(told: dict[str, Any]) -> str:
