@@ -72,7 +72,6 @@ def test_the_set_is_large_enough() -> None:
 # What is open, with the reason; a fix takes it from here (the marks are strict).
 WRONG: dict[str, str] = {}
 REJECTED = {
-    "LstmSeqFirst": "an LSTM with proj_size fails in ONNX Runtime on every feed",
     "MelFrontEnd": "OpenVINO's STFT takes a static signal of rank 3 only",
 }
 

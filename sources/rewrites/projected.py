@@ -1,0 +1,127 @@
+"""LSTMs with `proj_size` as LSTMs without: ONNX's operator has no projection.
+
+What such a layer gives is a projection of a hidden state, y = P h, and only y comes back, as R y.
+As R y = (R P) h, a plain LSTM whose recurrent weight is R P computes the same hidden states, and
+its outputs are projected afterwards. A first state y0 that is given is that of h0 = P+ y0, with
+the pseudo-inverse of P: as P has more columns than rows, P P+ is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .parts import replaced
+from .rewrite import Module, Rewrite
+
+if TYPE_CHECKING:
+    import torch
+
+# What says so: torch's exporter of TorchScript, and ONNX Runtime of what the other one writes
+_SIGNS = ("LSTMs with projections", "running LSTM node")
+_SHOWN = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
+          "bidirectional", "proj_size")  # fmt: skip
+
+
+def _suits(module: Module, reasons: Sequence[str]) -> bool:
+    asked = any(sign in reason for reason in reasons for sign in _SIGNS)
+    return asked and any(map(_is_projected, module.modules()))
+
+
+def _is_projected(part: Module) -> bool:
+    from torch import nn
+
+    return isinstance(part, nn.LSTM) and bool(part.proj_size)
+
+
+def _change(module: Module) -> Module:
+    return replaced(module, lambda part: _plain(part) if _is_projected(part) else part)
+
+
+def _plain(lstm: Any) -> Module:
+    """A module that gives what the LSTM gives, of plain LSTMs of one layer each."""
+    from torch import nn
+
+    class Unprojected(nn.Module):
+        """Plain LSTMs, their outputs projected."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            for name in _SHOWN:
+                setattr(self, name, getattr(lstm, name))
+            self.turns = 2 if lstm.bidirectional else 1
+            self.layers = nn.ModuleList(_layer(lstm, at) for at in range(lstm.num_layers))
+
+        def flatten_parameters(self) -> None:
+            """As models call it; there is nothing to be done."""
+
+        def forward(self, x: torch.Tensor, hx: Any = None) -> Any:
+            import torch
+
+            states, cells = [], []
+            layers: Sequence[Any] = tuple(self.layers)
+            for at, layer in enumerate(layers):
+                given = slice(at * self.turns, (at + 1) * self.turns)
+                first = None if hx is None else (layer.unprojected(hx[0][given]), hx[1][given])
+                y, (state, cell) = layer.lstm(x, first)
+                x = layer.projected(y)
+                states.append(layer.projected_states(state))
+                cells.append(cell)
+            return x, (torch.cat(states), torch.cat(cells))
+
+    return Unprojected()
+
+
+def _layer(lstm: Any, at: int) -> Module:
+    """One layer: a plain LSTM, and the projections of its directions."""
+    import torch
+    from torch import nn
+
+    suffixes = ["", "_reverse"] if lstm.bidirectional else [""]
+    width = lstm.proj_size * len(suffixes) if at else lstm.input_size
+    options = {"batch_first": lstm.batch_first, "bidirectional": lstm.bidirectional}
+    plain = nn.LSTM(width, lstm.hidden_size, bias=lstm.bias, **options)
+    projections = [getattr(lstm, f"weight_hr_l{at}{suffix}").detach() for suffix in suffixes]
+    names = ["weight_ih", *(["bias_ih", "bias_hh"] if lstm.bias else [])]
+    with torch.no_grad():
+        plain.to(projections[0])
+        for suffix, projection in zip(suffixes, projections, strict=True):
+            for name in names:
+                getattr(plain, f"{name}_l0{suffix}").copy_(getattr(lstm, f"{name}_l{at}{suffix}"))
+            recurrent = getattr(lstm, f"weight_hh_l{at}{suffix}").double() @ projection.double()
+            getattr(plain, f"weight_hh_l0{suffix}").copy_(recurrent)
+
+    class Layer(nn.Module):
+        """Hidden states on one side, their projections on the other."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = plain
+            self.down = nn.ParameterList(projections)
+            inverse = (torch.linalg.pinv(one.double()).to(one) for one in projections)
+            self.up = nn.ParameterList(inverse)
+
+        def projected(self, y: torch.Tensor) -> torch.Tensor:
+            parts: Sequence[torch.Tensor] = torch.split(y, lstm.hidden_size, -1)
+            found = [part @ one.T for part, one in zip(parts, self.down, strict=True)]
+            return torch.cat(found, -1)
+
+        def projected_states(self, state: torch.Tensor) -> torch.Tensor:
+            return torch.stack([state[turn] @ one.T for turn, one in enumerate(self.down)])
+
+        def unprojected(self, state: torch.Tensor) -> torch.Tensor:
+            return torch.stack([state[turn] @ one.T for turn, one in enumerate(self.up)])
+
+    layer: Module = Layer().eval().requires_grad_(requires_grad=False)
+    return layer
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="plain-projections",
+        summary="LSTMs with proj_size as plain ones, whose outputs are projected afterwards",
+        suits=_suits,
+        change=_change,
+        signs=_SIGNS,
+    ),
+)
