@@ -1,10 +1,13 @@
-"""Reads a model into OpenVINO; of its refusals, the operator that all the others follow from."""
+"""Reads a model into OpenVINO; of its refusals, the operator that all the others follow from.
+
+ONNX's STFT is read as OpenVINO's: its own reader takes signals of one size alone.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import LOGGED
 from .capture.causes import RefusedError
@@ -36,7 +39,9 @@ def _read(path: Path) -> openvino.Model:
     import openvino
 
     try:
-        return openvino.Core().read_model(str(path))
+        core = openvino.Core()
+        core.add_extension(_signals())
+        return core.read_model(str(path))
     except RuntimeError as error:
         reason = root_of(str(error))
         if not reason:
@@ -46,6 +51,39 @@ def _read(path: Path) -> openvino.Model:
             f"OpenVINO refused the model: {reason}",
             hint=fixed if _FIXED in reason else LOGGED,
         ) from error
+
+
+def _signals() -> Any:
+    """Reads STFT: real signals of [rows, samples, 1] of any size, spectra by frame."""
+    from openvino.frontend.onnx import ConversionExtension
+
+    def converted(node: Any) -> list[Any]:
+        import numpy as np
+        from openvino import opset15
+
+        def numbers(*values: int) -> Any:
+            return opset15.constant(np.array(values, np.int64))
+
+        signal, step, window, *rest = map(node.get_input, range(node.get_input_size()))
+        if not _is_given(window):
+            window = opset15.broadcast(np.float32(1), opset15.unsqueeze(rest[0], numbers(0)))
+        length = opset15.squeeze(opset15.shape_of(window), numbers(0))
+        samples = opset15.squeeze(signal, numbers(2))
+        found = opset15.stft(samples, window, length, step, transpose_frames=False)
+        if not node.get_attribute("onesided", 1):  # the other half is the conjugate, in reverse
+            half = opset15.gather(opset15.shape_of(found), numbers(2), numbers(0))
+            first = opset15.subtract(opset15.unsqueeze(length, numbers(0)), half)
+            other = opset15.slice(found, first, numbers(0), numbers(-1), numbers(2))
+            conjugate = opset15.multiply(other, np.array([1, -1], np.float32))
+            found = opset15.concat([found, conjugate], 2)
+        return [found.output(0)]
+
+    return ConversionExtension("STFT", converted)
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an optional input is there: what stands for one that is not is a node of its own."""
+    return str(value.get_node().get_type_name()) != "NullNode"
 
 
 def root_of(text: str) -> str:

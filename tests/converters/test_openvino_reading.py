@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from modelc.converters.capture.causes import RefusedError
@@ -15,21 +16,22 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.needs("openvino"), pytest.mark.needs("onnx")]
 
 
-def saved(path: Path) -> Path:
-    """An STFT of a signal of any length, and a sum over what it gives."""
-    import numpy as np
+STEP, LENGTH = 3, 8
+WINDOW = np.hanning(LENGTH + 1)[:-1].astype(np.float32)
+
+
+def saved(path: Path, *, window: bool = True, half: bool = True) -> Path:
+    """An STFT of two signals of any length."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    numbers = {"step": np.array(4), "window": np.ones(8, np.float32), "length": np.array(8)}
+    numbers = {"step": np.array(STEP), "window": WINDOW, "length": np.array(LENGTH)}
+    inputs = ["x", "step", "window" if window else "", "length"]
     graph = helper.make_graph(
-        [
-            helper.make_node("STFT", ["x", "step", "window", "length"], ["bands"]),
-            helper.make_node("ReduceL2", ["bands"], ["y"], keepdims=0),
-        ],
+        [helper.make_node("STFT", inputs, ["y"], onesided=int(half))],
         "main",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, "n", 1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, "frames", "bins", 2])],
         [numpy_helper.from_array(value, name) for name, value in numbers.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
@@ -37,7 +39,42 @@ def saved(path: Path) -> Path:
     return path
 
 
-def test_the_operator_behind_the_others_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("window", [True, False])
+def test_spectra_of_signals_of_any_length_are_read(
+    tmp_path: Path, *, window: bool, half: bool
+) -> None:
+    import openvino
+
+    model = read(saved(tmp_path / "m.onnx", window=window, half=half))
+    config = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", config)
+    for samples in (8, 9, 20, 35):
+        x = np.random.default_rng(samples).standard_normal((2, samples, 1)).astype(np.float32)
+        starts = range(0, samples - LENGTH + 1, STEP)
+        frames = np.stack([x[:, at : at + LENGTH, 0] for at in starts], 1)
+        wanted = (np.fft.rfft if half else np.fft.fft)(frames * (WINDOW if window else 1))
+        found = compiled([x])[0]
+        np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], wanted, atol=1e-5)
+
+
+def test_the_operator_behind_the_others_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import openvino
+
+    said = """Check failed
+-- STFT-17 with a message:
+Shape of signal input must be static with the rank equal to 3.
+-- ReduceL2-18 with a message:
+data rank has to be known
+Summary:
+- Conversion is failed for: STFT-17"""
+
+    def refuse(core: openvino.Core, path: str) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(openvino.Core, "read_model", refuse)
     with pytest.raises(RefusedError) as caught:
         read(saved(tmp_path / "m.onnx"))
     assert caught.value.message.startswith("OpenVINO refused the model: STFT: Shape of signal")
