@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from .dims import Dim, Relation
@@ -79,10 +80,35 @@ def fit(holds: Holds, signature: Signature, base: Sizes) -> Fit | None:
         sizes = sizes_of(dim)
         good = [size for size in sizes if holds({**base, name: size})]
         if len(good) < len(sizes):
-            found = _tied(holds, signature, base, name) or _alone(signature, dim, good, sizes)
+            found = (
+                _tied(holds, signature, base, name)
+                or _alone(signature, dim, good, sizes)
+                or _around(holds, signature, base, name)
+            )
             if found is not None:
                 return found
     return None
+
+
+def _around(holds: Holds, signature: Signature, base: Sizes, name: str) -> Fit | None:
+    """The sizes of a dim around the base's up to the next that does not hold, whatever others are.
+
+    Sizes that are left out one by one have no other interval.
+    """
+    dim, size = signature.free_dims[name], base[name]
+    most = dim.high if dim.bounded else max(dim.high, _FAR)
+    good = partial(_holds_at, holds, base, name)
+    low = size - sum(1 for _ in itertools.takewhile(good, range(size - 1, dim.low - 1, -1)))
+    high = size + sum(1 for _ in itertools.takewhile(good, range(size + 1, most + 1)))
+    inside = (one for one in points(signature, base) if low <= one[name] <= high)
+    if low == high or not all(map(holds, inside)):
+        return None
+    said = f"dim {name!r} holds in {low}..{high} around {size}, not in all of {dim.low}..{dim.high}"
+    return replace(narrower(signature, dim, low, high), said=said)
+
+
+def _holds_at(holds: Holds, base: Sizes, name: str, size: int) -> bool:
+    return holds({**base, name: size})
 
 
 def _tied(holds: Holds, signature: Signature, base: Sizes, name: str) -> Fit | None:

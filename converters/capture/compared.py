@@ -84,8 +84,25 @@ def right_interval(
             else:
                 bad = middle
         low, high = (right, dim.high) if bad < right else (dim.low, right)
+        low, high = _between_turns(made, job, name, (low, high))
         return (name, low, high) if low < high else None
     return None
+
+
+def _between_turns(
+    made: Callable[..., object], job: Job, name: str, ends: tuple[int, int]
+) -> tuple[int, int]:
+    """The part of an interval around the captured size without other sizes that are wrong.
+
+    Looked at are those at which forward goes another way.
+    """
+    example = sizes_in(job.signature, job.example)
+    low, high = ends
+    others = {one[name] for one in look_around(None, job).sizes if one[name] != example[name]}
+    for size in sorted(others, key=lambda one: abs(one - example[name])):
+        if low <= size <= high and wrong_at(made, job, [{**example, name: size}], off=_OFF):
+            low, high = (size + 1, high) if size < example[name] else (low, size - 1)
+    return low, high
 
 
 def sizes_that_turn(job: Job) -> tuple[Sizes, ...]:

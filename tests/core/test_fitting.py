@@ -60,8 +60,16 @@ def test_nothing_is_said_of_what_always_holds() -> None:
     assert asked("h > 0", {"h": 4}, "x:float32[h=1..8]") is None
 
 
-def test_nothing_is_said_of_what_has_no_pattern() -> None:
-    assert asked("h in (3, 4, 7, 13)", {"h": 4}, "x:float32[h=1..20]") is None
+def test_of_sizes_without_a_pattern_those_around_the_base_are_given() -> None:
+    found = asked("h in (3, 4, 7, 13)", {"h": 4}, "x:float32[h=1..20]")
+    assert found is not None
+    assert found.interval == ("h", 3, 4)
+    assert "only" not in found.said
+    assert asked("h in (1, 4, 7, 13)", {"h": 4}, "x:float32[h=1..20]") is None
+
+
+def test_a_size_that_is_wrong_beside_another_alone_has_no_interval() -> None:
+    assert asked("h != w + 3", {"h": 9, "w": 4}, "x:float32[h=1..20,w=1..20]") is None
 
 
 def test_an_interval_is_given_as_numbers_too() -> None:

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
+from modelc.core.capture import Capture
 from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
 from modelc.core.manifest import Manifest
@@ -75,6 +76,17 @@ class Hooked(Plain):
 
     def forward(self, x):
         return self.inner(x)
+
+
+class Holes(Long):
+    """Goes another way at some sizes."""
+
+    def forward(self, x, *rest):
+        y = self.inner(x)
+        for number, size in enumerate((11, 23, 37, 59, 83, 101, 151, 211), start=1):
+            if x.shape[1] == size:
+                y = y + number
+        return y
 '''
 
 
@@ -136,6 +148,19 @@ def test_narrow_records_the_part_and_its_children_have_it(ordered: Callable[...,
     model = openvino.Core().read_model(str(order.out / "model.xml"))
     dim = model.inputs[0].get_partial_shape()[1]
     assert (dim.get_min_length(), dim.get_max_length()) == (10, 256)
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_the_part_between_two_sizes_that_are_wrong_is_told_and_taken(
+    ordered: Callable[..., Order], capture: Capture
+) -> None:
+    inputs = "x:float32[batch=1..4,seq=1..256,4]"
+    told = run(ordered("Holes", "onnx", inputs=inputs, capture=capture))
+    assert told.exit_code == 1
+    assert "seq=102..150" in told.failures[0].hint
+    manifest = run(ordered("Holes", "onnx", inputs=inputs, capture=capture, narrow=True))
+    assert manifest.passed
+    assert sizes(manifest, "onnx") == (102, 150)
 
 
 def test_what_was_narrowed_is_validated_in_its_own_domain(ordered: Callable[..., Order]) -> None:

@@ -156,10 +156,23 @@ class Windowed(nn.Module):
         return x * 2 if x.shape[1] % 8 > 2 else x * 3
 
 
-def test_what_no_relation_mends_has_the_dim_to_fix_for_a_hint(job_of: JobOf) -> None:
-    with pytest.raises(ConversionError, match=r"holds only where \(?s % 8") as caught:
+class Tiled(nn.Module):
+    """Two ways, by sizes of two dims together."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] * x.shape[1] % 7 > 1 else x * 3
+
+
+def test_what_no_relation_mends_holds_in_a_part_around_the_example(job_of: JobOf) -> None:
+    with pytest.raises(NarrowError, match=r"took for granted: \(?s % 8") as caught:
         exported(job_of(Windowed(), "x:float32[b=1..4,s=2..5..24]"))
-    assert caught.value.hint.startswith("if one size will do, --static s fixes it")
+    assert caught.value.interval == ("s", 3, 7)
+
+
+def test_what_no_interval_mends_has_the_dims_to_fix_for_a_hint(job_of: JobOf) -> None:
+    with pytest.raises(ConversionError, match="holds only where") as caught:
+        exported(job_of(Tiled(), "x:float32[b=1..4,s=2..5..24]"))
+    assert caught.value.hint.startswith("if one size will do, --static s --static b fixes it")
 
 
 def test_multiples_are_said(job_of: JobOf) -> None:
