@@ -27,13 +27,14 @@ _SETS = 31  # of dims that are moved together with one: all of up to five
 _ROUNDS = 12  # times that a box is made smaller because a point of it is rejected
 
 
-def choose_dims(
+def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     eager: Eager,
     signature: Signature,
     *,
     seed: int = 0,
     samples: Feed | None = None,
     further: Sequence[Feed] = (),
+    rejected: Sequence[Sizes] = (),
 ) -> Signature:
     """The signature with bounds for every dim: those that were stated as they are.
 
@@ -48,12 +49,15 @@ def choose_dims(
         seed: of the values that are drawn.
         samples: the user's own inputs, by name.
         further: more of them; the bounds reach as far as these do, where eager accepts it.
+        rejected: sizes of all named dims that eager is known to reject, to be left out.
     """
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     if not loose:
         return signature
     before = eager.before()
     probe = SizeProbe(eager, signature, seed, samples, further)
+    for sizes in rejected:
+        probe.reject(sizes)
     start = find_start(probe, loose, sampled=samples is not None)
     box = {} if start is None else _find_box(probe, loose, start)
     before.restore()  # what forward kept of these sizes is none of the model's
@@ -152,10 +156,17 @@ def _test_points(probe: SizeProbe, box: Box, start: Sizes) -> Iterator[Sizes]:
     for share in (0.37, 0.71):
         inside = {n: s.round(s.low + int(share * (s.high - s.low))) for n, s in sides.items()}
         yield _point(box, start, inside)
+    yield from (one for one in probe.rejected if _has(box, one))
     for one in box:  # each dim alone: two that must be equal never differ above
         side = box[one]
         if side.relation is None:
             yield _point(box, start, {one: min(side.start + side.step, side.high)})
+
+
+def _has(box: Box, sizes: Sizes) -> bool:
+    """Whether sizes lie in the box; those that follow from others do so by themselves."""
+    sides = ((side, sizes[name]) for name, side in box.items() if side.relation is None)
+    return all(side.low <= size <= side.high and side.round(size) == size for side, size in sides)
 
 
 def _corners(sides: Mapping[str, _Side]) -> Iterator[Sizes]:

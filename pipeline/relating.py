@@ -87,7 +87,11 @@ class Trials:
 
 
 class SizesError(CheckpointError):
-    """Eager rejects sizes within the stated ranges, whatever the values."""
+    """Eager rejects sizes within the domain, whatever the values: `sizes` of its free dims."""
+
+    def __init__(self, message: str, *, hint: str, sizes: Sizes) -> None:
+        super().__init__(message, hint=hint)
+        self.sizes = dict(sizes)
 
 
 @contextmanager
@@ -116,8 +120,10 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
         if found is None:
             if not trials.runs({n: dim.opt for n, dim in trials.signature.free_dims.items()}):
                 raise  # it is no matter of these sizes
-            raise SizesError(error.message, hint=_narrow(trials.signature, error)) from error
-        raise SizesError(f"{error.message}: {found.said}", hint=found.write) from error
+            hint = _narrow(trials.signature, error)
+            raise SizesError(error.message, hint=hint, sizes=sizes) from error
+        told = f"{error.message}: {found.said}"
+        raise SizesError(told, hint=found.write, sizes=sizes) from error
 
 
 def _narrow(signature: Signature, error: CheckpointError) -> str:

@@ -48,10 +48,16 @@ class SizeProbe:
         self._eager = eager
         self._drawer = Drawer.of(signature, seed, samples)
         self.sampled = _largest_sizes(signature, further)
+        self.rejected: list[Sizes] = []
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
         self._allowed: set[str] | None = None  # outputs that are not finite where it starts
         sample = 0 if samples is None else sum(array.size for array in samples.values())
         self.most_elements = max(TIMES * sample, ELEMENTS)
+
+    def reject(self, sizes: Mapping[str, int]) -> None:
+        """Know that eager rejects these sizes of all named dims, and do not ask."""
+        self.rejected.append({name: sizes[name] for name in self.signature.free_dims})
+        self._known[tuple(sorted(self.rejected[-1].items()))] = False
 
     def accepts(self, sizes: Mapping[str, int]) -> bool:
         """Whether eager runs at these sizes of the free dims."""

@@ -35,7 +35,7 @@ from .feeding import answered
 from .finite import check_finite, told_nonfinite
 from .mask_sense import choose_mask_sense
 from .order import Judging, Source
-from .relating import Trials, explaining
+from .relating import SizesError, Trials, explaining
 from .remembering import check_forgets
 from .sampling import Samples, further_feeds, samples_of
 from .stage import Stage
@@ -44,6 +44,7 @@ from .trust import refuse_foreign_checkpoint
 from .written import check_written
 
 REFERENCE = "eager reference"
+_REJECTED = 3  # times that a domain is chosen anew because eager rejects a feed of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +126,9 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
         settled = settled.fixed_at_opt(source.static)
     if signature is None:
         settled = choose_mask_sense(loaded, settled, seed=judging.seed or 0, samples=samples)
-    if signature is None:
-        settled = _with_chosen_dims(loaded, settled, judging.seed or 0, given, stage)
-    settled = settled if signature else chosen_values(loaded, settled, judging, samples, stage)
-    subject = _refer(
-        Subject(
+
+    def subject_of(settled: Signature) -> Subject:
+        subject = Subject(
             checkpoint=checkpoint,
             signature=settled,
             eager=open_eager(loaded, settled),
@@ -140,9 +139,13 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
             fingerprint={},
             stamp=stamp,
             given=given,
-        ),
-        stage,
-        wanted=wanted,
+        )
+        return _refer(subject, stage, wanted=wanted)
+
+    subject = (
+        subject_of(settled)
+        if signature
+        else _on_chosen(loaded, settled, judging, given, stage, subject_of)
     )
     outputs = subject.signature.outputs
     for name in judging.by_output:
@@ -151,12 +154,41 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
     return subject
 
 
-def _with_chosen_dims(
+def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is done with it
+    loaded: Loaded,
+    signature: Signature,
+    judging: Judging,
+    given: Samples | None,
+    stage: Stage,
+    subject_of: Callable[[Signature], Subject],
+) -> Subject:
+    """The subject with bounds and values chosen where nobody states them.
+
+    Where eager rejects a feed of the domain that was chosen, one without its sizes is.
+    """
+    samples = None if given is None else given.first
+    rejected: list[dict[str, int]] = []
+    while True:
+        settled = _with_chosen_dims(loaded, signature, judging.seed or 0, given, stage, rejected)
+        settled = chosen_values(loaded, settled, judging, samples, stage)
+        try:
+            return subject_of(settled)
+        except SizesError as error:
+            sizes = {dim.name or "": dim.size(error.sizes) for dim in settled.named_dims()}
+            sizes = {**error.sizes, **sizes}
+            chosen = any(not dim.bounded for dim in signature.free_dims.values())
+            if not chosen or sizes in rejected or len(rejected) == _REJECTED:
+                raise
+            rejected.append(sizes)
+
+
+def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
     loaded: Loaded,
     signature: Signature,
     seed: int,
     given: Samples | None,
     stage: Stage,
+    rejected: Sequence[Mapping[str, int]] = (),
 ) -> Signature:
     """The signature with bounds for the dims that nobody bounded, as eager accepts them."""
     if all(dim.bounded for dim in signature.free_dims.values()):
@@ -168,6 +200,7 @@ def _with_chosen_dims(
             seed=seed,
             samples=None if given is None else given.first,
             further=() if given is None else given.more,
+            rejected=[dict(one) for one in rejected],
         )
     if found is not signature:
         dims = Domain(inputs=found.inputs).describe_chosen()

@@ -171,6 +171,15 @@ def test_stated_bounds_are_as_stated() -> None:
     assert [dim.chosen for dim in found.inputs[0].dims] == [False, False, False, True]
 
 
+def test_sizes_that_are_known_to_be_rejected_are_left_out() -> None:
+    signature = resolve([parse_input("x:float32[batch,3,height,width]")], {})
+    eager = opened(Squeeze(), signature)
+    rejected = [{"batch": 1, "height": 248, "width": 64}]
+    found = choose_dims(eager, signature, rejected=rejected)
+    expected = "batch 1..8, height 8..240 step 8, width 8..256 step 8 (chosen)"
+    assert text(found) == expected
+
+
 def test_nothing_is_chosen_where_all_is_stated() -> None:
     signature = resolve([parse_input("x:float32[batch=1..2,3,8,8]")], {})
     assert choose_dims(opened(Squeeze(), signature), signature) is signature

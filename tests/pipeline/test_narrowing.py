@@ -18,6 +18,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.pipeline.narrowing import Interval
 from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.relating import SizesError
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 
@@ -78,6 +79,15 @@ class Hooked(Plain):
         return self.inner(x)
 
 
+class Picky(Long):
+    """Accepts all sizes but one."""
+
+    def forward(self, x):
+        if x.shape[1] == 255:
+            raise ValueError("not 255")
+        return self.inner(x)
+
+
 class Holes(Long):
     """Goes another way at some sizes."""
 
@@ -128,6 +138,14 @@ def test_a_part_of_the_domain_is_a_rejection(ordered: Callable[..., Order]) -> N
     manifest = run(ordered("Long", "onnx"))
     assert not manifest.passed
     assert manifest.exit_code == 1
+
+
+def test_a_size_that_nobody_asked_for_refuses_no_model(ordered: Callable[..., Order]) -> None:
+    manifest = run(ordered("Picky", "onnx"))
+    assert manifest.passed
+    assert sizes(manifest, "onnx") == (1, 254)
+    with pytest.raises(SizesError, match="not 255"):
+        run(ordered("Picky", "onnx", inputs="x:float32[batch,seq=1..256,4]"))
 
 
 def test_what_breaks_is_shown_by_running_it(ordered: Callable[..., Order]) -> None:

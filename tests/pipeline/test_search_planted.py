@@ -264,7 +264,12 @@ def test_hard_values_that_eager_rejects_are_skipped_and_said() -> None:
 
 def test_sizes_that_eager_rejects_whatever_the_values_are_an_error() -> None:
     with pytest.raises(SizesError, match="h is odd"):
-        answers(Picky(rejects="batch-7", error=SizesError("eager rejects it: h is odd", hint="no")))
+        answers(
+            Picky(
+                rejects="batch-7",
+                error=SizesError("eager rejects it: h is odd", hint="no", sizes={}),
+            )
+        )
 
 
 @pytest.mark.parametrize("feed", ["min", "opt", "max"])
