@@ -28,12 +28,6 @@ class Domain:
         """The dims whose sizes may be chosen, by name."""
         return Signature(inputs=self.inputs).free_dims
 
-    @property
-    def has_chosen(self) -> bool:
-        """Whether any bound was found by modelc."""
-        dims = any(dim.chosen for spec in self.inputs for dim in spec.dims)
-        return dims or any(spec.values is not None and spec.values.chosen for spec in self.inputs)
-
     def contains(self, sizes: Mapping[str, int]) -> bool:
         """Whether free dims of these sizes lie in it; names that it does not have are ignored."""
         return all(

@@ -13,7 +13,8 @@ from ..core.contract import Job
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ConversionError
 from ..core.findings import SIZED
-from ..validators.feeds import SAMPLE, Drawer
+from ..validators.evidence import sample_in
+from ..validators.feeds import Drawer
 from .bench import Bench
 from .subject import Subject, reference_on
 
@@ -95,9 +96,7 @@ def with_recorded_places(subject: Subject, places: Mapping[str, Mapping[str, int
 
 def _drawer(subject: Subject) -> Drawer:
     """Draws feeds as the subject's own are drawn."""
-    feeds = (one.feed for one in subject.references if one.feed.name == SAMPLE)
-    sample = next((feed.arrays for feed in feeds), None)
-    return Drawer.of(subject.signature, subject.feeds.seed, sample)
+    return Drawer.of(subject.signature, subject.feeds.seed, sample_in(subject.references))
 
 
 def _once(

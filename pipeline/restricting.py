@@ -10,7 +10,8 @@ from ..core.contract import Runner, unheard
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import State, Verdict, told_as_one
-from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.evidence import sample_in
+from ..validators.feeds import Drawer, NamedFeed
 from ..validators.hard import few_rows
 from ..validators.wide import SMALL, WIDE, wide_feeds, wide_inputs
 from .beyond import Evidence, reply_of
@@ -19,7 +20,6 @@ from .subject import Subject, reference_on
 from .undecided import with_undecided
 
 if TYPE_CHECKING:
-    from ..core.contract import Feed
     from ..validators.judge import Reference, Reply
 
 # Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
@@ -170,7 +170,7 @@ class _Trial:
     ) -> list[tuple[Reference, Reply]] | None:
         """The wide feeds within these ranges with both answers; None where eager rejects one."""
         signature = _within(self.subject.signature, ranges)
-        samples = _sample(self.evidence)
+        samples = sample_in(self.evidence.references)
         feeds = wide_feeds(signature, seed=self.subject.feeds.seed + draw, samples=samples)
         found = [self._run(feed) for feed in feeds]
         pairs = [pair for pair in found if pair is not None]
@@ -253,7 +253,9 @@ class _Trial:
         import numpy as np
 
         drawer = Drawer.of(
-            _within(self.subject.signature, {}), self.subject.feeds.seed, _sample(self.evidence)
+            _within(self.subject.signature, {}),
+            self.subject.feeds.seed,
+            sample_in(self.evidence.references),
         )
         base = few_rows(drawer)
         array = np.full_like(base.arrays[spec.name], value)
@@ -285,7 +287,3 @@ def _within(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Sign
         return replace(spec, values=replace(spec.values, low=low, high=high))
 
     return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
-
-
-def _sample(evidence: Evidence) -> Feed | None:
-    return next((r.feed.arrays for r in evidence.references if r.feed.name == SAMPLE), None)

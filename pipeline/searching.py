@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,8 @@ from ..core.precision import Precision
 from ..core.verdict import Verdict
 from ..validators.climb import SEARCH, Point, climb
 from ..validators.draw import generator_for
-from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.evidence import sample_in
+from ..validators.feeds import Drawer, NamedFeed
 from ..validators.headroom import headroom_on
 from ..validators.judge import Reference, Reply
 from ..validators.nonfinite import NONFINITE
@@ -117,7 +118,7 @@ class _Search:
             self.advance(min(int(clock.seconds), int(self.seconds)), math.ceil(self.seconds))
             return clock.seconds < self.seconds
 
-        drawer = Drawer.of(self.subject.signature, seed, _sample(self.evidence.references))
+        drawer = Drawer.of(self.subject.signature, seed, sample_in(self.evidence.references))
         found = climb(_starts(self.evidence, verdict), drawer, trial.headroom, more=more)
         seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
         if found.worst.feed.kind == SEARCH:
@@ -135,11 +136,6 @@ class _Search:
             seconds=seconds,
             before=before,
         )
-
-
-def _sample(references: Sequence[Reference]) -> Feed | None:
-    """The user's own sample, which says what values are like."""
-    return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
 
 
 def _told(tried: int, verdict: Verdict, seconds: float) -> str:

@@ -19,7 +19,8 @@ from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
 from ..sources.work import flops_exceed
-from ..validators.feeds import SAMPLE, Drawer, NamedFeed
+from ..validators.evidence import sample_in
+from ..validators.feeds import Drawer, NamedFeed
 from ..validators.judge import Reference, Reply
 from .beyond import reply_of
 from .proof import Candidate, Case
@@ -216,8 +217,7 @@ class _FaultTrial:
     def _dense_at(self, sizes: Mapping[str, int]) -> Iterator[tuple[NamedFeed, Outputs]]:
         """Further feeds that eager takes, with the artifact's replies; the last at these sizes."""
         subject = self.case.subject
-        samples = (one.feed for one in subject.references if one.feed.name == SAMPLE)
-        sample = next((feed.arrays for feed in samples), None)
+        sample = sample_in(subject.references)
         drawer = Drawer.of(subject.signature, subject.feeds.seed + 1, sample)
         with self.case.open() as runner:
             if not self.dense:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..core.contract import Array, Outputs
-from .feeds import NamedFeed
+from ..core.contract import Array, Feed, Outputs
+from .feeds import SAMPLE, NamedFeed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,11 @@ class Reference:
     again: tuple[Outputs, ...] = ()
     in_turn: Outputs | None = None
     settled: str = ""
+
+
+def sample_in(references: Iterable[Reference]) -> Feed | None:
+    """The user's own sample among the feeds, which says what values are like."""
+    return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,14 +79,15 @@ def test_a_size_that_feeds_have_anyway_is_not_drawn_again(made: Callable[..., Ma
 
 
 def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
-    def reject(feed: Feed) -> Outputs:
+    def reject(feed: Feed, *, far: bool) -> Outputs:
+        assert far
         raise CheckpointError(f"no batch of {feed['x'].shape[0]}", hint="another")
 
     subject = SimpleNamespace(
         signature=resolve([parse_input("x:float32[batch=1..200,16]")], {}),
         feeds=SimpleNamespace(seed=0),
         references=(),
-        eager=SimpleNamespace(run_in_time=reject),
+        eager=SimpleNamespace(run_reference=reject),
     )
     with pytest.raises(ConversionError, match=f"eager says: no batch of {BATCH}"):
         with_places(cast("Subject", subject), [{"batch": BATCH}])
