@@ -20,6 +20,7 @@ from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
 from .onnx_program_ops import OF_PROGRAMS
+from .onnx_script_names import OF_NAMES
 from .onnx_symbolic_ops import SymbolicOps, given
 from .onnx_translations import BOTH, OF_SCRIPTS
 
@@ -106,7 +107,7 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
-    functions = {**OF_SCRIPTS, **custom_ops}
+    functions = {**OF_SCRIPTS, **OF_NAMES, **custom_ops}
     kept = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():
@@ -158,7 +159,7 @@ def _told(name: str, write: Write, bound: Write) -> Write:
         try:
             return bound(*args, **kwargs)
         except Exception as error:  # the user's own code
-            if write in (*OF_SCRIPTS.values(), *OF_PROGRAMS.values()):
+            if write in {*OF_SCRIPTS.values(), *OF_NAMES.values(), *OF_PROGRAMS.values()}:
                 raise
             place = users_place(error)
             where = f" (at {place})" if place else ""

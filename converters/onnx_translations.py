@@ -21,7 +21,7 @@ _STABLE = 3  # further arguments of argsort.stable: stable, dim, descending
 def cumprod(op: Any, self: Any, dim: int, dtype: int | None = None) -> Any:
     """Running products."""
     if dtype is not None:
-        raise _cannot("cumprod", "with a dtype")
+        raise cannot_write("cumprod", "with a dtype")
     seen, wide = _so_far(op, self, dim)
     return _reduce(op.ReduceProd, op.Where(seen, wide, 1.0), _before(self, dim))
 
@@ -47,7 +47,7 @@ def log1p(op: Any, self: Any) -> Any:
     of doubles: there the rounding of u = 1 + x is divided out, log(u) x / (u - 1), as in Goldberg,
     "What every computer scientist should know about floating-point arithmetic", theorem 4.
     """
-    self = _floats(op, self)
+    self = as_floats(op, self)
     one = op.CastLike(1.0, self)
     total = op.Add(self, one)
     plain = op.Log(total)
@@ -63,10 +63,20 @@ def expm1(op: Any, self: Any) -> Any:
 
     As in Abramowitz and Stegun, 4.5.32.
     """
-    self = _floats(op, self)
+    self = as_floats(op, self)
     half = op.Tanh(op.Mul(self, 0.5))
     near = op.Div(op.Mul(half, 2.0), op.Sub(1.0, half))
     return op.Where(_is_small(op, self), near, op.Sub(op.Exp(self), 1.0))
+
+
+def atan2(op: Any, self: Any, other: Any) -> Any:
+    """The angle of (x, y), x being `other`: of |y| / |x|, then by the signs, those of zeros too."""
+    y, x = as_floats(op, self), as_floats(op, other)
+    high, wide = op.Abs(y), op.Abs(x)
+    even = op.Where(op.Equal(wide, 0.0), op.CastLike(0.0, x), op.CastLike(math.pi / 4, x))
+    steep = op.Where(op.Equal(high, wide), even, op.Atan(op.Div(high, wide)))
+    angle = op.Where(_is_negative(op, x), op.Sub(math.pi, steep), steep)
+    return op.Where(_is_negative(op, y), op.Neg(angle), angle)
 
 
 def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
@@ -80,9 +90,9 @@ def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
 ) -> Any:
     """How many of the edges, in order, lie before each value; NaN is after all."""
     if sorter is not None or not _is_value(self):
-        raise _cannot("searchsorted", "with a sorter or of a number")
+        raise cannot_write("searchsorted", "with a sorter or of a number")
     edges, values = sorted_sequence, op.Unsqueeze(self, [-1])
-    if _rank(edges) > 1:
+    if rank_of(edges) > 1:
         edges = op.Unsqueeze(edges, [-2])
     after = right or side == "right"
     beyond = op.Greater(edges, values) if after else op.GreaterOrEqual(edges, values)
@@ -104,7 +114,7 @@ def cdist(op: Any, x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = 
         return _reduce(op.ReduceL1, apart, -1)
     if p == 2:  # noqa: PLR2004 - Euclid's
         return _reduce(op.ReduceL2, apart, -1)
-    raise _cannot("cdist", f"with p={p}")
+    raise cannot_write("cdist", f"with p={p}")
 
 
 def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
@@ -119,8 +129,8 @@ def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
 
 def equal(op: Any, self: Any, other: Any) -> Any:
     """Whether two tensors have one shape and the same values."""
-    if _rank(self) != _rank(other):
-        raise _cannot("equal", "of tensors of other ranks")
+    if rank_of(self) != rank_of(other):
+        raise cannot_write("equal", "of tensors of other ranks")
     shapes = _all(op, op.Equal(op.Shape(self), op.Shape(other)))
     return op.And(shapes, _all(op, op.Equal(self, other)))
 
@@ -143,7 +153,7 @@ def bilinear(op: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -
 
 def swap_last(op: Any, self: Any) -> Any:
     """The last two dims exchanged, as `.mT` does."""
-    rank = _rank(self)
+    rank = rank_of(self)
     return op.Transpose(self, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
@@ -213,10 +223,10 @@ def _before(values: Any, dim: int) -> int:
 
 
 def _from_end(values: Any, dim: int) -> int:
-    return dim if dim < 0 else dim - _rank(values)
+    return dim if dim < 0 else dim - rank_of(values)
 
 
-def _rank(value: Any) -> int:
+def rank_of(value: Any) -> int:
     """How many dims a value of either exporter has."""
     import torch
 
@@ -226,7 +236,7 @@ def _rank(value: Any) -> int:
     else:
         rank = None if value.shape is None else len(value.shape)
     if rank is None:
-        raise _cannot("it", "of a tensor of an unknown number of dims")
+        raise cannot_write("it", "of a tensor of an unknown number of dims")
     return int(rank)
 
 
@@ -239,18 +249,18 @@ def _all(op: Any, flags: Any) -> Any:
     return op.Equal(op.ReduceSum(op.Cast(op.Not(flags), to=_INT64), keepdims=0), 0)
 
 
-def _floats(op: Any, values: Any) -> Any:
+def as_floats(op: Any, values: Any) -> Any:
     """The values as floats: torch takes integers for float32 where a function has no integers."""
-    name = _dtype(values) or "float"
+    name = dtype_of(values) or "float"
     return values if "float" in name or name == "double" else op.Cast(values, to=_FLOAT)
 
 
 def _is_double(values: Any) -> bool:
     """Whether they are of 64 bits, or of a type that the exporter does not know."""
-    return _dtype(values) in {None, "float64", "double"}
+    return dtype_of(values) in {None, "float64", "double"}
 
 
-def _dtype(values: Any) -> str | None:
+def dtype_of(values: Any) -> str | None:
     """The name of the dtype of a value of either exporter, as `float32`; None where unknown."""
     import torch
 
@@ -265,6 +275,11 @@ def _is_small(op: Any, values: Any) -> Any:
     return op.Less(op.Abs(values), 0.5)
 
 
+def _is_negative(op: Any, values: Any) -> Any:
+    """Where the sign is minus, that of -0 too."""
+    return op.Or(op.Less(values, 0.0), op.Less(op.Div(1.0, values), 0.0))
+
+
 def _is_value(given: Any) -> bool:
     """Whether it is a value of the graph, and no constant of Python's."""
     return not isinstance(given, int | float | str | None)
@@ -277,11 +292,12 @@ def _numbers(items: Any) -> Any:
     if not isinstance(items, list):
         return items
     if any(map(_is_value, items)):
-        raise _cannot("`in`", "a list that holds tensors")
+        raise cannot_write("`in`", "a list that holds tensors")
     return torch.tensor(items)
 
 
-def _cannot(operator: str, why: str) -> RefusedError:
+def cannot_write(operator: str, why: str) -> RefusedError:
+    """What is raised where an operator is called in a way that is not written here."""
     return RefusedError(
         f"{operator} cannot be written in ONNX {why}",
         hint="make it of other operators, or write it: --custom-op NS::OP=PKG.MOD:FN",
@@ -290,6 +306,7 @@ def _cannot(operator: str, why: str) -> RefusedError:
 
 BOTH: Mapping[str, Write] = {
     "aten::argsort": argsort,
+    "aten::atan2": atan2,  # torch's own gives -pi for y = 0, x < 0
     "aten::bucketize": bucketize,
     "aten::cdist": cdist,
     "aten::cummax": cummax,
