@@ -64,10 +64,11 @@ class Evidence:
         return list(zip(self.references, self.replies, strict=True))
 
     def verdict(self) -> Verdict:
-        """Judge: on all feeds in FP32 (but on masks that are undefined), on less in less.
+        """Judge: on all feeds in FP32, on less in less.
 
-        What lies beyond may well overflow in 16 bits, and 8-bit scales do not reach there. It is
-        run all the same, and what is wrong there is said.
+        Of masks that are 0 in front, what they show counts in FP32, and the rest is told: attention
+        leaves it undefined. What lies beyond may well overflow in 16 bits, and 8-bit scales do not
+        reach there. It is run all the same, and what is wrong there is said.
         """
         return self._with_empty(self._with_wide(self._without_wide()))
 
@@ -146,6 +147,9 @@ class Evidence:
         near = [pair for pair in self.pairs if pair[0].feed.name not in apart]
         verdict = self._with_rows(self.judge_on(*_apart(near)))
         beyond = self.judge_on(*_apart(far))
+        if self.precision is Precision.FP32:
+            for fault in _faults_where_shown(far, beyond):
+                verdict = verdict.refused(fault)
         return replace(
             verdict,
             feeds=(*verdict.feeds, *beyond.feeds),
@@ -164,6 +168,21 @@ class Evidence:
         for fault in reversed(faults):  # what refuses last is told first
             verdict = verdict.refused(fault)
         return verdict
+
+
+def _faults_where_shown(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator[str]:
+    """What is wrong in positions that a mask shows, where eager answers in finite numbers."""
+    import numpy as np
+
+    for reference, reply in far:
+        mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
+        for one in mine:
+            finite = np.isfinite(reference.outputs[one.output]).all()
+            if one.passed or not finite:
+                continue
+            if differs_behind_masks(reference, reply, verdict.tolerance, [one.output]) is False:
+                where = f"on {describe(reference.feed)}, where the mask shows"
+                yield f"output {one.output!r} {where}: {one.reason}"
 
 
 def _badness(state: State) -> int:

@@ -1,0 +1,83 @@
+"""Masks that are 0 in front: what they show is held to eager, what they hide is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+from modelc.core.verdict import Verdict
+from modelc.pipeline.beyond import Evidence
+from modelc.validators.evidence import Reference, Reply
+from modelc.validators.feeds import NamedFeed
+from modelc.validators.judge import judge
+from modelc.validators.tolerance import TOLERANCES
+
+Array = NDArray[np.float32]
+SIGNATURE = replace(
+    resolve(
+        [parse_input("x:float32[batch=1..4,6,3]"), parse_input("mask:int64[batch,6]{0..1}")], {}
+    ),
+    outputs=("y",),
+)
+
+
+def verdict_of(
+    change: Callable[[Array], None], *, precision: Precision = Precision.FP32, lost: bool = False
+) -> Verdict:
+    """The verdict on an artifact that is eager's equal but for what `change` does on mask-left."""
+    draw = np.random.default_rng(0)
+    references, replies = [], []
+    for name, kind in (("opt", "drawn"), ("mask-left", "mask")):
+        x = draw.standard_normal((2, 6, 3)).astype(np.float32)
+        mask = np.ones((2, 6), np.int64)
+        mask[:, :3] = kind != "mask"
+        feed = NamedFeed(name=name, arrays={"x": x, "mask": mask}, sizes={}, kind=kind)
+        eager, found = x * 2, x * 2
+        if kind == "mask":
+            change(found)
+            eager[0, 4] = np.nan if lost else eager[0, 4]
+        references.append(Reference(feed=feed, outputs={"y": eager}))
+        replies.append(Reply(outputs={"y": found}))
+
+    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+        return judge(
+            artifact="model.bin", references=references, replies=replies, device="cpu",
+            tolerance=TOLERANCES[precision], artifact_inputs=["x", "mask"], signature=SIGNATURE,
+        )  # fmt: skip
+
+    evidence = Evidence(
+        references=tuple(references), replies=tuple(replies), precision=precision, judge_on=judge_on
+    )
+    return evidence.verdict()
+
+
+def behind(found: Array) -> None:
+    found[:, 1] += 1
+
+
+def shown(found: Array) -> None:
+    found[1, 4, 2] += 0.01
+
+
+def test_what_the_mask_shows_is_judged() -> None:
+    verdict = verdict_of(shown)
+    assert not verdict.passed
+    assert "output 'y' on mask-left, where the mask shows: " in verdict.reason
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+def test_what_the_mask_hides_is_told(precision: Precision) -> None:
+    verdict = verdict_of(behind, precision=precision)
+    assert verdict.passed
+    assert verdict.notes == ("differs from eager on mask-left, only in rows that are masked",)
+
+
+def test_nothing_is_held_to_what_eager_leaves_undefined() -> None:
+    assert verdict_of(shown, lost=True).passed
