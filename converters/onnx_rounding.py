@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HALF_IO = "half_io"  # metadata of a model whose inputs and outputs are half where eager's are not
 _FLOAT, _NAMES = 1, {10: "float16", 16: "bfloat16"}  # onnx.TensorProto.FLOAT, FLOAT16, BFLOAT16
 _HALVES = tuple(_NAMES)
+_BFLOAT16 = 16
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 # Operators that only move, choose or compare values: what they give is already rounded.
 _EXACT = frozenset({
@@ -128,6 +129,23 @@ def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
         else:
             graph.node.append(_cast(inner, value.name, _FLOAT))
         value.type.tensor_type.elem_type = _FLOAT
+    return model
+
+
+def gives_bfloat16(model: onnx.ModelProto) -> bool:
+    """Whether an output is bfloat16, which numpy has not and ONNX Runtime gives no array for."""
+    return any(value.type.tensor_type.elem_type == _BFLOAT16 for value in model.graph.output)
+
+
+def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place, with bfloat16 outputs cast to float32, which holds them all."""
+    graph = model.graph
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == _BFLOAT16:
+            inner = f"{value.name}::bfloat16"
+            _rename(graph, {value.name: inner})
+            graph.node.append(_cast(inner, value.name, _FLOAT))
+            value.type.tensor_type.elem_type = _FLOAT
     return model
 
 

@@ -10,7 +10,15 @@ from ..core.contract import Feed, Outputs
 from ..core.errors import MissingError, RunnerError
 from ..core.runtime_contract import OpenedByDefault
 from .onnx_guard import read_graph
-from .onnx_rounding import computes_in_half, has_half, has_half_io, rounded, with_float_io
+from .onnx_rounding import (
+    computes_in_half,
+    gives_bfloat16,
+    has_half,
+    has_half_io,
+    rounded,
+    with_float_io,
+    with_float_outputs,
+)
 from .onnx_sessions import CPU, Providers, open_session
 from .opened import OpenedModel, lines_of, present, refused
 
@@ -88,11 +96,15 @@ def _require_cuda() -> None:
 def _runnable(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
     """The file itself, or a copy in memory of a model that is half in parts."""
     float_io = has_half_io(model)
-    if not has_half(model) or not (float_io or computes_in_half(model)):
+    if not has_half(model):
         return path
-    if device == "cpu":
-        return rounded(model, float_io=float_io)
-    return with_float_io(model) if float_io else path
+    if device == "cpu" and (float_io or computes_in_half(model)):
+        model = rounded(model, float_io=float_io)
+    elif float_io:
+        return with_float_io(model)
+    elif not gives_bfloat16(model):
+        return path
+    return with_float_outputs(model)
 
 
 def _refused(error: Exception) -> RunnerError:

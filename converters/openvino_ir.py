@@ -160,6 +160,8 @@ class OpenVinoRunner(OpenedModel):
         self._outputs = [
             openvino_coverage.known_name(port, signature.outputs) for port in compiled.outputs
         ]
+        kinds = [port.get_element_type().get_type_name() for port in compiled.outputs]
+        self._half = [kind == "bf16" for kind in kinds]
         self._compiled: openvino.CompiledModel | None = compiled
 
     def run(self, feed: Feed) -> Outputs:
@@ -174,11 +176,21 @@ class OpenVinoRunner(OpenedModel):
             results = self._compiled(given)
         except RuntimeError as error:
             raise _refused(error) from error
-        return {name: results[i].copy() for i, name in enumerate(self._outputs)}
+        return {name: _own(results[i], self._half[i]) for i, name in enumerate(self._outputs)}
 
     def close(self) -> None:
         """Drop the compiled model."""
         self._compiled = None
+
+
+def _own(array: Array, bfloat16: bool) -> Array:
+    """A copy; the bits of bfloat16, which OpenVINO calls float16 to numpy, as float32."""
+    import numpy as np
+
+    if not bfloat16:
+        return array.copy()
+    bits = array.view(np.uint16).astype(np.uint32) << 16  # the upper half of a float32
+    return bits.view(np.float32)
 
 
 def _refused(error: RuntimeError) -> RunnerError:

@@ -13,6 +13,7 @@ from . import (
     state_dict_file,
     torchscript_archive,
 )
+from .half_casts import half_cast
 from .loaded import Loaded
 from .method import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
@@ -96,7 +97,10 @@ def _to_eval(module: torch.nn.Module) -> list[str]:
 
 
 def _to_float32(module: torch.nn.Module) -> list[str]:
-    """Bring half-precision parameters and buffers to float32, one at a time."""
+    """Bring half-precision parameters and buffers to float32, one at a time.
+
+    A model that casts to half precision itself computes in both, and is left as it is.
+    """
     import torch
 
     half = (torch.float16, torch.bfloat16)
@@ -106,6 +110,10 @@ def _to_float32(module: torch.nn.Module) -> list[str]:
         if tensor.dtype in half
     }
     names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.values()})
+    place = half_cast(module) if found else None
+    if place is not None:
+        kept = f"{len(found)} {' and '.join(names)} tensors of the module were kept so"
+        return [f"{kept}, as {place} casts to half precision"]
     for tensor in found.values():
         tensor.data = tensor.data.to(torch.float32)
     if not found:

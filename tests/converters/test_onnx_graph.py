@@ -248,3 +248,24 @@ def test_one_tensor_under_two_names_stays_two_outputs(job_of: JobOf, capture: Ca
     assert list(outputs) == ["first", "second", "same"]
     assert np.array_equal(outputs["first"], outputs["second"])
     assert np.array_equal(outputs["same"], job.example["x"])
+
+
+class Narrow(nn.Module):
+    """Gives one output in bfloat16, which ONNX Runtime has no array for."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * 3).bfloat16(), x * 3
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_outputs_in_bfloat16_are_read_as_floats(job_of: JobOf, capture: Capture) -> None:
+    job = job_of(Narrow(), "x:float32[batch=1..4,3]", outputs=("low", "high"), capture=capture)
+    ((file, _), *_) = onnx_graph.convert(job).files
+    x = np.array([[1.1, -2e30, 3e-20]], dtype=np.float32)
+
+    with onnx_graph.open_runner(job.folder / file, "cpu", job.signature) as runner:
+        found = runner.run({"x": x})
+
+    wanted = (torch.tensor(x) * 3).bfloat16().float().numpy()
+    np.testing.assert_array_equal(found["low"], wanted)
+    np.testing.assert_array_equal(found["high"], x * 3)

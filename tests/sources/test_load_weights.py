@@ -38,6 +38,18 @@ NETS = """
             return super().train(True)
     def half():
         return nn.Linear(3, 2).half()
+
+    class Trunk(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.trunk = nn.Linear(3, 2).half()
+
+        def forward(self, x):
+            return self.trunk(x.half()).float()
+
+    class Follows(Trunk):
+        def forward(self, x):
+            return self.trunk(x.to(self.trunk.weight.dtype)).float()
     def mixed():
         return nn.Sequential(nn.Linear(3, 2).bfloat16(), nn.Linear(2, 2).double())
     class Big(nn.Module):
@@ -216,6 +228,19 @@ def test_a_half_precision_module_is_brought_to_float32(tmp_path: Path, write_mod
     loaded = opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{write_module(NETS)}:half")
     assert loaded.module.weight.dtype == torch.float32
     assert loaded.notes == ("2 float16 tensors of the module were brought to float32",)
+
+
+def test_a_module_that_casts_to_half_itself_is_kept_so(tmp_path: Path, write_module: Write) -> None:
+    place = write_module(NETS)
+    state = {f"trunk.{key}": value for key, value in nn.Linear(3, 2).half().state_dict().items()}
+
+    loaded = opened(saved(tmp_path, state), f"{place}:Trunk")
+    follows = opened(saved(tmp_path, state), f"{place}:Follows")
+
+    assert any("2 float16 tensors of the module were kept so" in note for note in loaded.notes)
+    assert loaded.module(torch.ones(1, 3)).dtype == torch.float32
+    assert next(loaded.module.parameters()).dtype == torch.float16
+    assert next(follows.module.parameters()).dtype == torch.float32
 
 
 def test_float64_weights_stay_float64(tmp_path: Path, write_module: Write) -> None:
