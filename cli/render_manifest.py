@@ -38,7 +38,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
         rows.append({"format": escape(step), "verdict": mark})
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
     console.print(fitted_table(console, _columns(shown), rows, right=right, less=_LESS))
-    say_all(console, map(escape, domain_lines(shown)))
+    say_all(console, map(escape, domain_lines(shown, manifest.signature)))
     say_all(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
     show_accuracy(console, shown)
     for artifact in shown:

@@ -241,8 +241,8 @@ def _interval(found: ModelcError | Trial, bench: Bench, tried: _Tried) -> Interv
     try:
         return find_interval(
             found.verdict,
-            bench.subject,
-            lambda: candidate.open(device, bench.subject.signature),
+            found.judged,
+            lambda: candidate.open(device, found.judged.signature),
         )
     except RunnerError:
         return None

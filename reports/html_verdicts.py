@@ -68,7 +68,7 @@ def banner(rows: tuple[Row, ...], manifest: Manifest) -> Markup:
     ]
     verdict = tag("p", pill(state), " ", telling, class_="telling")
     lines = [
-        *domain_lines(manifest.artifacts),
+        *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),
     ]
     domains = [tag("p", line, class_="quiet") for line in lines]

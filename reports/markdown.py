@@ -59,7 +59,7 @@ def _summary(rows: Sequence[Row], manifest: Manifest) -> str:
     told = ", ".join(f"{found[outcome]} {name}" for outcome, name in names if found[outcome])
     checkpoint = code(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
     lines = (
-        *domain_lines(manifest.artifacts),
+        *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),
     )
     domains = "".join(f"\n{prose(line)}\n" for line in lines)

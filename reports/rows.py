@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..core.domain import Domain
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
+from ..core.signature import Signature
 from ..core.verdict import OutputVerdict, State, Verdict
 
 REJECTED = "rejected/"  # what the pipeline puts before the name of a refused artifact
@@ -95,15 +97,26 @@ def rows_of(manifest: Manifest) -> tuple[Row, ...]:
     )
 
 
-def domain_lines(artifacts: Iterable[Artifact]) -> list[str]:
-    """What the verdicts hold for: one line where all artifacts have the same domain."""
+def domain_lines(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
+    """What the verdicts hold for: one line where all artifacts have the same domain.
+
+    A dim whose stated bounds were narrowed is told with what was asked for.
+    """
     by_domain: dict[str, list[str]] = {}
     for artifact in artifacts:
         if artifact.domain is not None:
-            by_domain.setdefault(artifact.domain.describe(), []).append(artifact.name)
+            text = "; ".join([artifact.domain.describe(), *_narrowed(artifact.domain, asked)])
+            by_domain.setdefault(text, []).append(artifact.name)
     if len(by_domain) == 1:
         return [f"domain: {text}" for text in by_domain]
     return [f"domain of {', '.join(names)}: {text}" for text, names in by_domain.items()]
+
+
+def _narrowed(domain: Domain, asked: Signature) -> Iterator[str]:
+    for name, dim in asked.free_dims.items():
+        kept = domain.free_dims.get(name, dim)
+        if not dim.chosen and (kept.low, kept.high) != (dim.low, dim.high):
+            yield f"{name} narrowed from {dim.low}..{dim.high}"
 
 
 def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:

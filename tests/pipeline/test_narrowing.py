@@ -21,6 +21,7 @@ from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.relating import SizesError
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
+from modelc.reports.rows import domain_lines
 
 CODE = '''
 import torch
@@ -205,6 +206,21 @@ def test_stated_bounds_are_narrowed_on_request_alone(ordered: Callable[..., Orde
     assert run(ordered("Long", "onnx", inputs=stated)).exit_code == 1
     manifest = run(ordered("Long", "onnx", inputs=stated, narrow=True, overwrite=True))
     assert sizes(manifest, "onnx") == (10, 20)
+
+
+@pytest.mark.parametrize(("seq", "kept"), [("4..20", (10, 20)), ("4..6..20", (4, 9))])
+def test_a_trace_holds_on_the_side_that_it_was_made_on(
+    ordered: Callable[..., Order], seq: str, kept: tuple[int, int]
+) -> None:
+    """Eager turns between 9 and 10, where every artifact is judged beside the run's feeds."""
+    stated = f"x:float32[batch=1..2,seq={seq},4]"
+    order = ordered("Long", "torchscript", inputs=stated, capture=Capture.TRACE, narrow=True)
+    manifest = run(order)
+    assert manifest.passed
+    assert sizes(manifest, "torchscript") == kept
+    (told,) = domain_lines(manifest.artifacts, manifest.signature)
+    low, high = kept
+    assert told == f"domain: batch 1..2, seq {low}..{high}; seq narrowed from 4..20"
 
 
 def test_what_is_wrong_by_value_is_not_called_right_at_other_sizes(
