@@ -21,6 +21,7 @@ _MOST = 120  # runs of eager: enough for four dims
 _OTHERS = 3  # times that values are drawn anew where eager rejects the first
 _SHORT = 32  # sizes of a range that are all tried
 _NEAR = 8  # sizes on either side of the opt that are tried in a longer one
+_PARTS = 4  # of a range, at whose ends a size is looked for that runs
 _LARGER = 4  # times the largest feed that is judged on
 _SMALL = 1 << 20  # elements: so many are never too many
 _REJECTS = "eager rejects "
@@ -254,10 +255,13 @@ def _end(trials: Trials, sizes: Sizes) -> Fit | None:
     """A dim that is below its least size, or above its greatest."""
     for name, dim in trials.signature.free_dims.items():
         runs = _at(trials, sizes, name)
-        if sizes[name] == dim.opt or not runs(dim.opt):
+        spread = (dim.low + (dim.high - dim.low) * part // _PARTS for part in range(_PARTS + 1))
+        others = (size for size in (dim.opt, *spread) if size != sizes[name])
+        start = next(filter(runs, others), None)
+        if start is None:
             continue
         low, high = (
-            end if runs(end) else _boundary(runs, dim.opt, end) for end in (dim.low, dim.high)
+            end if runs(end) else _boundary(runs, start, end) for end in (dim.low, dim.high)
         )
         if low < high and all(map(runs, _within(low, high))):
             return narrower(trials.signature, dim, low, high)

@@ -121,6 +121,11 @@ def test_a_size_beyond_what_the_model_takes(at: int, write: str) -> None:
     assert error.hint == write
 
 
+@pytest.mark.parametrize(("dim", "write"), [("n=2..60", "n=7..21"), ("n=2..9..60", "n=7..21")])
+def test_an_opt_beyond_what_the_model_takes(dim: str, write: str) -> None:
+    assert rejected(Long(), f"x:float32[batch=1..2,{dim}]", batch=1, n=31).hint == f"write {write}"
+
+
 class Table(nn.Module):
     """Takes one length alone."""
 
