@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx_ir
 
+_BETWEEN = frozenset({"Div", "Mul", "Slice"})  # the factor of `norm`, and the real part
+
 
 def complete_spectra(model: onnx_ir.Model) -> None:
     """Give each inverse transform of half a spectrum the whole of it."""
@@ -67,4 +69,16 @@ def _complete(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
     graph.insert_before(node, made)
     node.replace_input_with(0, full)
     node.attributes["onesided"] = onnx_ir.AttrInt64("onesided", 0)
-    node.outputs[0].shape = None  # two parts to a number now, of which the next takes the first
+    _forget_shapes(node)
+
+
+def _forget_shapes(node: onnx_ir.Node) -> None:
+    """Drop the exporter's shapes up to the part that is taken: they have half a spectrum's length.
+
+    ONNX Runtime believes them, and gives two values of one shape the same memory.
+    """
+    value = node.outputs[0]
+    value.shape = None
+    for user in value.consumers():
+        if user.op_type in _BETWEEN:
+            _forget_shapes(user)

@@ -51,6 +51,11 @@ def agrees(job: Job, x: np.ndarray) -> None:
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def mask(x: Tensor) -> Tensor:
+    """Real factors of half a spectrum over the second dim."""
+    return 0.25 * torch.arange(x.shape[1] // 2 + 1)[None, :, None]
+
+
 CALLS: dict[str, Callable[[Tensor], Any]] = {
     "cumprod": lambda x: torch.cumprod(x, dim=1),
     "cumprod-last": lambda x: torch.cumprod(x, dim=-1),
@@ -69,6 +74,14 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "argsort-falling": lambda x: torch.argsort(x, dim=1, stable=True, descending=True),
     "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * (1 + 0.5j), n=5, dim=1),
     "irfft-even": lambda x: torch.fft.irfft(torch.fft.rfft(torch.cat([x, x], -1)) * 0.1j, n=6),
+    "irfft-halved": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * 0.5, n=5, dim=1),
+    "irfft-of-sizes": lambda x: torch.fft.irfft(
+        torch.fft.rfft(x, dim=1) * 0.5, n=x.shape[1], dim=1
+    ),
+    "irfft-masked": lambda x: torch.fft.irfft(mask(x) * torch.fft.rfft(x, dim=1), n=5, dim=1),
+    "irfft-shifted": lambda x: torch.fft.irfft(
+        (torch.fft.rfft(x, dim=1) - mask(x)) / (1 + mask(x)), n=5, dim=1
+    ),
     "mT": lambda x: (x * 2).mT,
     "bilinear": lambda x: torch.nn.functional.bilinear(x, x + 1, torch.ones(2, 3, 3)),
 }
