@@ -22,6 +22,7 @@ from . import (
     recurrent,
     scanning,
     scripts,
+    spectra,
     transformers_models,
 )
 from .patching import PATCH, check_untouched, patched
@@ -45,6 +46,7 @@ TABLE: tuple[Rewrite, ...] = (
     *transformers_models.REWRITES,
     *attention.REWRITES,
     *exponentials.REWRITES,
+    *spectra.REWRITES,
 )
 
 # Copies are kept as long as their eager model: each step of a run enters them, twice at times.
