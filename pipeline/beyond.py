@@ -17,7 +17,7 @@ from ..validators.judge import Reference, Reply
 from ..validators.masked import differs_behind_masks, without_last_row
 from ..validators.rows import rows_apart
 from ..validators.wide import WIDE
-from .float64 import doubted, with_exact, with_more_noise
+from .float64 import doubted, unstable_feeds, with_exact, with_more_noise
 
 if TYPE_CHECKING:
     from .subject import Subject
@@ -36,7 +36,8 @@ JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
 class Evidence:
     """An artifact's answers beside eager's, and how they are judged.
 
-    `judge_on` judges any feeds; `loose` are names of feeds that it takes the form of alone.
+    `judge_on` judges any feeds; `loose` are names of feeds that it takes the form of alone; `notes`
+    say which feeds were left out.
     """
 
     references: tuple[Reference, ...]
@@ -44,6 +45,7 @@ class Evidence:
     precision: Precision
     judge_on: JudgeOn
     loose: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     def plus(self, reference: Reference, reply: Reply) -> Evidence:
         """With one feed more."""
@@ -70,7 +72,8 @@ class Evidence:
         leaves it undefined. What lies beyond may well overflow in 16 bits, and 8-bit scales do not
         reach there. It is run all the same, and what is wrong there is said.
         """
-        return self._with_empty(self._with_wide(self._without_wide()))
+        verdict = self._with_empty(self._with_wide(self._without_wide()))
+        return replace(verdict, notes=(*verdict.notes, *self.notes))
 
     def wide_faults(self) -> tuple[str, ...]:
         """What is wrong on feeds of wide integers, each judged by itself."""
@@ -190,8 +193,15 @@ def _badness(state: State) -> int:
 
 
 def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck may have refused it, that with float64 and more draws."""
+    """The verdict; where eager's luck may have refused it, that with float64 and more draws.
+
+    Feeds on which eager itself is none are left out, where the artifact failed there.
+    """
     verdict = evidence.verdict()
+    if unstable := unstable_feeds(evidence.references, verdict, subject):
+        stable = [pair for pair in evidence.pairs if pair[0].feed.name not in unstable]
+        evidence = replace(evidence.of(stable), notes=(*evidence.notes, *unstable.values()))
+        verdict = evidence.verdict()
     known = any(one.exact is not None for one in evidence.references)
     if known and (feeds := doubted(verdict)):
         references = with_exact(evidence.references, feeds, subject)

@@ -11,8 +11,9 @@ from ..calibration.shelf import digest_of
 from ..core.contract import Outputs
 from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict
-from ..validators.decide import gross_outputs
+from ..validators.decide import GROSS, gross_outputs
 from ..validators.evidence import Reference
+from ..validators.feeds import NEGATED
 from ..validators.hard import batch_of
 from ..validators.wide import WIDE
 from .stage import Stage
@@ -144,6 +145,49 @@ def doubted(verdict: Verdict) -> frozenset[str]:
         return frozenset()
     over = frozenset(o.feed for o in floats if not o.passed)
     return over or frozenset(o.feed for o in floats)
+
+
+def unstable_feeds(
+    references: Sequence[Reference], verdict: Verdict, subject: Subject
+) -> dict[str, str]:
+    """Drawn feeds of odd values on which eager says nothing, each with the note that says so.
+
+    On zeros the variance of an instance norm is 0, and two of them turn a rounding into all there
+    is. Looked for where an artifact is off by more than a hundredth of the peak: eager must move by
+    more than that itself when inputs and weights are off by 2^-24. Feeds of usual values are never
+    left out.
+    """
+    found: dict[str, str] = {}
+    known = {one.feed.name: one for one in references}
+    for output in gross_outputs(verdict):
+        reference = known.get(output.feed)
+        if reference is None or output.feed in found or not _has_odd_values(reference):
+            continue
+        moved = _moved(output.output, reference, subject)
+        if moved > GROSS:
+            share = f"{100 * min(moved, 1.0):.0f} %"
+            found[output.feed] = (
+                f"feed {output.feed} is not judged on: noise of 2^-24 in inputs and weights moves "
+                f"eager's own output {output.output!r} by {share} of its peak"
+            )
+    return found
+
+
+def _has_odd_values(reference: Reference) -> bool:
+    return reference.feed.kind == "value" and reference.feed.name != NEGATED
+
+
+def _moved(name: str, reference: Reference, subject: Subject) -> float:
+    """How far the output moves in the draw that moves it least, over its peak."""
+    import numpy as np
+
+    eager = reference.outputs[name].astype(np.float64)
+    peak = float(np.max(np.abs(eager[np.isfinite(eager)]), initial=0.0))
+    draws = [draw[name].astype(np.float64) for draw in _draws(reference, subject)]
+    if not draws or not peak:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        return float(min(np.nanmax(np.abs(draw - eager), initial=0.0) for draw in draws)) / peak
 
 
 def with_more_noise(

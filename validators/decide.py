@@ -25,7 +25,7 @@ from .scale import Scale
 _END = 400.0  # dB
 # Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager
 # moves by.
-_GROSS = 1e-2
+GROSS = 1e-2
 # Below `min_sqnr`, which is for a whole output on one feed: in INT8 5 dB, as a layer has whose
 # scale is lost. What drowned has 0 dB.
 GROUP_MARGIN = 10.0
@@ -211,7 +211,7 @@ def _held_to_floor(
 
 def _gross(output: OutputVerdict, limits: Tolerance, scale: Scale) -> float:
     """The error that is no roundoff, at the scale of the feed or as it usually is."""
-    return max(limits.atol, _GROSS * max(output.peak or 0.0, scale.peak))
+    return max(limits.atol, GROSS * max(output.peak or 0.0, scale.peak))
 
 
 def _room(limit: float, value: float) -> float:

@@ -1,0 +1,106 @@
+"""Odd values on which eager itself is noise say nothing of an artifact; all others count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.core.call import bind, parameters_of
+from modelc.core.grammar import parse_input
+from modelc.core.precision import Precision
+from modelc.core.signature import resolve
+from modelc.core.verdict import Verdict
+from modelc.pipeline.beyond import Evidence, second_look
+from modelc.sources.eager import Eager
+from modelc.validators.evidence import Reference, Reply
+from modelc.validators.feeds import NamedFeed
+from modelc.validators.judge import judge
+from modelc.validators.tolerance import TOLERANCES
+
+if TYPE_CHECKING:
+    from modelc.pipeline.subject import Subject
+
+SIGNATURE = resolve([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
+FEEDS = (("opt", "drawn"), ("seed-1", "seed"), ("zeros", "value"), ("negated", "value"))
+
+
+class Normed(nn.Module):
+    """Three convolutions with instance norms: of zeros each variance is 0."""
+
+    def __init__(self, *, norm: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        widths = zip((1, 8, 8), (8, 8, 8), strict=True)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in widths)
+        self.norm = norm
+        self.head = nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x)
+            x = nn.functional.instance_norm(x) if self.norm else x
+            x = nn.functional.leaky_relu(x, 0.01)
+        y: Tensor = self.head(x)
+        return y
+
+
+def verdict_of(module: Normed, change: Callable[[str, np.ndarray], None]) -> Verdict:
+    """The verdict on eager's own answers, changed."""
+    eager = Eager(module.eval(), ("x",), bind(("x",), parameters_of(module.forward)))
+    draw = np.random.default_rng(1)
+    references, replies = [], []
+    for name, kind in FEEDS:
+        x = draw.standard_normal((2, 1, 32, 32)).astype(np.float32) * (name != "zeros")
+        feed = NamedFeed(name=name, arrays={"x": x}, sizes={}, kind=kind)
+        outputs = eager.run(feed.arrays)
+        references.append(Reference(feed=feed, outputs=outputs, exact=eager.run_exact(feed.arrays)))
+        found = outputs["output"].copy()
+        change(name, found)
+        replies.append(Reply(outputs={"output": found}))
+
+    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+        return judge(
+            artifact="model.bin", references=references, replies=replies, device="cpu",
+            tolerance=TOLERANCES[Precision.FP32], artifact_inputs=["x"], signature=SIGNATURE,
+        )  # fmt: skip
+
+    evidence = Evidence(
+        references=tuple(references), replies=tuple(replies), precision=Precision.FP32,
+        judge_on=judge_on,
+    )  # fmt: skip
+    return second_look(evidence, cast("Subject", SimpleNamespace(eager=eager)))[1]
+
+
+def off_on(where: str) -> Callable[[str, np.ndarray], None]:
+    def change(name: str, found: np.ndarray) -> None:
+        if name == where:
+            found[0, 1, 3] += 0.3
+
+    return change
+
+
+def test_a_feed_on_which_eager_is_noise_is_left_out_and_told() -> None:
+    verdict = verdict_of(Normed(), off_on("zeros"))
+    assert verdict.passed, verdict.reason
+    assert "zeros" not in verdict.feeds
+    (note,) = verdict.notes
+    assert note.startswith(
+        "feed zeros is not judged on: noise of 2^-24 in inputs and weights moves"
+    )
+
+
+@pytest.mark.parametrize("where", ["opt", "seed-1", "negated"])
+def test_feeds_of_usual_values_are_never_left_out(where: str) -> None:
+    assert not verdict_of(Normed(), off_on(where)).passed
+
+
+def test_odd_values_count_where_eager_is_stable() -> None:
+    verdict = verdict_of(Normed(norm=False), off_on("zeros"))
+    assert not verdict.passed
+    assert "on feed zeros" in verdict.reason
