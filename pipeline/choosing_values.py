@@ -15,6 +15,7 @@ from ..sources.work import MoreWorkError, Work
 from ..validators.feeds import Drawer
 from ..validators.wide import wide_feeds
 from .feeding import not_finite
+from .remembering import leaving_nothing
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
@@ -46,19 +47,21 @@ def choose_values(
     that eager takes, and follows a dim where that does. An input named as a mask holds 0 and 1.
     An input of which eager takes no value that was tried, or that does not take values drawn from
     the range, stays without one.
+
+    Raises:
+        CheckpointError: eager answers otherwise after it ran on other values.
     """
-    before = eager.before()
     found: dict[str, ValueRange] = {}
-    for spec in signature.inputs:
-        if spec.values is not None or spec.dtype not in LARGEST:
-            continue
-        search = _Search(eager, signature, spec, seed=seed, samples=samples)
-        values = search.values()
-        if values is not None:
-            found[spec.name] = values
-    kept = _kept(eager, signature, found, seed=seed, samples=samples)
-    before.restore()  # what forward kept of these values is none of the model's
-    return kept
+    first = Drawer.of(signature, seed, samples).corners()["opt"]
+    with leaving_nothing(eager, first.arrays if samples is None else samples):
+        for spec in signature.inputs:
+            if spec.values is not None or spec.dtype not in LARGEST:
+                continue
+            search = _Search(eager, signature, spec, seed=seed, samples=samples)
+            values = search.values()
+            if values is not None:
+                found[spec.name] = values
+        return _kept(eager, signature, found, seed=seed, samples=samples)
 
 
 def chosen_values(

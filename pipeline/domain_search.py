@@ -19,6 +19,7 @@ from ..core.dims import Dim, Relation
 from ..core.signature import Signature
 from ..sources.eager import Eager
 from ..validators.hard import batch_of
+from .remembering import leaving_nothing
 from .size_probe import TIMES, SizeProbe, Sizes, find_start
 
 _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 28, 32, 48, 56, 64, 112, 128)
@@ -50,17 +51,23 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
         samples: the user's own inputs, by name.
         further: more of them; the bounds reach as far as these do, where eager accepts it.
         rejected: sizes of all named dims that eager is known to reject, to be left out.
+
+    Raises:
+        CheckpointError: eager answers otherwise after it ran at other sizes.
     """
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     if not loose:
         return signature
-    before = eager.before()
     probe = SizeProbe(eager, signature, seed, samples, further)
     for sizes in rejected:
         probe.reject(sizes)
+    before = eager.before()
     start = find_start(probe, loose, sampled=samples is not None)
-    box = {} if start is None else _find_box(probe, loose, start)
-    before.restore()  # what forward kept of these sizes is none of the model's
+    before.restore()
+    if start is None:
+        return signature
+    with leaving_nothing(eager, probe.feed(start)):
+        box = _find_box(probe, loose, start)
     return _apply(signature, box) if box else signature
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from ..core.contract import Array, Outputs
+from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError
 from ..sources.eager import Eager
 from ..sources.remembered import Before
@@ -37,11 +38,43 @@ def check_forgets(eager: Eager, before: Before, references: Sequence[Reference])
             raise _depends(changed, f"feed {reference.feed.name}")
 
 
+@contextmanager
+def leaving_nothing(eager: Eager, feed: Feed) -> Iterator[None]:
+    """Within, eager may be run on anything: what forward keeps of it is none of the model's.
+
+    Attributes, buffers and small tensors are put back. Weights that forward writes into and state
+    outside of the module cannot be: there the feed must be answered as it was before.
+
+    Raises:
+        CheckpointError: it is answered otherwise, and twice the same way.
+    """
+    before = eager.before()
+    first = _answer(eager, feed)
+    try:
+        yield
+    finally:
+        changed = before.changed()
+        before.restore()
+    if first is None:
+        return
+    again = _answer(eager, feed)
+    if again is None or (not _alike(again, first) and _alike(_answer(eager, feed) or {}, again)):
+        raise _depends(changed, "the first feed, after others")
+    before.restore()
+
+
+def _answer(eager: Eager, feed: Feed) -> Outputs | None:
+    try:
+        return eager.run(feed)
+    except CheckpointError:
+        return None
+
+
 def _depends(changed: Sequence[str], where: str) -> CheckpointError:
     more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+    named = ", ".join(changed[:_NAMED]) or "what is no attribute of a module"
     return CheckpointError(
-        f"eager's outputs depend on what it ran before ({where}): forward changes"
-        f" {', '.join(changed[:_NAMED])}{more}",
+        f"eager's outputs depend on what it ran before ({where}): forward changes {named}{more}",
         hint="load such state with the checkpoint, or compute it from the inputs in each forward",
     )
 

@@ -47,7 +47,10 @@ class Before:
 
 
 class _State:
-    """Every attribute of the modules, what dicts (of hooks, too) and lists hold, small tensors."""
+    """Every attribute of the modules, what dicts (of hooks, too) and lists hold, small tensors.
+
+    Larger tensors are not held, but for tables that forward writes into (`max_norm`).
+    """
 
     def __init__(self, parts: list[torch.nn.Module]) -> None:
         import torch
@@ -60,12 +63,12 @@ class _State:
         kept = [value for _, copied in self._entries for value in _values(copied)]
         tensors = {id(one): one for one in (*inner, *kept) if isinstance(one, torch.Tensor)}
         self._versions = {key: _version(one) for key, one in tensors.items()}
+        written = {id(part.weight) for part in parts if getattr(part, "max_norm", None) is not None}
         self._copies = [
             (one, one.detach().clone())
-            for one in tensors.values()
-            if one.layout is torch.strided and one.nbytes <= _SMALL
-            and not isinstance(one, torch.nn.Parameter)
-        ]  # fmt: skip
+            for key, one in tensors.items()
+            if one.layout is torch.strided and (one.nbytes <= _SMALL or key in written)
+        ]
 
     def differing(self, now: dict[int, dict[str, Any]]) -> Iterator[tuple[int, str]]:
         """The module, by its id, and the name of each attribute, buffer or entry that changed."""

@@ -13,7 +13,7 @@ from ...core.fitting import Sizes, points, sizes_of
 from .answering import OUTSIDE, resized, sizes_in, wrong_at
 from .constraints import Constraint, all_hold, at_an_end, constraints_in, holds, told
 from .eager import model_of
-from .recording import turning_sizes
+from .recording import reads_storage, turning_sizes
 from .symbolic import Followed, follow
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ class _Search:
                 if wrong is not None:
                     return wrong
                 self.waiting.append(sizes[0])
+        if reads_storage(self.job):
+            self.unread["it reads how many bytes a tensor takes"] = None
         if not (self.lost or self.ended or self.unread or self.answered):
             return None
         turning = turning_sizes(self.job)  # symbols did not show all that sizes decide

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 _CALLS = 20_000  # calls of torch in all runs of a search: counted, so that no clock decides
 _FEWEST = 12  # runs that a search makes of a model with more calls than that
 _LEAFS = 64  # numbers of a table that are looked at
+_TEXT = 32  # characters of a text in which numbers are looked for
+_OF_STORAGE = frozenset(
+    {"untyped_storage", "storage", "nbytes", "data_ptr", "__array_interface__", "getbuffer"}
+)
 _KEPT = 2  # sizes of each way that are given
 _MOST = 6  # sizes that are given in all
 
@@ -86,10 +92,17 @@ def turning_sizes(job: Job) -> tuple[Sizes, ...]:
     """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
 
     Eager is run at sizes of each dim alone: first those around the numbers that its code, its
-    modules and its buffers name, then the ends and those between, as far as `_CALLS` reach.
+    modules and its buffers name, then the ends and those between, as far as `_CALLS` reach. The
+    other dims are as in the example; where bytes are asked for, also as small as may be.
     """
-    search = _SizeSearch(job=job, base=sizes_in(job.signature, job.example))
-    return search.run()
+    bases = [sizes_in(job.signature, job.example)]
+    if reads_storage(job):
+        bases.append({name: dim.low for name, dim in job.signature.free_dims.items()})
+    found: dict[tuple[tuple[str, int], ...], Sizes] = {}
+    for base in bases:
+        for one in _SizeSearch(job=job, base=base).run():
+            found.setdefault(tuple(sorted(one.items())), one)
+    return tuple(found.values())
 
 
 @dataclass(kw_only=True)
@@ -121,13 +134,19 @@ class _SizeSearch:
         way_at(self.job, self.base)
 
     def _usual(self, name: str, dim: Dim, start: CallRecord) -> set[tuple[int, int]]:
-        """The numbers that follow from the size wherever it is, by call and place."""
-        varied: set[tuple[int, int]] = set()
-        for size in (dim.low, (dim.low + dim.high) // 2 + 1, dim.high):
-            way = way_at(self.job, {**self.base, name: min(size, dim.high)})
+        """The numbers that follow from the size wherever it is, by call and place.
+
+        They are others at two sizes at least: what is another at one may be asked for there alone.
+        """
+        middle = (dim.low + dim.high) // 2 + 1
+        near = (dim.low, dim.low + 1, middle - 1, middle, dim.high - 1, dim.high)
+        probes = {min(max(size, dim.low), dim.high) for size in near}
+        varied: Counter[tuple[int, int]] = Counter()
+        for size in sorted(probes - {self.base[name]}):
+            way = way_at(self.job, {**self.base, name: size})
             if way is not None and way.calls == start.calls:
-                varied |= set(_differing(start, way))
-        return varied
+                varied.update(set(_differing(start, way)))
+        return {place for place, count in varied.items() if count > 1}
 
     def _look(self, sizes: Sizes, start: CallRecord, usual: set[tuple[int, int]]) -> None:
         """Keep the sizes if the way there is another."""
@@ -174,9 +193,28 @@ def _candidates(dim: Dim, named: Sequence[int]) -> list[int]:
 def numbers_named(module: nn.Module, run: Callable[[], object]) -> list[int]:
     """The whole numbers that stand in the user's code of this run, and in the modules.
 
-    In the code: constants, those of sets and tuples too. In modules: numbers in attributes, the
-    keys and entries of short tables, the sizes of buffers.
+    In the code: constants, those of sets, tuples and short texts too. In modules: numbers in
+    attributes, the keys and entries of short tables, the sizes of buffers.
     """
+    found = [number for code in codes_of(run) for number in _numbers(code.co_consts)]
+    for part in module.modules():
+        found += _numbers([value for name, value in vars(part).items() if name[:1] != "_"])
+    found += [size for buffer in module.buffers() for size in buffer.shape]
+    return [one for one in dict.fromkeys(found) if one > 1]
+
+
+def reads_storage(job: Job) -> bool:
+    """Whether the user's code asks for bytes of memory: sizes that no symbol follows."""
+    names = {
+        name
+        for code in codes_of(lambda: way_at(job, sizes_in(job.signature, job.example)))
+        for name in code.co_names
+    }
+    return not names.isdisjoint(_OF_STORAGE)
+
+
+def codes_of(run: Callable[[], object]) -> list[CodeType]:
+    """The user's code that is called while this runs, in order."""
     codes: dict[CodeType, None] = {}
 
     def seen(frame: FrameType, event: str, _: object) -> None:
@@ -189,11 +227,7 @@ def numbers_named(module: nn.Module, run: Callable[[], object]) -> list[int]:
         run()
     finally:
         sys.setprofile(before)
-    found = [number for code in codes for number in _numbers(code.co_consts)]
-    for part in module.modules():
-        found += _numbers([value for name, value in vars(part).items() if name[:1] != "_"])
-    found += [size for buffer in module.buffers() for size in buffer.shape]
-    return [one for one in dict.fromkeys(found) if one > 1]
+    return list(codes)
 
 
 def _numbers(values: Iterable[object]) -> Iterator[int]:
@@ -204,3 +238,5 @@ def _numbers(values: Iterable[object]) -> Iterator[int]:
         elif isinstance(value, (list, tuple, set, frozenset, dict, range)) and len(value) <= _LEAFS:
             parts = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
             yield from _numbers(parts)
+        elif isinstance(value, str) and len(value) <= _TEXT:
+            yield from map(int, re.findall(r"\d{1,6}", value))

@@ -128,8 +128,18 @@ def _texts(env: Any) -> tuple[str, ...]:
 
 @contextmanager
 def _numbers(found: Followed) -> Iterator[None]:
-    """A size that becomes a plain number is what it is in the example, and fixes nothing."""
+    """A size that becomes a plain number or text is that of the example, and fixes nothing."""
+    import torch
     from torch.fx.experimental.sym_node import SymNode
+
+    plain: Callable[[torch.SymInt], str] = torch.SymInt.__repr__
+
+    def text(size: torch.SymInt) -> str:
+        place = _asking(sys._getframe(1))
+        if not place:
+            return plain(size)
+        found.lost[place] = None
+        return repr(size.node.hint)
 
     def number(kind: Callable[[Any], object]) -> Callable[..., object]:
         def answer(node: Any, *_: object) -> object:  # torch's own file and line
@@ -143,9 +153,11 @@ def _numbers(found: Followed) -> Iterator[None]:
     kept = SymNode.guard_int, SymNode.guard_float
     try:
         SymNode.guard_int, SymNode.guard_float = number(int), number(float)  # type: ignore[assignment,method-assign]
+        torch.SymInt.__repr__ = text  # type: ignore[method-assign]
         yield
     finally:
         SymNode.guard_int, SymNode.guard_float = kept  # type: ignore[method-assign]
+        torch.SymInt.__repr__ = plain  # type: ignore[method-assign]
 
 
 def _asking(frame: FrameType | None) -> str:

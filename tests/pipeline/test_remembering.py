@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import resolve
+from modelc.core.signature import Signature, resolve
+from modelc.pipeline.choosing_values import choose_values
+from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.remembering import check_forgets
 from modelc.sources.eager import open_eager
 from modelc.sources.loaded import Loaded
@@ -141,3 +144,66 @@ def test_a_setting_with_a_version_of_its_own_is_no_tensor() -> None:
     module = Noting()
     module.settings = {"config": Stamped()}  # type: ignore[assignment]  # any attribute
     remembered(module)
+
+
+class TiedTable(nn.Module):
+    """Rows are made shorter in the table itself, which is the head's weight too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8, max_norm=0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.table(ids)
+        return found @ self.table.weight.t()
+
+
+class ShortRows(nn.Module):
+    """The same table, read by its rows alone: no output depends on what was read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8, max_norm=0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.table(ids)
+        return found
+
+
+class Largest(nn.Module):
+    """Divides by the most ids so far, in an object that torch does not know of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = SimpleNamespace(most=1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.kept.most = max(self.kept.most, ids.numel())
+        return ids / self.kept.most
+
+
+def chosen_for(module: nn.Module, text: str) -> Signature:
+    """The dims and values that are chosen for one input of integers."""
+    signature = resolve([parse_input(text)], {})
+    loaded = Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward))
+    eager = open_eager(loaded, signature)
+    return choose_values(eager, choose_dims(eager, signature))
+
+
+@pytest.mark.parametrize("text", ["ids:int64[batch,seq]{0..19}", "ids:int64[2,5]"])
+def test_weights_that_a_search_changes_are_put_back(text: str) -> None:
+    module = TiedTable()
+    weight = module.table.weight.detach().clone()
+    chosen_for(module, text)
+    assert torch.equal(module.table.weight, weight)
+
+
+def test_a_search_that_changes_what_no_module_holds_is_noticed() -> None:
+    with pytest.raises(CheckpointError, match=r"depend on what it ran before .* no attribute"):
+        chosen_for(Largest(), "ids:int64[batch]{0..9}")
+
+
+def test_weights_that_change_no_output_are_fine() -> None:
+    (spec,) = chosen_for(ShortRows(), "ids:int64[batch,seq]").inputs
+    assert spec.values is not None
+    assert (spec.values.low, spec.values.high) == (0, 19)
