@@ -35,7 +35,7 @@ _MOST = 6  # sizes that are given in all
 
 @dataclass(frozen=True, kw_only=True)
 class CallRecord:
-    """The calls of one run in order, by name, and the plain numbers that each was given."""
+    """The calls of one run in order, by name, and the numbers and weights that each was given."""
 
     calls: tuple[str, ...]
     numbers: tuple[tuple[object, ...], ...]
@@ -69,11 +69,16 @@ def way_at(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallRecord | No
 
 
 def _plain(values: Iterable[object]) -> Iterator[object]:
+    """The plain numbers and texts, and which weights these are."""
+    from torch import nn
+
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from _plain(value)
         elif isinstance(value, (bool, int, float, str)):
             yield value
+        elif isinstance(value, nn.Parameter):
+            yield f"weight {id(value)}"
 
 
 def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
