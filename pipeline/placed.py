@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..converters.capture.compared import sizes_that_turn
+from ..converters.capture.exporting import AS_TEXT
 from ..converters.capture.resizing import resize_places
 from ..core.capture import Capture
 from ..core.contract import Job
@@ -26,7 +27,8 @@ def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int
     """Sizes that every artifact of the run is judged at, whatever its capture; found once.
 
     These are sizes at which resizes by scales round otherwise in float32, and such at which forward
-    goes another way. A program of torch.export has the latter in its guards, which are checked.
+    goes another way. A program of torch.export has the latter in its guards, which are checked; it
+    has none for a size that became a text.
 
     Args:
         job: of the eager model.
@@ -37,7 +39,7 @@ def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int
     found = bench.places
     if "resizes" not in found:
         found["resizes"] = resize_places(job)
-    if capture.startswith(Capture.EXPORT):
+    if capture.startswith(Capture.EXPORT) and AS_TEXT not in job.programs:
         return (*found["resizes"], *found.get("turns", ()))
     if "turns" not in found:
         found["turns"] = sizes_that_turn(job)[:_TURNS]

@@ -11,9 +11,12 @@ from .dims import Shapes, export_in_ranges
 from .eager import example_tensors, model_of
 from .from_script import from_script, holds_script
 from .program import Exported
+from .symbolic import sizes_as_text
 
 if TYPE_CHECKING:
     import torch
+
+AS_TEXT = "as text"  # in a job's programs: a line at which the user's code writes a size as text
 
 
 def exported(job: Job, *, strict: bool = False) -> Exported:
@@ -34,7 +37,8 @@ def exported(job: Job, *, strict: bool = False) -> Exported:
             job.signature,
         )
 
-    with torch.no_grad(), limited_solver(job.capture_timeout):
+    texts = sizes_as_text(lambda place: job.programs.update({AS_TEXT: place}))
+    with torch.no_grad(), limited_solver(job.capture_timeout), texts:
         return export_in_ranges(job, export)
 
 

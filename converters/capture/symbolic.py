@@ -129,17 +129,7 @@ def _texts(env: Any) -> tuple[str, ...]:
 @contextmanager
 def _numbers(found: Followed) -> Iterator[None]:
     """A size that becomes a plain number or text is that of the example, and fixes nothing."""
-    import torch
     from torch.fx.experimental.sym_node import SymNode
-
-    plain: Callable[[torch.SymInt], str] = torch.SymInt.__repr__
-
-    def text(size: torch.SymInt) -> str:
-        place = _asking(sys._getframe(1))
-        if not place:
-            return plain(size)
-        found.lost[place] = None
-        return repr(size.node.hint)
 
     def number(kind: Callable[[Any], object]) -> Callable[..., object]:
         def answer(node: Any, *_: object) -> object:  # torch's own file and line
@@ -153,10 +143,33 @@ def _numbers(found: Followed) -> Iterator[None]:
     kept = SymNode.guard_int, SymNode.guard_float
     try:
         SymNode.guard_int, SymNode.guard_float = number(int), number(float)  # type: ignore[assignment,method-assign]
-        torch.SymInt.__repr__ = text  # type: ignore[method-assign]
-        yield
+        with sizes_as_text(lambda place: found.lost.update({place: None})):
+            yield
     finally:
         SymNode.guard_int, SymNode.guard_float = kept  # type: ignore[method-assign]
+
+
+@contextmanager
+def sizes_as_text(seen: Callable[[str], None]) -> Iterator[None]:
+    """Sizes that the user's code writes as text are those of the example; `seen` gets its line.
+
+    torch writes the name of a symbol, by which no table is read, and asks for no guard.
+    """
+    import torch
+
+    plain: Callable[[torch.SymInt], str] = torch.SymInt.__repr__
+
+    def text(size: torch.SymInt) -> str:
+        place = _asking(sys._getframe(1))
+        if not place:
+            return plain(size)
+        seen(place)
+        return repr(size.node.hint)
+
+    torch.SymInt.__repr__ = text  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
         torch.SymInt.__repr__ = plain  # type: ignore[method-assign]
 
 

@@ -52,6 +52,13 @@ class Plain(Long):
         return y
 
 
+class Keyed(Long):
+    """Doubles what has 13 tokens, by a key made of text: a program of torch.export has no guard."""
+
+    def forward(self, x, *rest):
+        return self.inner(x) * {"rows13": 2.0}.get(f"rows{x.shape[1]}", 1.0)
+
+
 class Clipped(Plain):
     """A hook that values decide; what is wrong on large values is so at any size."""
 
@@ -206,6 +213,13 @@ def test_stated_bounds_are_narrowed_on_request_alone(ordered: Callable[..., Orde
     assert run(ordered("Long", "onnx", inputs=stated)).exit_code == 1
     manifest = run(ordered("Long", "onnx", inputs=stated, narrow=True, overwrite=True))
     assert sizes(manifest, "onnx") == (10, 20)
+
+
+def test_a_size_that_became_a_text_is_looked_at(ordered: Callable[..., Order]) -> None:
+    stated = "x:float32[batch=1..2,seq=4..30,4]"
+    (verdict,) = run(ordered("Keyed", "onnx", inputs=stated, capture=Capture.EXPORT)).verdicts
+    assert not verdict.passed
+    assert "seq=13" in verdict.reason
 
 
 @pytest.mark.parametrize(("seq", "kept"), [("4..20", (10, 20)), ("4..6..20", (4, 9))])
