@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import gc
+import sys
 import time
 from contextlib import suppress
 
