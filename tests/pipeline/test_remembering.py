@@ -179,7 +179,8 @@ class Largest(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         self.kept.most = max(self.kept.most, ids.numel())
-        return ids / self.kept.most
+        most: int = self.kept.most
+        return ids / most
 
 
 def chosen_for(module: nn.Module, text: str) -> Signature:

@@ -83,8 +83,8 @@ def test_a_run_is_ended_after_the_same_step_each_time() -> None:
             return bool(eager(Counting(), 1000).run_in_time({"x": np.full(1, turns, np.float32)}))
         return False
 
-    for _ in range(2):  # what torch and Python do once in a process takes steps of its own
-        done = [is_done(turns) for turns in range(400, 540)]
+    # What torch and Python do once in a process takes steps of its own: the second round counts.
+    _, done = ([is_done(turns) for turns in range(400, 540)] for _ in range(2))
     last = done.index(False)
     assert 0 < last < len(done)
     assert not any(done[last:])

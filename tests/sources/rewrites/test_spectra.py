@@ -18,7 +18,8 @@ MORE = ("fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn")
 
 class Plain(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1])
+        found: Tensor = torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1])
+        return found
 
 
 def drawn(name: str) -> Tensor:
@@ -65,7 +66,7 @@ def test_single_precision_is_as_near_as_torchs(size: int) -> None:
 
 def test_a_trace_keeps_sizes_open() -> None:
     with EXACT.during(Plain()):
-        traced = torch.jit.trace(Plain(), torch.randn(2, 6))
+        traced = torch.jit.trace(Plain(), torch.randn(2, 6))  # type: ignore[no-untyped-call]  # torch's own
     x = torch.randn(3, 9)
     torch.testing.assert_close(traced(x), x, rtol=1e-5, atol=1e-5)
 
