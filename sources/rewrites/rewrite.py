@@ -25,6 +25,17 @@ def nothing(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - a
     return nullcontext()
 
 
+def calls_any(module: Module, names: frozenset[str]) -> bool:
+    """Whether a method of a part's class names one of them, as torch.nn.ELU's forward does `elu`.
+
+    What `torch.nn.Module` itself has is left out.
+    """
+    kinds = {kind for part in module.modules() for kind in type(part).__mro__}
+    members = [m for kind in kinds if kind.__name__ != "Module" for m in vars(kind).values()]
+    codes: list[Any] = [getattr(member, "__code__", None) for member in members]
+    return any(names.intersection(code.co_names) for code in codes if code is not None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
     """One known change.

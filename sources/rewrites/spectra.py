@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .rewrite import Module, Rewrite
+from .rewrite import Module, Rewrite, calls_any
 from .swapping import swapped
 
 if TYPE_CHECKING:
@@ -29,15 +29,7 @@ _LAST_TWO = (-2, -1)
 
 def _suits(module: Module, reasons: Sequence[str]) -> bool:
     rough = any(sign in reason for reason in reasons for sign in _SIGNS)
-    return rough and any(_calls_any(part) for part in module.modules())
-
-
-def _calls_any(part: Module) -> bool:
-    """Whether a method of the module's class names a transform."""
-    classes = [kind for kind in type(part).__mro__ if kind.__name__ != "Module"]
-    members = [member for kind in classes for member in vars(kind).values()]
-    codes: list[Any] = [getattr(member, "__code__", None) for member in members]
-    return any(_NAMES.intersection(code.co_names) for code in codes if code is not None)
+    return rough and calls_any(module, _NAMES)
 
 
 @contextmanager
