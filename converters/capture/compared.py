@@ -165,11 +165,13 @@ class _Search:
                 if wrong is not None:
                     return wrong
                 self.waiting.append(sizes[0])
-        if reads_storage(self.job):
+        of_bytes = reads_storage(self.job)
+        if of_bytes:
             self.unread["it reads how many bytes a tensor takes"] = None
         if not (self.lost or self.ended or self.unread or self.answered):
             return None
-        turning = turning_sizes(self.job)  # symbols did not show all that sizes decide
+        # Symbols did not show all that sizes decide; bytes follow from all of them together.
+        turning = turning_sizes(self.job, at_least_too=of_bytes)
         self.tried += turning
         return self._wrong_at(turning)
 

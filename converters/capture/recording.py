@@ -93,15 +93,15 @@ def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
     return turned.max() + turned.min() - turned
 
 
-def turning_sizes(job: Job) -> tuple[Sizes, ...]:
+def turning_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
     """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
 
     Eager is run at sizes of each dim alone: first those around the numbers that its code, its
     modules and its buffers name, then the ends and those between, as far as `_CALLS` reach. The
-    other dims are as in the example; where bytes are asked for, also as small as may be.
+    other dims are as in the example; with `at_least_too` also as small as may be.
     """
     bases = [sizes_in(job.signature, job.example)]
-    if reads_storage(job):
+    if at_least_too:
         bases.append({name: dim.low for name, dim in job.signature.free_dims.items()})
     found: dict[tuple[tuple[str, int], ...], Sizes] = {}
     for base in bases:
