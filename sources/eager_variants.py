@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sysconfig
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import CheckpointError
 from .branches import shortest
@@ -25,12 +25,42 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Feed, Outputs
 
+_Answer = TypeVar("_Answer")  # outputs, or outputs that there may be none of
+_MOST_KEPT = 1 << 28  # bytes of answers that are kept
+
 
 class EagerVariants(ABC):
     """What a judge asks of eager beside its answer: how far it moves, and what else it may give."""
 
     _module: torch.nn.Module
     _no_float64: str
+    _answers: dict[tuple[int, object], tuple[Feed, Any]] | None = None
+
+    @contextmanager
+    def keeping_answers(self) -> Iterator[None]:
+        """Keep what the variants answer until the end, for callers that ask again and again.
+
+        Answers are known by the feed's identity. Beyond 256 MiB no more are kept.
+        """
+        self._answers = {}
+        try:
+            yield
+        finally:
+            self._answers = None
+
+    def _once(self, variant: object, feed: Feed, answer: Callable[[], _Answer]) -> _Answer:
+        """The answer of a variant on this feed, computed once while answers are kept."""
+        if self._answers is None:
+            return answer()
+        key = id(feed), variant
+        if key not in self._answers:
+            answers = [outputs or {} for _, outputs in self._answers.values()]
+            found = answer()
+            if sum(array.nbytes for one in answers for array in one.values()) > _MOST_KEPT:
+                return found
+            self._answers[key] = feed, found  # with the feed, so that its identity is not reused
+        known: _Answer = self._answers[key][1]
+        return known
 
     @abstractmethod
     def run(self, feed: Feed) -> Outputs:
@@ -67,8 +97,12 @@ class EagerVariants(ABC):
         Raises:
             CheckpointError: eager rejects the feed.
         """
-        with off_weights(self._module, share, seed):
-            return self.run_in_time(off_feed(feed, share, seed))
+
+        def answer() -> Outputs:
+            with off_weights(self._module, share, seed):
+                return self.run_in_time(off_feed(feed, share, seed))
+
+        return self._once((share, seed), feed, answer)
 
     def run_in_turn(self, feed: Feed) -> Outputs:
         """Run one feed with its sums taken one element after the other (see `in_turn`).
@@ -76,8 +110,12 @@ class EagerVariants(ABC):
         Raises:
             CheckpointError: eager rejects the feed.
         """
-        with in_turn():
-            return self.run(feed)
+
+        def answer() -> Outputs:
+            with in_turn():
+                return self.run(feed)
+
+        return self._once("in turn", feed, answer)
 
     def run_plain(self, feed: Feed) -> Outputs:
         """Run one feed without the fast paths of attention (see `plain_paths`).
@@ -85,8 +123,12 @@ class EagerVariants(ABC):
         Raises:
             CheckpointError: eager rejects the feed.
         """
-        with plain_paths():
-            return self.run_in_time(feed)
+
+        def answer() -> Outputs:
+            with plain_paths():
+                return self.run_in_time(feed)
+
+        return self._once("plain", feed, answer)
 
     def run_settled(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
         """Run one feed with equal scores taken by index, the last first or the first first.
@@ -97,11 +139,15 @@ class EagerVariants(ABC):
         Raises:
             CheckpointError: eager rejects the feed.
         """
-        choices, refused = Choices(last=last), self._no_float64
-        with settling(choices):
-            found = self.run_exact(feed) if exact else self.run_in_time(feed)
-        self._no_float64 = refused  # that it does not run so says nothing of how it runs
-        return found if choices.made else None
+
+        def answer() -> Outputs | None:
+            choices, refused = Choices(last=last), self._no_float64
+            with settling(choices):
+                found = self.run_exact(feed) if exact else self.run_in_time(feed)
+            self._no_float64 = refused  # that it does not run so says nothing of how it runs
+            return found if choices.made else None
+
+        return self._once(("settled", last, exact), feed, answer)
 
     def draws_off(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
         """`run_off` by seeds from 0, each with the share and its negative.

@@ -366,3 +366,20 @@ def test_models_of_transformers_are_called_by_name() -> None:
             return x
 
     opened(Like()).run(X)
+
+
+def test_kept_answers_are_computed_once_for_each_feed_and_variant() -> None:
+    runs: list[Tensor] = []
+    eager = does(lambda x: (runs.append(x), x * 2)[1])
+    eager.names(X)
+    with eager.keeping_answers():
+        runs.clear()
+        first = list(eager.draws_off(X, 2**-24, pairs=2))
+        again = list(eager.draws_off(X, 2**-24, pairs=2))
+        other = {"x": X["x"] + 1}
+        assert (len(first), len(runs)) == (4, 4)
+        assert all(one is two for one, two in zip(first, again, strict=True))
+        assert not np.array_equal(eager.run_plain(X)["output"], eager.run_plain(other)["output"])
+        assert len(runs) == 6
+    eager.run_plain(X)
+    assert len(runs) == 7  # nothing is kept afterwards
