@@ -158,3 +158,17 @@ def _value_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterat
     high = guard.op("LessOrEqual", most, guard.number(int(values.high), dtype=spec.dtype))
     what = f"values of {spec.name} must be {int(values.low)}..{int(values.high)}"
     yield guard.require(guard.op("And", low, high), what)
+    if values.ascending and spec.dims:
+        what = f"values of {spec.name} must ascend along the last axis"
+        yield guard.require(_ascends(guard, value), what)
+
+
+def _ascends(guard: _Guard, value: ir.Value) -> ir.Value:
+    """Whether no element is less than the one before it in its row."""
+    import onnx_ir
+
+    zero, one, last, end = (guard.number(at, scalar=False) for at in (0, 1, -1, 2**62))
+    before = guard.op("Slice", value, zero, last, last)
+    after = guard.op("Slice", value, one, end, last)
+    falls = guard.op("Cast", guard.op("Less", after, before), to=int(onnx_ir.DataType.INT64))
+    return guard.op("Equal", guard.op("ReduceSum", falls, keepdims=0), guard.number(0))

@@ -12,6 +12,7 @@ from .names import unknown
 from .relations import settled
 
 __all__ = [
+    "ASCENDING",
     "DTYPES", "FLOATS", "UNBOUNDED", "Dim", "InputPattern", "InputSpec", "Relation", "Signature",
     "ValueRange", "default_opt", "resolve",
 ]  # fmt: skip
@@ -20,6 +21,7 @@ DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 FLOATS = ("float32", "float64", "float16")
+ASCENDING = "ascending"  # as `--input` says it of values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class ValueRange:
 
     An end with a relation follows a dim of any input (`{0..nodes-1}`); `low` and `high` are then
     the least and the greatest that it is at the dim's sizes. `usual` is the part of a chosen range
-    that feeds are drawn in but for those of edge values; None stands for the whole range.
+    that feeds are drawn in but for those of edge values; None stands for the whole range. Of
+    `ascending` values each row along the last axis rises or stays, as boxes and offsets do.
     """
 
     low: float
@@ -37,6 +40,7 @@ class ValueRange:
     high_dim: Relation | None = None
     chosen: bool = False  # found by modelc, not stated
     usual: tuple[float, float] | None = None
+    ascending: bool = False
 
     @property
     def follows(self) -> bool:
@@ -58,7 +62,8 @@ class ValueRange:
         return self
 
     def __str__(self) -> str:
-        return f"{{{_end(self.low, self.low_dim)}..{_end(self.high, self.high_dim)}}}"
+        order = f" {ASCENDING}" if self.ascending else ""
+        return f"{{{_end(self.low, self.low_dim)}..{_end(self.high, self.high_dim)}{order}}}"
 
 
 def _end(value: float, relation: Relation | None) -> str:

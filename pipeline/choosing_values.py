@@ -13,7 +13,7 @@ from ..core.signature import InputSpec, Signature, ValueRange
 from ..sources.eager import Eager, open_eager
 from ..sources.work import MoreWorkError, Work
 from ..validators.feeds import Drawer
-from ..validators.wide import wide_feeds
+from ..validators.wide import SMALL, wide_feeds
 from .feeding import not_finite
 from .remembering import leaving_nothing
 
@@ -45,8 +45,9 @@ def choose_values(
     drawn in its usual part (its sample's values, else 0 and 1; bytes 0..255), and edge values in
     feeds of their own. Others are taken for indices or lengths: the range ends at the largest value
     that eager takes, and follows a dim where that does. An input named as a mask holds 0 and 1.
-    An input of which eager takes no value that was tried, or that does not take values drawn from
-    the range, stays without one.
+    Where eager rejects values drawn from the range, ascending ones are tried, as the corners of
+    boxes and the starts of segments are. An input of which eager takes no value that was tried, or
+    none of these, stays without a range.
 
     Raises:
         CheckpointError: eager answers otherwise after it ran on other values.
@@ -292,20 +293,29 @@ def _kept(
 ) -> Signature:
     """The signature with the ranges from which eager takes what is drawn, as many as there are."""
 
-    def with_ranges(names: Sequence[str]) -> Signature:
+    def with_ranges(ranges: Mapping[str, ValueRange]) -> Signature:
         specs = (
-            replace(spec, values=found[spec.name]) if spec.name in names else spec
+            replace(spec, values=ranges[spec.name]) if spec.name in ranges else spec
             for spec in signature.inputs
         )
         return replace(signature, inputs=tuple(specs))
 
-    if not found or _runs(eager, with_ranges(list(found)), seed, samples):
-        return with_ranges(list(found))
-    kept: list[str] = []
-    for name in found:
-        if _runs(eager, with_ranges([*kept, name]), seed, samples):
-            kept.append(name)
+    if not found or _runs(eager, with_ranges(found), seed, samples):
+        return with_ranges(found)
+    kept: dict[str, ValueRange] = {}
+    for name, values in found.items():
+        for one in (values, _rising(values)):
+            if _runs(eager, with_ranges({**kept, name: one}), seed, samples):
+                kept[name] = one
+                break
     return with_ranges(kept)
+
+
+def _rising(values: ValueRange) -> ValueRange:
+    """The values, ascending and not negative; of those that take any, as many as are drawn."""
+    usual = 0 if values.usual is None else values.usual[1]
+    high = values.high if values.high <= _TABLE else max(usual, SMALL)
+    return replace(values, low=max(values.low, 0), high=high, usual=None, ascending=True)
 
 
 def _runs(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> bool:

@@ -11,7 +11,7 @@ from ..core.contract import Feed
 from ..core.dims import Relation
 from ..core.errors import CheckpointError
 from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
-from ..core.signature import FLOATS, UNBOUNDED, Dim, Signature
+from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, Signature
 from ..sources.eager import Eager
 from ..validators.feeds import Drawer
 
@@ -34,6 +34,7 @@ class Trials:
         self.signature = signature
         self.left = _MOST
         self._eager = eager
+        self._seed, self._samples = seed, samples
         self._drawer = Drawer.of(signature, seed, samples)
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
         self._other: dict[tuple[tuple[str, int], ...], bool] = {}
@@ -86,6 +87,19 @@ class Trials:
         for names in (whole, *([name] for name in whole if len(whole) > 1)):
             yield from self._drawer.at_ends(feeds[0], names)
 
+    def ascending(self, sizes: Sizes) -> InputSpec | None:
+        """The first integer input that eager takes with ascending values, in each feed drawn."""
+        for spec in self.signature.inputs:
+            if spec.values is None or spec.dtype in FLOATS or not spec.dims:
+                continue
+            rising = replace(spec, values=replace(spec.values, ascending=True))
+            inputs = tuple(rising if one is spec else one for one in self.signature.inputs)
+            drawer = Drawer.of(replace(self.signature, inputs=inputs), self._seed, self._samples)
+            feeds = (drawer.feed(f"rising-{number}", dict(sizes)) for number in range(_OTHERS))
+            if all(self._takes(feed.arrays) for feed in feeds):
+                return rising
+        return None
+
 
 class SizesError(CheckpointError):
     """Eager rejects sizes within the domain, whatever the values: `sizes` of its free dims."""
@@ -114,7 +128,9 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
         if not error.message.startswith(_REJECTS):
             raise
         if drawn and trials.takes_others(sizes):
-            raise CheckpointError(error.message, hint=_state(trials.signature)) from error
+            rising = trials.ascending(sizes)
+            hint = _state(trials.signature) if rising is None else _ascending(rising)
+            raise CheckpointError(error.message, hint=hint) from error
         if not sizes:
             raise
         found = related(error, trials, sizes)
@@ -141,6 +157,11 @@ def _state(signature: Signature) -> str:
     names = list(signature.dynamic_dims)
     told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
     return f"eager takes other values at these sizes: {told}give samples with --inputs"
+
+
+def _ascending(spec: InputSpec) -> str:
+    """What to write for an input of which eager takes ascending values."""
+    return f"eager takes values that ascend along the last axis: write --input '{spec}'"
 
 
 def related(error: CheckpointError, trials: Trials, sizes: Sizes) -> Fit | None:

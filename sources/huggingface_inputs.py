@@ -18,6 +18,7 @@ _CHOICES = Dim(name="choices", low=2, opt=3, high=4)
 _USUAL_SIDE = 224  # pixels, where neither config nor preprocessor says
 _ONLY_IF_REQUIRED = ("position_ids", "pixel_mask", "decoder_attention_mask")
 _RANK_2 = 2
+_CORNERS = 4  # of a box: left, top, right, bottom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,11 @@ def _tokens(config: object, asked: Asked) -> dict[str, InputSpec]:
     }
     if kinds >= _RANK_2:
         found["token_type_ids"] = _whole("token_type_ids", dims, kinds - 1)
+    places = number(config, "max_2d_position_embeddings")
+    if places is not None:  # where each token stands on its page
+        corners = ValueRange(low=0, high=places - 1, ascending=True)
+        box_dims = (*dims, Dim.fixed(_CORNERS))
+        found["bbox"] = InputSpec(name="bbox", dtype="int64", dims=box_dims, values=corners)
     return {**found, **_decoder_tokens(config, asked)}
 
 

@@ -35,9 +35,19 @@ class Values:
     std: float | None = None
     follows: bool = False  # an end follows a dim: 0 and 1 at one size alone make no mask
     hides: bool = False  # a mask of which 1 hides a place
+    ascending: bool = False  # along the last axis
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """An array of `shape` and of the input's dtype."""
+        return self.in_order(self._drawn(shape, generator))
+
+    def in_order(self, array: Array) -> Array:
+        """The array as it is; of ascending values, each row sorted along the last axis."""
+        import numpy as np
+
+        return np.sort(array, axis=-1) if self.ascending and array.ndim else array
+
+    def _drawn(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         import numpy as np
 
         low, high = self.low, self.high
@@ -55,7 +65,7 @@ class Values:
     @property
     def binary(self) -> bool:
         """Whether the input holds 0 and 1 alone, as masks do."""
-        whole = self.dtype not in FLOATS and not self.follows
+        whole = self.dtype not in FLOATS and not self.follows and not self.ascending
         return whole and (self.low, self.high) == (0, 1)
 
     def masks(self, spec: InputSpec) -> bool:
@@ -99,7 +109,7 @@ class Values:
             low, high = self.mean - reach, self.mean + reach
         if self.dtype not in FLOATS:
             array = np.rint(np.asarray(array, np.float64))
-        return np.asarray(np.clip(array, low, high)).astype(self.dtype)
+        return self.in_order(np.asarray(np.clip(array, low, high)).astype(self.dtype))
 
     def mirror(self, array: Array) -> Array:
         """The array with its sign flipped; inside `low..high`, about their middle, if given."""
@@ -108,7 +118,8 @@ class Values:
         if self.low is None or self.high is None:
             return np.asarray(np.negative(array.astype(np.float64))).astype(self.dtype)
         flipped = self.low + self.high - array.astype(np.float64)
-        return np.asarray(np.clip(flipped, self.low, self.high)).astype(self.dtype)
+        held = np.asarray(np.clip(flipped, self.low, self.high)).astype(self.dtype)
+        return self.in_order(held)
 
 
 def row_axis(spec: InputSpec) -> int:
@@ -161,7 +172,8 @@ def _ranged(spec: InputSpec) -> Values:
     follows = spec.values is not None and spec.values.follows
     if spec.values is not None and spec.values.usual is not None:
         low, high = spec.values.usual
-    return Values(dtype=spec.dtype, low=low, high=high, follows=follows)
+    ascending = spec.values is not None and spec.values.ascending
+    return Values(dtype=spec.dtype, low=low, high=high, follows=follows, ascending=ascending)
 
 
 def _limits(dtype: str) -> tuple[float, float]:

@@ -212,7 +212,7 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
             )
             changed = change(hard, spec, arrays[spec.name])
             if changed is not None:
-                arrays[spec.name] = changed
+                arrays[spec.name] = hard.values.in_order(changed)
         if not any(_same(arrays, feed.arrays) for feed in seen):
             kind = "mask" if name in UNDEFINED else "value"
             seen.append(

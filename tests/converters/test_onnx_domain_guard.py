@@ -107,3 +107,10 @@ def test_fixed_inputs_need_no_guard() -> None:
     model = identity_of(signature)
     assert add_guard(model, signature) == 0
     assert len(list(model.graph)) == 1
+
+
+def test_ascending_values_are_held() -> None:
+    session, _ = guarded("box:int64[n=1..4,m=1..9]{0..9 ascending}")
+    assert ran(session, np.array([[0, 0, 3, 9], [1, 2, 3, 4]]))
+    assert ran(session, np.array([[5], [4]]))
+    assert not ran(session, np.array([[0, 0, 3, 9], [1, 2, 4, 3]]))

@@ -184,3 +184,13 @@ def test_an_unknown_dtype_gets_the_list() -> None:
     with pytest.raises(UsageError) as caught:
         parse_input("x:quux[2]")
     assert caught.value.hint.startswith("dtypes are float32, float64")
+
+
+@pytest.mark.parametrize(
+    "text", ["{0..1000 ascending}", "{0..seq-1 ascending}", "{-1.5..2 ascending}"]
+)
+def test_ascending_values_are_read_and_written_alike(text: str) -> None:
+    values = parse_input(f"box:float32[batch,seq=1..9,4]{text}").values
+    assert values is not None
+    assert values.ascending
+    assert str(values) == text

@@ -205,8 +205,19 @@ def test_a_mask_holds_zeros_and_ones() -> None:
     assert found.inputs[1].values == ValueRange(low=0, high=1, chosen=True)
 
 
+def test_values_that_must_ascend_do() -> None:
+    found = chosen(Ordered(), "ids:int64[n=4..9]").inputs[0].values
+    assert found == ValueRange(low=0, high=1023, chosen=True, ascending=True)
+
+
 def test_what_takes_nothing_drawn_stays_without_a_range() -> None:
-    assert chosen(Ordered(), "ids:int64[n=4..9]").inputs[0].values is None
+    class Falling(nn.Module):
+        def forward(self, ids: Tensor) -> Tensor:
+            if bool((ids[1:] > ids[:-1]).any()):
+                raise ValueError("not in order")
+            return ids * 2
+
+    assert chosen(Falling(), "ids:int64[n=4..9]").inputs[0].values is None
 
 
 def test_stated_ranges_are_left_alone() -> None:

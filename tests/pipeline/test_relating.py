@@ -70,7 +70,7 @@ class Never(nn.Module):
 
 
 def rejected(
-    module: nn.Module, *inputs: str, filled: dict[str, int] | None = None, **sizes: int
+    module: nn.Module, *inputs: str, filled: dict[str, int | list[int]] | None = None, **sizes: int
 ) -> CheckpointError:
     """The error of eager on a feed of these sizes, explained."""
     signature = resolve([parse_input(text) for text in inputs], {})
@@ -166,6 +166,27 @@ def test_values_that_are_the_cause_are_told_from_sizes() -> None:
     error = rejected(Bounded(), *inputs, filled={"n": 9}, b=1, s=1)
     assert not isinstance(error, SizesError)
     assert error.hint.startswith("eager takes other values at these sizes: state them, as in n{1..")
+
+
+class Boxes(nn.Module):
+    """Looks widths and heights up, which are not negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides = nn.Embedding(100, 3)
+
+    def forward(self, box: Tensor) -> Tensor:
+        found: Tensor = self.sides(box[..., 2:] - box[..., :2])
+        return found
+
+
+def test_values_that_must_ascend_are_found_and_written() -> None:
+    box = "box:int64[b=1..4,n=2..9,4]{0..99}"
+    hint = rejected(Boxes(), box, filled={"box": [5, 5, 1, 1]}, b=2, n=9).hint
+    assert hint == (
+        "eager takes values that ascend along the last axis:"
+        " write --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'"
+    )
 
 
 def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:

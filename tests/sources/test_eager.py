@@ -370,7 +370,12 @@ def test_models_of_transformers_are_called_by_name() -> None:
 
 def test_kept_answers_are_computed_once_for_each_feed_and_variant() -> None:
     runs: list[Tensor] = []
-    eager = does(lambda x: (runs.append(x), x * 2)[1])
+
+    def doubled(x: Tensor) -> Tensor:
+        runs.append(x)
+        return x * 2
+
+    eager = does(doubled)
     eager.names(X)
     with eager.keeping_answers():
         runs.clear()

@@ -49,6 +49,11 @@ DECODER = "decoder_input_ids:int64[batch,decoder_sequence]{0..59}"
 
 FAMILIES: dict[str, tuple[str, Settings, list[str]]] = {
     "BertForTokenClassification": ("BertConfig", TEXT, [IDS, MASK, KINDS]),
+    "LayoutLMForTokenClassification": (
+        "LayoutLMConfig",
+        {**TEXT, "max_2d_position_embeddings": 64},
+        [IDS, "bbox:int64[batch,sequence,4]{0..63 ascending}", MASK, KINDS],
+    ),
     "BertForMultipleChoice": (
         "BertConfig",
         TEXT,

@@ -35,6 +35,18 @@ def test_every_feed_keeps_the_relations() -> None:
     assert {feed.arrays["a"].shape[1] for feed in feeds} >= {1, 5, 9}
 
 
+def test_ascending_values_ascend_in_every_feed() -> None:
+    boxes = signature(
+        "box:int64[batch=1..4,seq=1..9,4]{0..1000 ascending}",
+        "x:float32[batch,seq]{-1..2 ascending}",
+    )
+    feeds = (*draw_feeds(boxes, count=9), *hard_feeds(boxes))
+    for feed in feeds:
+        for array in feed.arrays.values():
+            assert (np.diff(array, axis=-1) >= 0).all(), feed.name
+    assert len(np.unique(feeds[-1].arrays["box"])) > 1 or len(feeds) > 20
+
+
 def test_the_sizes_of_a_feed_are_those_of_the_free_dims() -> None:
     feeds = {feed.name: feed for feed in draw_feeds(IMAGE)}
     assert feeds["max"].sizes == {"batch": 3, "k": 4, "j": 5}
