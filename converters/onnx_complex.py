@@ -1,58 +1,227 @@
-"""Complex numbers beside real ones in a program, as torch's dynamo exporter can write them.
+"""Complex tensors of a program as pairs of real ones: ONNX's operators have no complex numbers.
 
-The exporter writes a complex tensor as a real one with a last axis of two, and takes every operand
-of a complex operator for such a one: a real operand is broadcast against that axis. So each real
-operand is made complex in the program before it is given to the exporter.
+torch's exporter writes some thirty operators of complex numbers; `torch.einsum`, `where`, `pad` and
+a write into a slice are not among them. torch itself has rules in real and imaginary parts for most
+operators (`ComplexTensor`). Each node that reads or gives a complex tensor is run under them, and
+the real operators that were run take its place. Fourier transforms alone keep whole tensors.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .capture.causes import RefusedError
+from .capture.users import last_place
 
 if TYPE_CHECKING:
     import torch
 
-_BINARY = ("add", "sub", "mul", "div")
-_OPERANDS = 2  # what follows them is alpha, or how to round
+Made = dict[Any, Any]  # by node, what it gives: a node, a pair of them, or a list of such
 
 
-def make_complex(program: torch.export.ExportedProgram) -> None:
-    """Give each arithmetic operator with a complex operand complex ones only, in place."""
-    import torch
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """The nodes of a complex tensor's parts."""
 
-    targets: set[Any] = {getattr(operator, name) for name in ("add", "sub", "mul", "truediv")}
-    for name in _BINARY:
-        packet = getattr(torch.ops.aten, name)
-        targets |= {packet.Tensor, packet.Scalar}
+    real: Any
+    imaginary: Any
+
+
+def split_complex(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with its complex tensors in two parts; the same one where it has none.
+
+    Raises:
+        RefusedError: torch has no rule for an operator of complex numbers.
+    """
+    if not any(map(_is_complex, program.graph.nodes)):
+        return program
+    program = program.run_decompositions({})  # after this no operator writes into its inputs
+    made: Made = {}
     for node in list(program.graph.nodes):
-        if node.op == "call_function" and node.target in targets and _is_complex(node):
-            both = [_made_complex(one, node) for one in node.args[:_OPERANDS]]
-            node.args = (*both, *node.args[_OPERANDS:])
+        if _can_split(node) and (_is_complex(node) or _reads_complex(node, made)):
+            _split(node, made)
+        else:
+            _join_inputs(node, made)
+    for node in reversed([one for one in made if one.op == "call_function"]):
+        program.graph.erase_node(node)
     program.graph_module.recompile()
+    return program
 
 
 def _is_complex(node: torch.fx.Node) -> bool:
     import torch
+    from torch.utils import _pytree
 
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_complex()
+    values = _pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
 
 
-def _made_complex(given: Any, user: torch.fx.Node) -> Any:
-    """A number or a tensor as a complex one; what is complex, or no float, as it is."""
+def _reads_complex(node: torch.fx.Node, made: Made) -> bool:
+    return any(one in made or _is_complex(one) for one in node.all_input_nodes)
+
+
+def _can_split(node: torch.fx.Node) -> bool:
+    """Whether it is an operator, or a part of what one gives, and no branch or loop.
+
+    ONNX has an operator for the STFT, of which the exporter gives a whole tensor.
+    """
     import torch
 
-    if isinstance(given, float | int):
-        return complex(given)
-    value = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return given
-    graph = user.graph
-    with graph.inserting_before(user):
-        none = graph.call_function(torch.ops.aten.zeros_like.default, (given,))
-        made = graph.call_function(torch.ops.aten.complex.default, (given, none))
-    with value.fake_mode if hasattr(value, "fake_mode") else torch.no_grad():
-        none.meta = {**user.meta, "val": torch.zeros_like(value)}
-        made.meta = {**user.meta, "val": torch.complex(value, none.meta["val"])}
-    return made
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op == "call_function"
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name != "aten::stft"
+
+
+def _join_inputs(node: torch.fx.Node, made: Made) -> None:
+    """Give whole complex tensors to what cannot be split, as the outputs."""
+    import torch
+
+    def whole(one: torch.fx.Node) -> Any:
+        parts = made.get(one, one)
+        if not isinstance(parts, _Pair):
+            return parts
+        (found,) = _run_before(node, lambda *both: [torch.complex(*both)], _leaves(parts))
+        return found
+
+    node.args = torch.fx.map_arg(node.args, whole)
+    node.kwargs = torch.fx.map_arg(node.kwargs, whole)
+
+
+def _split(node: torch.fx.Node, made: Made) -> None:
+    """Put the real operators that a node consists of before it, and note what they give."""
+    inputs = list(node.all_input_nodes)
+    if node.target is operator.getitem and node.args[0] in made:
+        made[node] = made[node.args[0]][node.args[1]]
+    else:
+        parts = {one: made.get(one, one) for one in inputs}
+        made[node] = _inlined(node, parts)
+    if not isinstance(made[node], _Pair | list | tuple):
+        node.replace_all_uses_with(made[node])
+
+
+def _inlined(node: torch.fx.Node, parts: Mapping[Any, Any]) -> Any:
+    """What takes a node's place, where what it reads is in these parts.
+
+    Raises:
+        RefusedError: there is no rule for it.
+    """
+    run = _Run(node=node, parts=parts)
+    try:
+        found = _run_before(node, run, [leaf for part in parts.values() for leaf in _leaves(part)])
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        raise _no_rule(node) from error
+    return run.closed(iter(found))
+
+
+def _run_before(
+    node: torch.fx.Node, run: Callable[..., list[Any]], inputs: Sequence[Any]
+) -> list[Any]:
+    """Run it on the values that were captured, and copy the operators that were run before a node.
+
+    Returns:
+        the nodes of what it gives.
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _fake_mode(node.graph), enable_python_dispatcher():  # which keeps dynamic sizes so
+        body = make_fx(run, _allow_non_fake_inputs=True)(*(one.meta["val"] for one in inputs))
+    body.graph.eliminate_dead_code()
+    return _copied(body, node, inputs)
+
+
+def _fake_mode(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
+    """The mode in which the values of a program were captured; none where no tensor has one."""
+    from torch._guards import detect_fake_mode
+
+    found = detect_fake_mode([one.meta.get("val") for one in graph.nodes])
+    return nullcontext() if found is None else found
+
+
+def _leaves(part: Any) -> list[Any]:
+    return [part.real, part.imaginary] if isinstance(part, _Pair) else [part]
+
+
+class _Run:
+    """A node as a function of the parts of what it reads; it gives the parts, in one list."""
+
+    def __init__(self, *, node: torch.fx.Node, parts: Mapping[Any, Any]) -> None:
+        self._node, self._parts = node, parts
+        self._spec: Any = None
+        self._pairs: list[bool] = []
+
+    def __call__(self, *values: Any) -> list[Any]:
+        import torch
+        from torch._subclasses.complex_tensor import ComplexTensor
+        from torch.utils import _pytree
+
+        from .onnx_complex_rules import ComplexRules, in_parts
+
+        def taken(part: Any, given: Iterator[Any]) -> Any:
+            if isinstance(part, _Pair):
+                return ComplexTensor(next(given), next(given))
+            return in_parts(next(given))
+
+        given, target = iter(values), self._node.target
+        known = {one: taken(part, given) for one, part in self._parts.items()}
+        args, kwargs = torch.fx.map_arg((self._node.args, self._node.kwargs), known.__getitem__)
+        with ComplexRules():  # type: ignore[no-untyped-call]  # torch's own
+            found = target(*args, **kwargs)  # type: ignore[operator]  # an operator of torch
+        leaves, self._spec = _pytree.tree_flatten(found)
+        self._pairs = [isinstance(one, ComplexTensor) for one in leaves]
+        both = ([one.re, one.im] if isinstance(one, ComplexTensor) else [one] for one in leaves)
+        return [part for parts in both for part in parts]
+
+    def closed(self, nodes: Iterator[Any]) -> Any:
+        """What the node gives, of the nodes that took its place."""
+        from torch.utils import _pytree
+
+        leaves = [
+            _Pair(real=next(nodes), imaginary=next(nodes)) if pair else next(nodes)
+            for pair in self._pairs
+        ]
+        return _pytree.tree_unflatten(leaves, self._spec)
+
+
+def _copied(body: torch.fx.GraphModule, node: torch.fx.Node, inputs: Sequence[Any]) -> list[Any]:
+    """Copy the operators of a graph before a node.
+
+    Returns:
+        the nodes of what the graph gives.
+    """
+    import torch
+
+    known: dict[Any, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), inputs, strict=True))
+    with node.graph.inserting_before(node):
+        for one in body.graph.nodes:
+            if one.op == "get_attr":  # a number that a rule made a tensor of
+                value = getattr(body, one.target)
+                known[one] = node.graph.call_function(
+                    torch.ops.aten.full.default, ([], value.item()), {"dtype": value.dtype}
+                )
+            elif one.op == "call_function" and one.target is torch.ops.aten.detach.default:
+                known[one] = known[one.args[0]]
+                continue
+            elif one.op == "call_function":
+                known[one] = node.graph.node_copy(one, known.__getitem__)
+            else:
+                continue
+            known[one].meta = {**node.meta, "val": one.meta.get("val")}
+    ends: Any = body.graph.output_node().args[0]
+    found: list[Any] = torch.fx.map_arg(ends, known.__getitem__)
+    return found
+
+
+def _no_rule(node: torch.fx.Node) -> RefusedError:
+    name = "::".join(str(node.target).split(".")[:2])
+    place = last_place(str(node.meta.get("stack_trace") or ""))
+    return RefusedError(
+        f"operator {name} of complex numbers has no ONNX translation"
+        + (f" (at {place})" if place else ""),
+        hint="compute with the real and the imaginary part (torch.view_as_real)",
+    )

@@ -19,6 +19,7 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
+from .onnx_linear_algebra import OF_MATRICES
 from .onnx_program_ops import OF_PROGRAMS
 from .onnx_script_names import OF_NAMES
 from .onnx_symbolic_ops import SymbolicOps, given
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 Write = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
+_OURS = frozenset(
+    write for table in (OF_SCRIPTS, OF_MATRICES, OF_NAMES, OF_PROGRAMS) for write in table.values()
+)
 
 
 def operators_of(program: torch.export.ExportedProgram) -> frozenset[str]:
@@ -80,7 +84,7 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
     import torch
 
     table: dict[Any, Write] = {}
-    for name, write in {**BOTH, **OF_PROGRAMS, **custom_ops}.items():
+    for name, write in {**BOTH, **OF_MATRICES, **OF_PROGRAMS, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)
@@ -107,7 +111,7 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
-    functions = {**OF_SCRIPTS, **OF_NAMES, **custom_ops}
+    functions = {**OF_SCRIPTS, **OF_MATRICES, **OF_NAMES, **custom_ops}
     kept = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():
@@ -159,7 +163,7 @@ def _told(name: str, write: Write, bound: Write) -> Write:
         try:
             return bound(*args, **kwargs)
         except Exception as error:  # the user's own code
-            if write in {*OF_SCRIPTS.values(), *OF_NAMES.values(), *OF_PROGRAMS.values()}:
+            if write in _OURS:
                 raise
             place = users_place(error)
             where = f" (at {place})" if place else ""

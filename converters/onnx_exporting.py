@@ -12,7 +12,7 @@ from .capture.program import Exported, Program
 from .capture.strategies import program_of
 from .capture.users import last_place
 from .guarded import Spot, guarded
-from .onnx_complex import make_complex
+from .onnx_complex import split_complex
 from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
 from .onnx_spectra import complete_spectra
 
@@ -44,7 +44,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
         check_used(job.custom_ops, operators_of(captured))
     table = translation_table(job.custom_ops, opset)
     scope = model_of(job).scope
-    make_complex(captured)
+    captured = split_complex(captured)
     program = guarded(
         "torch.onnx.export",
         lambda: torch.onnx.export(

@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .capture.causes import RefusedError
-from .onnx_translations import as_floats, cannot_write, dtype_of, expm1, log1p, rank_of
+from .onnx_translations import (
+    as_floats,
+    cannot_write,
+    dtype_of,
+    expm1,
+    log1p,
+    rank_of,
+)
 
 Write = Callable[..., object]
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
@@ -134,14 +141,6 @@ def fmax(op: Any, self: Any, other: Any) -> Any:
 def fmin(op: Any, self: Any, other: Any) -> Any:
     """The lesser of two, of which NaN is none."""
     return op.Where(op.IsNaN(self), other, op.Where(op.IsNaN(other), self, op.Min(self, other)))
-
-
-def hypot(op: Any, self: Any, other: Any) -> Any:
-    """The length of (x, y), by the greater of the two, so that no square overflows."""
-    one, two = op.Abs(self), op.Abs(other)
-    long = op.Max(one, two)
-    part = op.Div(op.Min(one, two), op.Where(op.Equal(long, 0.0), op.CastLike(1.0, long), long))
-    return op.Mul(long, op.Sqrt(op.Add(op.Mul(part, part), 1.0)))
 
 
 def heaviside(op: Any, self: Any, values: Any) -> Any:
@@ -315,7 +314,6 @@ _WRITTEN: Mapping[str, Write] = {
     "fmin": fmin,
     "frac": frac,
     "heaviside": heaviside,
-    "hypot": hypot,
     "inner": inner,
     "isneginf": isneginf,
     "isposinf": isposinf,

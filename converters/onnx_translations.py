@@ -79,6 +79,16 @@ def atan2(op: Any, self: Any, other: Any) -> Any:
     return op.Where(_is_negative(op, y), op.Neg(angle), angle)
 
 
+def hypot(op: Any, self: Any, other: Any) -> Any:
+    """The length of (x, y), by the greater of the two, so that no square overflows."""
+    one, two = op.Abs(self), op.Abs(other)
+    long = op.Max(one, two)
+    part = op.Div(op.Min(one, two), op.Where(op.Equal(long, 0.0), op.CastLike(1.0, long), long))
+    found = op.Mul(long, op.Sqrt(op.Add(op.Mul(part, part), 1.0)))
+    endless = op.Or(op.IsInf(one), op.IsInf(two))  # beside NaN too
+    return op.Where(endless, op.CastLike(math.inf, long), found)
+
+
 def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any,
     sorted_sequence: Any,
@@ -240,6 +250,18 @@ def rank_of(value: Any) -> int:
     return int(rank)
 
 
+def size_of(value: Any, axis: int) -> int | None:
+    """The size of a dim of a value of either exporter; None where it varies."""
+    import torch
+
+    if isinstance(value, torch._C.Value):
+        kind: Any = value.type()
+        sizes = kind.varyingSizes() if kind.kind() == "TensorType" else None
+        return None if sizes is None else sizes[axis]
+    size = None if value.shape is None else value.shape[axis]
+    return size if isinstance(size, int) else None
+
+
 def _reduce(reduction: Write, values: Any, axis: int) -> Any:
     return reduction(values, [axis], keepdims=0)
 
@@ -311,6 +333,7 @@ BOTH: Mapping[str, Write] = {
     "aten::cdist": cdist,
     "aten::cummax": cummax,
     "aten::cumprod": cumprod,
+    "aten::hypot": hypot,
     "aten::expm1": expm1,  # torch's own takes 1 from exp(x)
     "aten::log1p": log1p,  # torch's own adds 1 to x
     "aten::logcumsumexp": logcumsumexp,  # torch's own takes all from the greatest: -inf

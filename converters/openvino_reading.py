@@ -1,6 +1,7 @@
 """Reads a model into OpenVINO; of its refusals, the operator that all the others follow from.
 
-ONNX's STFT is read as OpenVINO's: its own reader takes signals of one size alone.
+ONNX's STFT is read as OpenVINO's: its own reader takes signals of one size alone. ONNX's DFT is
+read here too: OpenVINO's own reader takes axis 1 for the one that opset 20 gives as an input.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _read(path: Path) -> openvino.Model:
 
     try:
         core = openvino.Core()
-        core.add_extension(_signals())
+        core.add_extension([_signals(), _transforms()])
         return core.read_model(str(path))
     except RuntimeError as error:
         reason = root_of(str(error))
@@ -79,6 +80,37 @@ def _signals() -> Any:
         return [found.output(0)]
 
     return ConversionExtension("STFT", converted)
+
+
+def _transforms() -> Any:
+    """Reads DFT, but for that of half a spectrum back to a signal, which ONNX has from 27 on."""
+    from openvino.frontend.onnx import ConversionExtension
+
+    return ConversionExtension("DFT", _transformed)
+
+
+def _transformed(node: Any) -> list[Any]:
+    import numpy as np
+    from openvino import opset15
+
+    values, *rest = map(node.get_input, range(node.get_input_size()))
+    length, axis = [*rest, None, None][:2]
+    shape = values.get_partial_shape()
+    if axis is None:
+        place = node.get_attribute("axis", 1)  # before opset 20
+    else:
+        place = int(axis.get_node().get_data().reshape(-1)[0])
+    axes = opset15.constant(np.array([place % len(shape)], np.int64))
+    given = length is not None and _is_given(length)
+    sizes = [opset15.reshape(length, np.array([1], np.int64), False)] if given else []
+    last = np.array([len(shape) - 1], np.int64)
+    if shape[len(shape) - 1] == 1 and node.get_attribute("onesided", 0):
+        return [opset15.rdft(opset15.squeeze(values, last), axes, *sizes).output(0)]
+    if shape[len(shape) - 1] == 1:
+        none = opset15.broadcast(np.float32(0), opset15.shape_of(values))
+        values = opset15.concat([values, none], len(shape) - 1).output(0)
+    kind = opset15.idft if node.get_attribute("inverse", 0) else opset15.dft
+    return [kind(values, axes, *sizes).output(0)]
 
 
 def _is_given(value: Any) -> bool:

@@ -1,4 +1,7 @@
-"""`len(tensor)` as the size it is: Python makes a number of it, which fixes that size."""
+"""Sizes kept as they are where Python or torch makes numbers of them, which fixes them.
+
+`len(tensor)` is a number of Python's, and torch.export takes the steps of `torch.linspace` for one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
-from .rewrite import Module, Rewrite
+from .rewrite import Module, Rewrite, calls_any
+from .swapping import swapped
 
 _SIGN = "specialized it"  # what torch.export says of a size that became a number
 _LIBRARY = "torch."
@@ -58,12 +62,47 @@ def _length(value: Any) -> Any:
     return len(value)
 
 
+def _calls_linspace(module: Module, reasons: Sequence[str]) -> bool:
+    told = any(_SIGN in reason for reason in reasons)
+    return told and calls_any(module, frozenset({"linspace"}))
+
+
+@contextmanager
+def _with_steps(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    import torch
+
+    with swapped({torch.linspace: _linspace}):
+        yield
+
+
+def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: Any) -> Any:
+    """As torch's own, whose formula this is: from each end up to the middle."""
+    import torch
+
+    kind = dtype or torch.get_default_dtype()
+    if type(steps) is int or not kind.is_floating_point:
+        return torch._C._VariableFunctions.linspace(start, end, steps, dtype=dtype, **named)
+    named.pop("requires_grad", None)
+    places = torch.arange(steps, **named)
+    last = places * 0 + steps - 1
+    step = (end - start) / last.clamp(min=1).to(kind)
+    near, far = start + step * places, end - step * (last - places)
+    return torch.where(2 * places <= last, near, far).to(kind)
+
+
 REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="tensor-lengths",
         summary="len(tensor) as tensor.shape[0]",
         suits=_suits,
         during=_during,
+        signs=(_SIGN,),
+    ),
+    Rewrite(
+        name="dynamic-linspace",
+        summary="torch.linspace of a dynamic number of steps by torch.arange",
+        suits=_calls_linspace,
+        during=_with_steps,
         signs=(_SIGN,),
     ),
 )

@@ -1,0 +1,155 @@
+# ruff: noqa: TID253 - a dispatch mode is a class of torch; the file is imported where one is entered
+"""Operators of complex tensors in real and imaginary parts, beside the rules that torch has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.complex_tensor import ComplexTensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Rule = Callable[..., Any]
+_aten = torch.ops.aten
+_REAL = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+_WHOLE = (_aten._fft_c2c, _aten._fft_c2r)  # for which ONNX has DFT
+_ARITHMETIC = (_aten.add, _aten.mul, _aten.rsub, _aten.sub)
+# In which torch's rules take complex tensors alone
+_MIXED = (
+    _aten.bmm, _aten.cat, _aten.copy, _aten.dot, _aten.index_put, _aten.mm, _aten.select_scatter,
+    _aten.slice_scatter, _aten.stack, _aten.where,
+)  # fmt: skip
+_MOST_FACTORS = 8  # up to which a power is a product, as eager has it of 2 and 3
+
+
+class ComplexRules(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """While it is entered, operators that give complex tensors give `ComplexTensor`."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run one operator, by our rule, torch's rule, or as it is."""
+        packet, named = func.overloadpacket, dict(kwargs or {})
+        pairs = [one for one in _pytree.tree_leaves((args, named)) if _is_pair(one)]
+        if packet in _WHOLE:
+            args = _pytree.tree_map(_joined, args)
+        elif packet in _MIXED and pairs:
+            args = _pytree.tree_map(_with_imaginary_part, args)
+        elif packet in _ARITHMETIC and (pairs or any(isinstance(one, complex) for one in args)):
+            like = next(one for one in args if isinstance(one, Tensor))
+            operands = [_operand(one, like) for one in args[:2]]
+            func, args = packet, (*operands, *args[2:])
+        ours = pairs or packet in _MAKERS or named.get("dtype") in _REAL
+        rule: Rule | None = _RULES.get(packet) if ours else None
+        found = func(*args, **named) if rule is None else rule(func, *args, **named)
+        return _pytree.tree_map(in_parts, found)
+
+
+def in_parts(value: Any) -> Any:
+    """A whole complex tensor in two parts; anything else as it is."""
+    if not isinstance(value, Tensor) or _is_pair(value) or not value.is_complex():
+        return value
+    parts = torch.view_as_real(value)
+    return ComplexTensor(parts.select(-1, 0), parts.select(-1, 1))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, ComplexTensor)
+
+
+def _joined(value: Any) -> Any:
+    return value.as_interleaved() if _is_pair(value) else value
+
+
+def _with_imaginary_part(value: Any) -> Any:
+    """Real numbers with an imaginary part of 0; flags and indices as they are."""
+    if isinstance(value, Tensor) and not _is_pair(value) and value.is_floating_point():
+        return ComplexTensor(value, torch.zeros_like(value))
+    return value
+
+
+def _operand(value: Any, like: Tensor) -> Any:
+    """An operand of arithmetic in two parts, numbers and integers too."""
+    if _is_pair(value):
+        return value
+    kind = _REAL.get(like.dtype, like.dtype)
+    if isinstance(value, Tensor):
+        return _with_imaginary_part(value if value.is_floating_point() else value.to(kind))
+    number = complex(value)
+    return ComplexTensor(
+        torch.full((), number.real, dtype=kind), torch.full((), number.imag, dtype=kind)
+    )
+
+
+def _by_parts(func: Any, values: Any, *args: Any, **named: Any) -> Any:
+    return ComplexTensor(func(values.re, *args, **named), func(values.im, *args, **named))
+
+
+def _zeros(func: Any, *args: Any, dtype: Any = None, **named: Any) -> Any:
+    """Zeros and ones, and real tensors cast to complex ones."""
+    if dtype not in _REAL or any(map(_is_pair, args)):
+        return func(*args, dtype=dtype, **named)
+    real = func(*args, dtype=_REAL[dtype], **named)
+    return ComplexTensor(real, torch.zeros_like(real))
+
+
+def _full(func: Any, size: Any, value: Any, *, dtype: Any = None, **named: Any) -> Any:
+    """A tensor of one complex number."""
+    if dtype not in _REAL and not isinstance(value, complex):
+        return func(size, value, dtype=dtype, **named)
+    number, kind = complex(value), _REAL.get(dtype, torch.get_default_dtype())
+    parts = (func(size, part, dtype=kind, **named) for part in (number.real, number.imag))
+    return ComplexTensor(*parts)
+
+
+def _complex(_: Any, real: Tensor, imaginary: Tensor) -> Any:
+    return ComplexTensor(*_aten.broadcast_tensors([real, imaginary]))
+
+
+def _polar(_: Any, length: Tensor, angle: Tensor) -> Any:
+    return ComplexTensor(length * angle.cos(), length * angle.sin())
+
+
+def _view_as_complex(_: Any, parts: Tensor) -> Any:
+    return ComplexTensor(parts.select(-1, 0), parts.select(-1, 1))
+
+
+def _pow(func: Any, values: Any, exponent: Any) -> Any:
+    """Small powers as products: torch's rule takes the logarithm, which 0 has none of."""
+    if not isinstance(exponent, int | float) or exponent not in range(1, _MOST_FACTORS + 1):
+        return func(values, exponent)
+    found = values
+    for _ in range(int(exponent) - 1):
+        found = found * values
+    return found
+
+
+_MAKERS = (_aten.complex, _aten.polar, _aten.view_as_complex, _aten.full)
+_RULES: Mapping[Any, Rule] = {
+    _aten._to_copy: _zeros,
+    _aten.complex: _complex,
+    _aten.full: _full,
+    _aten.new_ones: _zeros,
+    _aten.new_zeros: _zeros,
+    _aten.ones: _zeros,
+    _aten.polar: _polar,
+    _aten.pow: _pow,
+    _aten.roll: _by_parts,
+    _aten.tril: _by_parts,
+    _aten.triu: _by_parts,
+    _aten.unfold: _by_parts,
+    _aten.view_as_complex: _view_as_complex,
+    _aten.zeros: _zeros,
+    _aten.zeros_like: _zeros,
+}

@@ -1,0 +1,151 @@
+"""Inverses, determinants and solutions of small matrices, in operators that all runtimes have.
+
+ONNX has a determinant alone, which OpenVINO does not read. A matrix of a fixed size is eliminated
+step by step, each time with the largest number of the column as the pivot, as LAPACK does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .onnx_translations import cannot_write, rank_of, size_of
+
+Write = Callable[..., object]
+_LARGEST = 16  # rows; each adds some thirty operators
+_END, _INT32 = 2**63 - 1, 6  # of all sizes; onnx.TensorProto
+
+
+def inverse(op: Any, self: Any) -> Any:
+    """The inverse of each matrix; of a singular one, numbers that are not finite."""
+    size = _size_of_square(self, "inverse")
+    return _eliminated(op, self, op.CastLike(_equal_places(op, size), self), size).columns
+
+
+def inverse_ex(op: Any, self: Any, check_errors: bool = False) -> tuple[Any, Any]:  # noqa: ARG001 - 0 says that none failed
+    """As `inverse`, and 0 for each matrix, where eager says whether it is singular."""
+    return inverse(op, self), op.Expand(op.Cast(0, to=_INT32), op.Shape(self, start=0, end=-2))
+
+
+def solve(op: Any, a: Any, b: Any, left: bool = True) -> Any:
+    """X of A X = B, or of X A = B where `left` is False."""
+    size, rank = _size_of_square(a, "solve"), rank_of(b)
+    if rank == 1 and left:
+        return op.Squeeze(solve(op, a, op.Unsqueeze(b, [-1])), [-1])
+    if rank < rank_of(a):
+        raise cannot_write("solve", "of fewer dims on the right: add them with unsqueeze")
+    if not left:
+        return _swapped(op, solve(op, _swapped(op, a, rank_of(a)), _swapped(op, b, rank)), rank)
+    return _eliminated(op, a, b, size).columns
+
+
+def det(op: Any, self: Any) -> Any:
+    """The determinant of each matrix."""
+    return _eliminated(op, self, None, _size_of_square(self, "det")).product
+
+
+def slogdet(op: Any, self: Any) -> tuple[Any, Any]:
+    """Sign and logarithm of the absolute determinant of each matrix."""
+    found = _eliminated(op, self, None, _size_of_square(self, "slogdet"))
+    return found.sign, found.logarithm
+
+
+def logdet(op: Any, self: Any) -> Any:
+    """The logarithm of the determinant; NaN where that is below zero."""
+    sign, logarithm = slogdet(op, self)
+    return op.Where(op.Less(sign, 0.0), op.CastLike(math.nan, logarithm), logarithm)
+
+
+def _size_of_square(matrices: Any, name: str) -> int:
+    size = size_of(matrices, -1)
+    if size is None or size != size_of(matrices, -2):
+        raise cannot_write(name, "of matrices whose size is not fixed")
+    if not 0 < size <= _LARGEST:
+        raise cannot_write(name, f"of matrices of {size} rows: {_LARGEST} are the most")
+    return size
+
+
+def _equal_places(op: Any, size: int) -> Any:
+    places = op.Range(0, size, 1)
+    return op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0]))
+
+
+def _swapped(op: Any, values: Any, rank: int) -> Any:
+    return op.Transpose(values, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _part(op: Any, values: Any, at: int, axis: int, last: int | None = None) -> Any:
+    return op.Slice(values, [at], [at + 1 if last is None else last], [axis])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Elimination:
+    """What is left of the columns, and of each matrix the determinant in two forms."""
+
+    columns: Any
+    product: Any
+    sign: Any
+    logarithm: Any
+
+
+def _eliminated(op: Any, matrices: Any, columns: Any, size: int) -> _Elimination:
+    """Gauss and Jordan: where the matrices become the identity, the columns become solutions."""
+    left = matrices
+    product = sign = logarithm = None
+    for at in range(size):
+        exchange, flipped = _pivot(op, left, at, size)
+        left = op.MatMul(exchange, left)
+        row = _part(op, left, at, -2)
+        pivot = _part(op, row, at, -1)
+        product = _times(op, _times(op, product, pivot), flipped)
+        sign = _times(op, _times(op, sign, op.Sign(pivot)), flipped)
+        length = op.Log(op.Abs(pivot))
+        logarithm = length if logarithm is None else op.Add(logarithm, length)
+        factors = _part(op, left, at, -1)
+        if columns is not None:  # by a pivot of 0, so that a singular matrix shows
+            columns = op.MatMul(exchange, columns)
+            part = op.Div(_part(op, columns, at, -2), pivot)
+            columns = _without(op, columns, factors, part, at, size)
+        none = op.Equal(pivot, 0.0)  # and so is all below it
+        row = op.Div(row, op.Where(none, op.CastLike(1.0, pivot), pivot))
+        left = _without(op, left, factors, row, at, size)
+    product, sign, logarithm = (op.Squeeze(one, [-2, -1]) for one in (product, sign, logarithm))
+    return _Elimination(columns=columns, product=product, sign=sign, logarithm=logarithm)
+
+
+def _times(op: Any, product: Any, factor: Any) -> Any:
+    return factor if product is None else op.Mul(product, factor)
+
+
+def _pivot(op: Any, left: Any, at: int, size: int) -> tuple[Any, Any]:
+    """What exchanges a row for the one below whose number in this column is largest; its sign."""
+    column = op.Squeeze(_part(op, left, at, -1), [-1])
+    below = _part(op, op.Abs(column), at, -1, last=_END)
+    best = op.Add(op.ArgMax(below, axis=-1, keepdims=1), at)  # [..., 1]
+    places = op.Range(0, size, 1)
+    found = op.Where(op.Equal(places, at), best, op.Where(op.Equal(places, best), at, places))
+    chosen = op.Equal(op.Unsqueeze(found, [-1]), places)  # [..., size, size]
+    stays = op.Unsqueeze(op.Equal(best, at), [-1])
+    flipped = op.Where(stays, op.CastLike(1.0, left), op.CastLike(-1.0, left))
+    return op.CastLike(chosen, left), flipped
+
+
+def _without(op: Any, values: Any, factors: Any, row: Any, at: int, size: int) -> Any:  # noqa: PLR0913, PLR0917
+    """The values less what each row has of the pivot's row, which is replaced itself."""
+    is_own = op.Unsqueeze(op.Equal(op.Range(0, size, 1), at), [1])
+    return op.Where(is_own, row, op.Sub(values, op.Mul(factors, row)))
+
+
+OF_MATRICES: Mapping[str, Write] = {
+    "aten::det": det,
+    "aten::inverse": inverse,
+    "aten::linalg_det": det,
+    "aten::linalg_inv": inverse,
+    "aten::linalg_inv_ex": inverse_ex,
+    "aten::linalg_slogdet": slogdet,
+    "aten::linalg_solve": solve,
+    "aten::logdet": logdet,
+    "aten::slogdet": slogdet,
+}
