@@ -85,7 +85,10 @@ def _take_in(
         _tell(case.name, part, record)
     for leftover in folder.iterdir():
         if leftover.suffix not in (".json", ".txt"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            if leftover.is_dir():  # from which a process that was stopped may still remove files
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink()
 
 
 def _emptied(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
 from .onnx_linear_algebra import OF_MATRICES
+from .onnx_pooling import OF_POOLS
 from .onnx_program_ops import OF_PROGRAMS
 from .onnx_script_names import OF_NAMES
 from .onnx_symbolic_ops import SymbolicOps, given
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 Write = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
 _OURS = frozenset(
-    write for table in (OF_SCRIPTS, OF_MATRICES, OF_NAMES, OF_PROGRAMS) for write in table.values()
+    write
+    for table in (OF_SCRIPTS, OF_MATRICES, OF_NAMES, OF_POOLS, OF_PROGRAMS)
+    for write in table.values()
 )
 
 
@@ -84,7 +87,7 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
     import torch
 
     table: dict[Any, Write] = {}
-    for name, write in {**BOTH, **OF_MATRICES, **OF_PROGRAMS, **custom_ops}.items():
+    for name, write in {**BOTH, **OF_MATRICES, **OF_POOLS, **OF_PROGRAMS, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)

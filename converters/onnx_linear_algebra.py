@@ -32,12 +32,14 @@ def inverse_ex(op: Any, self: Any, check_errors: bool = False) -> tuple[Any, Any
 def solve(op: Any, a: Any, b: Any, left: bool = True) -> Any:
     """X of A X = B, or of X A = B where `left` is False."""
     size, rank = _size_of_square(a, "solve"), rank_of(b)
-    if rank == 1 and left:
-        return op.Squeeze(solve(op, a, op.Unsqueeze(b, [-1])), [-1])
+    if left and (rank == 1 or _is_vector(a, b)):
+        found = _eliminated(op, a, op.Unsqueeze(b, [-1]), size).columns
+        return op.Squeeze(found, [-1])
     if rank < rank_of(a):
         raise cannot_write("solve", "of fewer dims on the right: add them with unsqueeze")
     if not left:
-        return _swapped(op, solve(op, _swapped(op, a, rank_of(a)), _swapped(op, b, rank)), rank)
+        found = _eliminated(op, _swapped(op, a, rank_of(a)), _swapped(op, b, rank), size).columns
+        return _swapped(op, found, rank)
     return _eliminated(op, a, b, size).columns
 
 
@@ -65,6 +67,17 @@ def _size_of_square(matrices: Any, name: str) -> int:
     if not 0 < size <= _LARGEST:
         raise cannot_write(name, f"of matrices of {size} rows: {_LARGEST} are the most")
     return size
+
+
+def _is_vector(matrices: Any, values: Any) -> bool:
+    """Whether torch takes the values for one vector for each matrix: by their sizes.
+
+    The graph of the TorchScript exporter does not tell which dynamic sizes are equal.
+    """
+    import torch
+
+    known = not isinstance(matrices, torch._C.Value)
+    return known and list(matrices.shape)[:-1] == list(values.shape)
 
 
 def _equal_places(op: Any, size: int) -> Any:

@@ -157,10 +157,27 @@ def _scattered(op: Any, shape: Any, places: Any, values: Any, *, fill: Any, by: 
     return op.ScatterElements(op.Expand(fill, shape), places, values, axis=0, reduction=by)
 
 
+def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
+    """Shifts that follow from sizes, as in `fftshift`: the exporter's own takes numbers alone."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    shifts, dims = (list(one) if isinstance(one, list | tuple) else [one] for one in (shifts, dims))
+    if not dims or all(isinstance(shift, int) for shift in shifts):
+        return core.aten_roll(self, shifts, dims)
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = dim % len(self.shape)
+        size = op.Shape(self, start=axis, end=axis + 1)
+        first = op.Sub(size, op.Mod(shift, size))
+        parts = [op.Slice(self, first, [_END], [axis]), op.Slice(self, [0], first, [axis])]
+        self = _joined(op, parts, axis, like=self)
+    return self
+
+
 OF_PROGRAMS: Mapping[str, Write] = {
     "aten::embedding_bag": public_embedding_bag,
     "aten::_embedding_bag": embedding_bag,
     "aten::_embedding_bag_forward_only": embedding_bag,
     "aten::pad": pad,
+    "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
 }

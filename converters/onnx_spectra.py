@@ -1,8 +1,11 @@
-"""Inverse transforms of half spectra, written in ONNX that runtimes load.
+"""Transforms to and from half spectra, written in ONNX that runtimes load.
 
 The exporter writes `irfft` as a DFT that is one-sided and inverse at once, which ONNX defines from
 opset 27 on only. The other half of the spectrum of a real signal is the conjugate of the first,
 in reverse: with both halves the transform is an ordinary one.
+
+It gives `rfft` the length of the signal, though that is the signal's own. Where it is dynamic,
+ONNX's inference of shapes then takes half a spectrum for as long as the signal.
 """
 
 from __future__ import annotations
@@ -13,18 +16,33 @@ if TYPE_CHECKING:
     import onnx_ir
 
 _BETWEEN = frozenset({"Div", "Mul", "Slice"})  # the factor of `norm`, and the real part
+_PARTS = frozenset({"Gather", "Squeeze"})  # how the exporter takes a size of a shape
 
 
 def complete_spectra(model: onnx_ir.Model) -> None:
-    """Give each inverse transform of half a spectrum the whole of it."""
+    """Give each inverse transform of half a spectrum the whole of it; no other needs a length."""
     for node in list(model.graph):
-        if node.op_type == "DFT" and _flag(node, "inverse") and _flag(node, "onesided"):
-            _complete(model.graph, node)
+        if node.op_type == "DFT" and _flag(node, "onesided"):
+            if _flag(node, "inverse"):
+                _complete(model.graph, node)
+            elif _has_own_length(node):
+                node.replace_input_with(1, None)
+                _forget_shapes(node)
 
 
 def _flag(node: onnx_ir.Node, name: str) -> bool:
     attribute = node.attributes.get(name)
     return attribute is not None and bool(attribute.as_int())
+
+
+def _has_own_length(node: onnx_ir.Node) -> bool:
+    """Whether the length given is a part of the shape of what is transformed."""
+    length = node.inputs[1]
+    part = None if length is None else length.producer()
+    while part is not None and part.op_type in _PARTS:
+        shape = part.inputs[0]
+        part = None if shape is None else shape.producer()
+    return part is not None and part.op_type == "Shape" and part.inputs[0] is node.inputs[0]
 
 
 def _axis(node: onnx_ir.Node) -> int | None:
@@ -73,7 +91,7 @@ def _complete(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
 
 
 def _forget_shapes(node: onnx_ir.Node) -> None:
-    """Drop the exporter's shapes up to the part that is taken: they have half a spectrum's length.
+    """Drop the exporter's shapes up to the part that is taken: they have the wrong length.
 
     ONNX Runtime believes them, and gives two values of one shape the same memory.
     """

@@ -80,7 +80,9 @@ class Eager(EagerWatched):
         self._seen: dict[str, None] = {}  # names of outputs
         self._constants: dict[str, list[object]] = {}  # values of outputs that are no tensors
         self._written: frozenset[int] = frozenset()
-        self._kept: tuple[str, ...] | None = None  # where outputs are no tensors, those that are
+        self._kept: tuple[str, ...] | None = (
+            None  # outputs that are tensors; to a tracer sizes are too
+        )
         self._notes: dict[str, None] = {}  # in order, each once
         self._exact: Exact | None = None
         self._no_float64 = ""
@@ -291,7 +293,7 @@ class Eager(EagerWatched):
         parts = split_outputs(value, taken=self.inputs, drop=self._drop)
         tensors = parts.tensors
         self._note_parts(parts)
-        if parts.constants and self._kept != tuple(tensors):
+        if self._kept != tuple(tensors):
             self._kept = tuple(tensors)
             self._flat = self._flat_now()
         if not tensors:

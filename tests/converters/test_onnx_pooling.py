@@ -1,0 +1,67 @@
+"""Pooling to a given size in ONNX: as eager computes it, at any size of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from modelc.converters import onnx_graph
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+
+JobOf = Callable[..., Job]
+pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]
+SPEC = "x:float32[batch=1..4,2,h=1..30,w=1..30]"
+SIZES = ((1, 1), (2, 7), (5, 5), (6, 4), (13, 29), (21, 14))
+
+
+class Pools(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        top, places = functional.adaptive_max_pool2d(x, (3, 2), return_indices=True)
+        return {
+            "average": functional.adaptive_avg_pool2d(x, (3, 2)),
+            "one_row": functional.adaptive_avg_pool2d(x, (1, 5)),
+            "unchanged": functional.adaptive_avg_pool2d(x, (None, 4)),
+            "line": functional.adaptive_avg_pool1d(x.flatten(2), 3),
+            "block": functional.adaptive_avg_pool3d(x[:, None], (2, 3, 2)),
+            "whole": functional.adaptive_avg_pool2d(x, 1),
+            "area": functional.interpolate(x, size=(7, 5), mode="area"),
+            "top": top,
+            "places": places,
+            "top_of_line": functional.adaptive_max_pool1d(x.flatten(2), 4),
+            "top_of_block": functional.adaptive_max_pool3d(x[:, None], (1, 2, 2)),
+        }
+
+
+def test_pools_take_images_of_any_size(job_of: JobOf) -> None:
+    job = job_of(Pools(), SPEC, capture=Capture.EXPORT)
+    onnx_graph.convert(job)
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for seed, size in enumerate(SIZES):
+            x = np.random.default_rng(seed).normal(size=(2, 2, *size)).astype(np.float32)
+            wanted = Pools()(torch.tensor(x))
+            found = runner.run({"x": x}).values()
+            for (name, eager), one in zip(wanted.items(), found, strict=True):
+                assert one.dtype == eager.numpy().dtype
+                np.testing.assert_allclose(
+                    one, eager, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {size}"
+                )
+
+
+class Fixed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.adaptive_avg_pool2d(x, (4, 2))
+
+
+def test_windows_of_one_size_are_a_plain_pool(job_of: JobOf) -> None:
+    import onnx
+
+    job = job_of(Fixed(), "x:float32[batch=1..4,2,8,6]", capture=Capture.EXPORT)
+    onnx_graph.convert(job)
+    made = onnx.load(job.folder / "model.onnx")
+    assert [node.op_type for node in made.graph.node] == ["AveragePool"]
