@@ -6,7 +6,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Job
 from ...core.fitting import Sizes, points, sizes_of
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from ...core.signature import Signature
 
 _SEEN = "compared"  # in a job's programs: what was found for a trace before
+_FOLLOWED = "followed"  # in a job's programs: what was seen of a way through forward, by its sizes
 _OFF = 1e-4  # of the largest value: a trace calls the very same operators as eager
 _KEPT = 2  # sizes at which a condition breaks that are tried
 _PATHS = 6  # ways through forward that are followed
 _PAIRED = 256  # sizes of a dim to which those of another are looked for
 _TOLD = 4  # lines that a note names
+_Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,9 @@ def _between_turns(
     """
     example = sizes_in(job.signature, job.example)
     low, high = ends
-    others = {one[name] for one in look_around(None, job).sizes if one[name] != example[name]}
+    search = _Search(made=None, job=job, waiting=[example], between=(name, *ends))
+    search.run()
+    others = {one[name] for one in search.tried if one[name] != example[name]}
     for size in sorted(others, key=lambda one: abs(one - example[name])):
         if low <= size <= high and wrong_at(made, job, [{**example, name: size}], off=_OFF):
             low, high = (size + 1, high) if size < example[name] else (low, size - 1)
@@ -140,11 +144,16 @@ def look_around(made: Callable[..., object] | None, job: Job, *beside: Sizes) ->
 
 @dataclass(kw_only=True)
 class _Search:
-    """Ways through forward by sizes, each followed from the first size that takes it."""
+    """Ways through forward by sizes, each followed from the first size that takes it.
+
+    `between` is a dim and the least and greatest of its sizes that are looked for; of further ways
+    only those are followed that were before.
+    """
 
     made: Callable[..., object] | None
     job: Job
     waiting: list[Sizes]
+    between: tuple[str, int, int] | None = None
     tried: list[Sizes] = field(default_factory=list)
     met: dict[str, Constraint] = field(default_factory=dict)  # by its text
     lost: dict[str, None] = field(default_factory=dict)
@@ -158,6 +167,8 @@ class _Search:
             if not self.waiting:
                 break
             at = self.waiting.pop(0)
+            if self.between is not None and self.met and _key(at) not in self._followed():
+                continue
             for constraint, sizes in self._other_ways(at):
                 unseen = [one for one in sizes if not self._is_fed(constraint, one)]
                 wrong = self._wrong_at(unseen)
@@ -203,6 +214,9 @@ class _Search:
             broken = list(_broken(constraint, signature, at))
             if constraint.assumed and at_an_end(constraint, broken, signature):
                 continue
+            if self.between is not None:
+                name, low, high = self.between
+                broken = [one for one in broken if low <= one[name] <= high]
             reached = (one for one in broken if all_hold(constraints[:place], signature, one))
             sizes = list(itertools.islice(reached, _KEPT)) or broken[:_KEPT]
             ways = map(self._way, [*self.tried, sizes_in(signature, self.job.example)])
@@ -214,8 +228,18 @@ class _Search:
         return tuple(holds(one, self.job.signature, sizes) for one in self.met.values())
 
     def _follow(self, at: Sizes) -> Followed:
-        job = self.job
-        return follow(model_of(job).flat, tuple(resized(job, at)), job.signature)
+        """Forward with symbols for sizes, from these sizes; once in a run."""
+        job, seen = self.job, self._followed()
+        if _key(at) not in seen:
+            seen[_key(at)] = follow(model_of(job).flat, tuple(resized(job, at)), job.signature)
+        return seen[_key(at)]
+
+    def _followed(self) -> dict[_Key, Followed]:
+        """What was seen in this run, by the sizes that it began at."""
+        seen = self.job.programs.setdefault(_FOLLOWED, {})
+        if not isinstance(seen, dict):
+            raise TypeError(f"{type(seen).__name__} holds no ways through forward")
+        return seen
 
     def notes(self) -> tuple[str, ...]:
         """What could not be followed, and is judged at the sizes of the feeds alone."""
@@ -228,6 +252,10 @@ class _Search:
             more = len(self.waiting)
             notes.append(f"{more} more ways through forward by sizes: {judged} in them")
         return tuple(notes)
+
+
+def _key(sizes: Sizes) -> _Key:
+    return tuple(sorted(sizes.items()))
 
 
 def _listed(places: Iterable[str]) -> str:
@@ -244,7 +272,7 @@ def _broken(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator
     each: tuple[Iterable[Sizes], ...] = (points(signature, at), told(constraint, signature, at))
     for looked_at in (each, (_paired(constraint, signature, at), _far(constraint, signature, at))):
         found = {
-            tuple(sorted(sizes.items())): sizes
+            _key(sizes): sizes
             for sizes in itertools.chain.from_iterable(looked_at)
             if not holds(constraint, signature, sizes)
         }

@@ -12,7 +12,7 @@ from ...core.contract import Job
 from ...core.errors import ModelcError
 from .causes import NEEDLESS, RefusedError, telling
 from .eager import model_of
-from .program import Scripted
+from .program import Scripted, taken_once
 from .scripting import script
 from .tracing import traced
 
@@ -31,10 +31,9 @@ def mixed(job: Job) -> Scripted:
     Raises:
         RefusedError: the tracer met no such submodule, or none will script.
     """
-    first = job.programs.get(str(Capture.TRACE))
+    first = taken_once(job, Capture.TRACE, lambda: traced(job))
     if not isinstance(first, Scripted):
-        first = traced(job)
-        job.programs[str(Capture.TRACE)] = first
+        raise TypeError("a trace gave no TorchScript")
     if not first.within:
         raise RefusedError(
             "no submodule is worth scripting: the tracer saw no tensor become a Python value",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...core.contract import Branch
+from ...core.capture import Capture
+from ...core.contract import Branch, Job
 from ...core.findings import Warned
+from .causes import RefusedError
+from .constraints import NarrowError
 
 if TYPE_CHECKING:
     import torch
@@ -51,3 +54,35 @@ class Scripted:
 
 
 Program: TypeAlias = Exported | Scripted
+
+
+def taken_once(job: Job, capture: Capture, take: Callable[[], Program]) -> Program:
+    """What this capture gives, once in a run; afterwards it comes from `job.programs`.
+
+    What was refused once is refused again without another try.
+
+    Raises:
+        RefusedError: the capture refused the model.
+        NarrowError: it holds in a part of the sizes that were asked for.
+    """
+    known = job.programs.get(str(capture))
+    if known is None:
+        try:
+            known = take()
+        except (RefusedError, NarrowError) as error:
+            known = _without_frames(error)
+            job.programs[str(capture)] = known
+            raise
+        job.programs[str(capture)] = known
+    if isinstance(known, RefusedError | NarrowError):
+        raise _without_frames(known)
+    if not isinstance(known, Exported | Scripted):
+        raise TypeError(f"{type(known).__name__} is no program")
+    return known
+
+
+def _without_frames(error: RefusedError | NarrowError) -> RefusedError | NarrowError:
+    """The error again: what was raised holds the frames of the capture, and so the model."""
+    if isinstance(error, NarrowError):
+        return NarrowError(error.message, hint=error.hint, interval=error.interval)
+    return RefusedError(error.message, hint=error.hint, cause=error.cause)

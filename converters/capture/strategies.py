@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from ...core.capture import Capture
 from ...core.contract import Job
 from ...core.errors import UsageError
-from .causes import RefusedError
 from .eager import model_of
 from .exporting import exported, exported_strictly
 from .mixing import mixed
-from .program import Exported, Program, Scripted
+from .program import Exported, Program, Scripted, taken_once
 from .scripting import scripted
 from .tracing import traced
 from .untouched import untouched
@@ -64,30 +63,21 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 
 def program_of(job: Job) -> Program:
-    """The job's model as its capture takes it down; once in a run, then from `job.programs`.
-
-    What was refused once is refused again without another try.
+    """The job's model as its capture takes it down, once in a run.
 
     Raises:
         RefusedError: the capture refused the model.
+        NarrowError: it holds in a part of the sizes that were asked for.
     """
-    capture = job.capture
-    known = job.programs.get(str(capture))
-    if isinstance(known, Exported | Scripted):
-        return known
-    if isinstance(known, RefusedError):
-        raise RefusedError(known.message, hint=known.hint, cause=known.cause)
-    strategy = next((one for one in STRATEGIES if one.capture is capture), None)
+    strategy = next((one for one in STRATEGIES if one.capture is job.capture), None)
     if strategy is None:
-        raise UsageError(f"there is no capture {capture}", hint="see modelc export --help")
-    try:
+        raise UsageError(f"there is no capture {job.capture}", hint="see modelc export --help")
+
+    def take() -> Program:
         with untouched(model_of(job).flat):
-            program = strategy.take(job)
-    except RefusedError as error:
-        job.programs[str(capture)] = RefusedError(error.message, hint=error.hint, cause=error.cause)
-        raise
-    job.programs[str(capture)] = program
-    return program
+            return strategy.take(job)
+
+    return taken_once(job, strategy.capture, take)
 
 
 def export_of(job: Job) -> Exported:

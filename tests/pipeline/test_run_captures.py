@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from modelc.converters.capture.causes import NEEDLESS, RefusedError, cause_of
+from modelc.converters.capture.constraints import NarrowError
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job, Target
 from modelc.core.errors import ConversionError
@@ -216,6 +217,16 @@ def test_strict_is_tried_where_it_may_take_what_export_refused(
     target = fake(CAPTURES=ORDERED, on_convert=refusing(export=why))
     (artifact,) = run(order("fake"), targets=(target,)).artifacts
     assert [a.capture for a in artifact.attempts] == tried
+
+
+def test_strict_is_not_tried_where_export_holds_in_some_sizes(order: Orders, fake: Fakes) -> None:
+    def convert(job: Job) -> None:
+        if job.capture is not Capture.SCRIPT:
+            raise NarrowError("the program holds in n=2..3", hint="accept it with --narrow")
+
+    target = fake(CAPTURES=ORDERED, on_convert=convert)
+    (artifact,) = run(order("fake"), targets=(target,)).artifacts
+    assert [a.capture for a in artifact.attempts] == ["export", "script"]
 
 
 def test_of_refusals_by_all_the_most_telling_is_the_error(order: Orders, fake: Fakes) -> None:

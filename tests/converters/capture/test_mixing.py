@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.capture.causes import RefusedError, is_needless
+from modelc.converters.capture.constraints import NarrowError
 from modelc.converters.capture.mixing import mixed
 from modelc.converters.capture.program import Scripted
+from modelc.converters.capture.strategies import program_of
 from modelc.converters.capture.tracing import traced
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
@@ -118,3 +120,19 @@ def test_the_trace_that_it_needs_is_kept_for_the_other_captures(job_of: JobOf) -
     job = replace(mixed_of(job_of, Holder(Gate())), programs={})
     mixed(job)
     assert isinstance(job.programs["trace"], Scripted)
+
+
+def test_a_trace_that_is_wrong_at_some_sizes_is_searched_once(job_of: JobOf) -> None:
+    class Long(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if x.shape[0] > 20 else x
+
+    job = replace(job_of(Long(), "x:float32[n=1..90,2]"), programs={})
+    for capture in (Capture.TRACE, Capture.MIXED):
+        with pytest.raises(NarrowError, match="froze a branch on sizes") as caught:
+            program_of(replace(job, capture=capture))
+        assert caught.value.interval is not None
+        assert isinstance(job.programs[str(capture)], NarrowError)
+    job.programs["trace"] = NarrowError("known", hint="before")
+    with pytest.raises(NarrowError, match="known"):
+        program_of(replace(job, capture=Capture.TRACE))
