@@ -1,0 +1,92 @@
+"""Padding up to a multiple of a size, computed where Python's code asks whether any is due.
+
+`if height % 2 != 0: x = pad(x, ...)` holds for the sizes that were captured. Padding by nothing
+leaves a tensor as it is, so the amount alone need be known, and that follows from the size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from .rewrite import Module, Rewrite
+from .swapping import attribute, swapped
+
+_SAME = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
+_EMBEDDING = "maybe_pad"  # of images whose patches are no part of their sizes, as in FocalNet
+_LIBRARY = "transformers.models."
+
+
+def _pads(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return bool(_same_paddings(module) or _embeddings(module))
+
+
+def _same_paddings(module: Module) -> list[Any]:
+    """The functions of that name in the files that the parts' classes come from."""
+    files = {type(part).__module__ for part in module.modules()}
+    found = [
+        getattr(sys.modules.get(name), _SAME, None) for name in files if name.startswith(_LIBRARY)
+    ]
+    return [one for one in found if one is not None]
+
+
+def _embeddings(module: Module) -> list[type]:
+    """The classes of parts that pad images to whole patches."""
+    return list(
+        dict.fromkeys(
+            type(part)
+            for part in module.modules()
+            if type(part).__module__.startswith(_LIBRARY)
+            and _EMBEDDING in vars(type(part))
+            and isinstance(getattr(part, "patch_size", None), list | tuple)
+        )
+    )
+
+
+@contextmanager
+def _computed(module: Module) -> Iterator[None]:
+    with ExitStack() as held:
+        held.enter_context(swapped(dict.fromkeys(_same_paddings(module), _pad_as_tensorflow)))
+        for kind in _embeddings(module):
+            held.enter_context(attribute(kind, _EMBEDDING, _pad_to_patches))
+        yield
+
+
+def _pad_as_tensorflow(features: Any, conv_layer: Any) -> Any:
+    """As TensorFlow's SAME: as many outputs as a stride has steps in the image."""
+    from torch.nn import functional
+
+    amounts: list[Any] = []
+    for axis in (-1, -2):
+        kernel, stride = conv_layer.kernel_size[axis], conv_layer.stride[axis]
+        last = (features.shape[axis] - 1) % stride + 1  # places in the last step
+        total = _at_least_none(kernel - last) if kernel < stride else kernel - last
+        before = total // 2
+        dilation = conv_layer.dilation[axis]
+        amounts += [before * dilation, (total - before) * dilation]
+    return functional.pad(features, amounts, "constant", 0.0)
+
+
+def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> Any:
+    from torch.nn import functional
+
+    rows, columns = self.patch_size
+    return functional.pad(pixel_values, (0, -width % columns, 0, -height % rows))
+
+
+def _at_least_none(size: Any) -> Any:
+    """max(size, 0), which Python decides for a size that is a symbol or a tensor."""
+    return (size + abs(size)) // 2
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="computed-padding",
+        summary="padding computed of the sizes, without asking whether any is due",
+        suits=_pads,
+        during=_computed,
+        signs=("froze a branch on sizes", "it took for granted", "modeling_mobilenet"),
+    ),
+)
