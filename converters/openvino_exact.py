@@ -36,6 +36,45 @@ def keep_small_softplus(model: openvino.Model) -> None:
             _replace(node, _softplus(node.input_value(0)))
 
 
+def keep_remainders(model: openvino.Model) -> None:
+    """Write remainders of sizes r(a) = a - (a / b) b as r(r(a) + b), in place.
+
+    Twice, as OpenVINO's CPU divides integers towards zero: a remainder of -53 is below zero first.
+
+    Where both ends of a bounded dim leave the same remainder, OpenVINO 2026.4 takes it for that of
+    all sizes in between: 32 % 4 and 72 % 4 are 0, and so an image of 53 rows is not padded.
+    """
+    from openvino import opset13 as op
+
+    for node in [node for node in _nodes(model) if node.get_type_name() == "FloorMod"]:
+        rank = node.get_output_partial_shape(0).rank
+        whole = node.get_output_element_type(0).is_integral_number()
+        if whole and rank.is_static and rank.get_length() <= 1:
+            step = node.input_value(1)
+            rest = _remainder(node.input_value(0), step)
+            _replace(node, _remainder(op.add(rest, step).output(0), step))
+
+
+def _remainder(size: openvino.Output, step: openvino.Output) -> openvino.Node:
+    from openvino import opset13 as op
+
+    return op.subtract(size, op.multiply(op.divide(size, step), step))
+
+
+def keep_truth_of_nan(model: openvino.Model) -> None:
+    """Write casts of floats to bool as a comparison with 0, in place: NaN is true, as in ONNX.
+
+    OpenVINO's CPU casts NaN to false.
+    """
+    from openvino import opset13 as op
+
+    for node in [node for node in _nodes(model) if node.get_type_name() == "Convert"]:
+        x = node.input_value(0)
+        to_bool = node.get_output_element_type(0).get_type_name() == "boolean"
+        if to_bool and x.get_element_type().is_real():
+            _replace(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
+
+
 def _softplus(x: openvino.Output) -> openvino.Node:
     from openvino import opset13 as op
 

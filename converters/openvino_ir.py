@@ -37,7 +37,7 @@ from .guarded import guarded
 from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded, check_bounds
-from .openvino_exact import keep_small_softplus
+from .openvino_exact import keep_remainders, keep_small_softplus, keep_truth_of_nan
 from .openvino_half import compress
 from .openvino_reading import read
 from .openvino_told import carried_in
@@ -91,6 +91,8 @@ def convert(job: Job) -> Converted:
     model = read(parent)
     if job.precision is not Precision.INT8:  # quantizers know a softplus, not what it is made of
         keep_small_softplus(model)
+    keep_remainders(model)
+    keep_truth_of_nan(model)
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
     check_bounds(model, job.signature)

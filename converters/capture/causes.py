@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...core.capture import Capture
 from ...core.errors import ConversionError, ModelcError
 from ...core.findings import Warned
-from .constraints import NarrowError
+from .constraints import SizesError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +257,9 @@ def is_needless(error: ModelcError) -> bool:
 def strict_may_take(errors: Sequence[ModelcError]) -> bool:
     """Whether strict mode could take what torch.export refused for these reasons.
 
-    Not where a program holds in some of the sizes: that is what the code does, however it is read.
+    Not where a program does not hold at all sizes: that is what the code does, however it is read.
     """
-    if any(isinstance(error, NarrowError) for error in errors):
+    if any(isinstance(error, SizesError) for error in errors):
         return False
     causes = [error.cause for error in errors if isinstance(error, RefusedError)]
     return not any(cause is not None and not cause.strict for cause in causes)

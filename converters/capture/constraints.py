@@ -249,7 +249,11 @@ def in_users_names(text: str, signature: Signature) -> str:
     return _SIZE.sub(name, text)
 
 
-class NarrowError(ConversionError):
+class SizesError(ConversionError):
+    """A capture took something for granted that does not hold at all sizes asked for."""
+
+
+class NarrowError(SizesError):
     """A capture holds in a part of the sizes that were asked for: `interval` of one free dim.
 
     No artifact is made of it unless the smaller domain is accepted, so it counts as a rejection.
@@ -266,7 +270,7 @@ class NarrowError(ConversionError):
         self.interval = interval
 
 
-def refusal(checked: Checked, wrong: Sizes | None = None) -> ConversionError:
+def refusal(checked: Checked, wrong: Sizes | None = None) -> SizesError:
     """The error of constraints that the signature breaks, with what to write instead.
 
     `wrong` are sizes at which the program was run and differs from eager.
@@ -276,7 +280,7 @@ def refusal(checked: Checked, wrong: Sizes | None = None) -> ConversionError:
     if checked.fit is None:
         named = [name for text in texts for name in _NAME.findall(text) if name not in _WORDS]
         dims = " ".join(f"--static {name}" for name in dict.fromkeys(named))
-        return ConversionError(
+        return SizesError(
             f"torch.export holds only where {shown}, which --input lets be otherwise",
             hint=f"if one size will do, {dims} fixes it; a relation of dims can be said in --input",
         )
@@ -284,7 +288,7 @@ def refusal(checked: Checked, wrong: Sizes | None = None) -> ConversionError:
     differs = f"; run at {at}, the program differs from eager" if at else ""
     message = f"torch.export: {checked.fit.said} (it took for granted: {shown}){differs}"
     if checked.fit.interval is None:
-        return ConversionError(message, hint=checked.fit.write)
+        return SizesError(message, hint=checked.fit.write)
     return NarrowError(
         message,
         hint=f"{checked.fit.write}, or accept the smaller domain with --narrow",

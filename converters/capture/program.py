@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ...core.capture import Capture
 from ...core.contract import Branch, Job
 from ...core.findings import Warned
 from .causes import RefusedError
-from .constraints import NarrowError
+from .constraints import SizesError
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ class Scripted:
 
 
 Program: TypeAlias = Exported | Scripted
+Refused = TypeVar("Refused", bound=RefusedError | SizesError)
 
 
 def taken_once(job: Job, capture: Capture, take: Callable[[], Program]) -> Program:
@@ -63,26 +64,26 @@ def taken_once(job: Job, capture: Capture, take: Callable[[], Program]) -> Progr
 
     Raises:
         RefusedError: the capture refused the model.
-        NarrowError: it holds in a part of the sizes that were asked for.
+        SizesError: it does not hold at all sizes that were asked for.
     """
     known = job.programs.get(str(capture))
     if known is None:
         try:
             known = take()
-        except (RefusedError, NarrowError) as error:
+        except (RefusedError, SizesError) as error:
             known = _without_frames(error)
             job.programs[str(capture)] = known
             raise
         job.programs[str(capture)] = known
-    if isinstance(known, RefusedError | NarrowError):
+    if isinstance(known, RefusedError | SizesError):
         raise _without_frames(known)
     if not isinstance(known, Exported | Scripted):
         raise TypeError(f"{type(known).__name__} is no program")
     return known
 
 
-def _without_frames(error: RefusedError | NarrowError) -> RefusedError | NarrowError:
+def _without_frames(error: Refused) -> Refused:
     """The error again: what was raised holds the frames of the capture, and so the model."""
-    if isinstance(error, NarrowError):
-        return NarrowError(error.message, hint=error.hint, interval=error.interval)
-    return RefusedError(error.message, hint=error.hint, cause=error.cause)
+    again = type(error).__new__(type(error), *error.args)
+    again.__dict__.update(error.__dict__)
+    return again

@@ -67,7 +67,7 @@ def program_of(job: Job) -> Program:
 
     Raises:
         RefusedError: the capture refused the model.
-        NarrowError: it holds in a part of the sizes that were asked for.
+        SizesError: it does not hold at all sizes that were asked for.
     """
     strategy = next((one for one in STRATEGIES if one.capture is job.capture), None)
     if strategy is None:

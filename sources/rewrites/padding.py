@@ -61,8 +61,10 @@ def _pad_as_tensorflow(features: Any, conv_layer: Any) -> Any:
     amounts: list[Any] = []
     for axis in (-1, -2):
         kernel, stride = conv_layer.kernel_size[axis], conv_layer.stride[axis]
-        last = (features.shape[axis] - 1) % stride + 1  # places in the last step
-        total = _at_least_none(kernel - last) if kernel < stride else kernel - last
+        size = features.shape[axis]
+        total = (size + stride - 1) // stride * stride - stride + kernel - size
+        if kernel < stride:
+            total = (total + abs(total)) // 2  # max(total, 0), which Python would decide
         before = total // 2
         dilation = conv_layer.dilation[axis]
         amounts += [before * dilation, (total - before) * dilation]
@@ -73,12 +75,10 @@ def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> An
     from torch.nn import functional
 
     rows, columns = self.patch_size
-    return functional.pad(pixel_values, (0, -width % columns, 0, -height % rows))
-
-
-def _at_least_none(size: Any) -> Any:
-    """max(size, 0), which Python decides for a size that is a symbol or a tensor."""
-    return (size + abs(size)) // 2
+    wide, high = (
+        (size + step - 1) // step * step for size, step in ((width, columns), (height, rows))
+    )
+    return functional.pad(pixel_values, (0, wide - width, 0, high - height))
 
 
 REWRITES: tuple[Rewrite, ...] = (

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_exact import keep_order_of_equals, keep_small_softplus
+from modelc.converters.openvino_exact import (
+    keep_order_of_equals,
+    keep_remainders,
+    keep_small_softplus,
+    keep_truth_of_nan,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,3 +127,34 @@ def test_the_softplus_of_a_mish_stays(tmp_path: Path) -> None:
     model = openvino.Core().read_model(str(tmp_path / "m.onnx"))
     keep_small_softplus(model)
     assert "SoftPlus" in {node.get_type_name() for node in model.get_ordered_ops()}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_remainder_is_that_of_each_size(sign: int) -> None:
+    import openvino
+    from openvino import opset13 as op
+
+    x = op.parameter([openvino.Dimension(32, 72)], dtype=np.float32, name="x")
+    size = op.multiply(op.shape_of(x), op.constant(np.array([sign], np.int64)))
+    rest = op.floor_mod(size, op.constant(np.array([4], np.int64)))
+    model = openvino.Model([op.broadcast(op.constant(np.float32(1)), rest)], [x])
+    keep_remainders(model)
+    model.reshape([openvino.Dimension(32, 72)])
+    run = openvino.Core().compile_model(model, "CPU")
+    for length in (32, 53, 54, 55, 72):
+        assert run(np.ones(length, np.float32))[0].shape == (sign * length % 4,)
+
+
+def test_nan_is_true() -> None:
+    import openvino
+    from openvino import opset13 as op
+
+    x = op.parameter([4], dtype=np.float32, name="x")
+    model = openvino.Model([op.convert(x, "boolean")], [x])
+    keep_truth_of_nan(model)
+    (found,) = (
+        openvino.Core()
+        .compile_model(model, "CPU")(np.array([np.nan, 0.0, -0.0, 1e-30], np.float32))
+        .values()
+    )
+    assert found.tolist() == [True, False, False, True]
