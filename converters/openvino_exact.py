@@ -37,22 +37,28 @@ def keep_small_softplus(model: openvino.Model) -> None:
 
 
 def keep_remainders(model: openvino.Model) -> None:
-    """Write remainders of sizes r(a) = a - (a / b) b as r(r(a) + b), in place.
+    """Write remainders of sizes r(a) = a - (a / b) b as max(r(r(a) + b), 0), in place.
 
     Twice, as OpenVINO's CPU divides integers towards zero: a remainder of -53 is below zero first.
-
+    The maximum tells its inference of shapes that none is below zero after that.
     Where both ends of a bounded dim leave the same remainder, OpenVINO 2026.4 takes it for that of
     all sizes in between: 32 % 4 and 72 % 4 are 0, and so an image of 53 rows is not padded.
     """
     from openvino import opset13 as op
 
     for node in [node for node in _nodes(model) if node.get_type_name() == "FloorMod"]:
-        rank = node.get_output_partial_shape(0).rank
-        whole = node.get_output_element_type(0).is_integral_number()
-        if whole and rank.is_static and rank.get_length() <= 1:
-            step = node.input_value(1)
+        rank, kind = node.get_output_partial_shape(0).rank, node.get_output_element_type(0)
+        step = node.input_value(1)
+        if (
+            kind.is_integral_number()
+            and rank.is_static
+            and rank.get_length() <= 1
+            and step.get_node().get_type_name() == "Constant"
+            and (step.get_node().data > 0).all()
+        ):
             rest = _remainder(node.input_value(0), step)
-            _replace(node, _remainder(op.add(rest, step).output(0), step))
+            rest = _remainder(op.add(rest, step).output(0), step)
+            _replace(node, op.maximum(rest, op.constant(0, dtype=kind)))
 
 
 def _remainder(size: openvino.Output, step: openvino.Output) -> openvino.Node:
