@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +17,7 @@ from ..validators.judge import Reference, Reply
 from ..validators.masked import differs_behind_masks, without_last_row
 from ..validators.rows import rows_apart
 from ..validators.wide import WIDE
+from .branches import look
 from .float64 import doubted, unstable_feeds, with_exact, with_more_noise
 
 if TYPE_CHECKING:
@@ -195,10 +196,13 @@ def _badness(state: State) -> int:
 def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
     """The verdict; where eager's luck may have refused it, that with float64 and more draws.
 
-    Feeds on which eager itself is none are left out, where the artifact failed there.
+    Feeds on which eager itself is none are left out, where the artifact failed there; none that
+    takes another arm of a branch on data: there it is the arm that noise moves, and what was
+    captured may have no other.
     """
     verdict = evidence.verdict()
-    if unstable := unstable_feeds(evidence.references, verdict, subject):
+    unstable = unstable_feeds(evidence.references, verdict, subject)
+    if unstable and (unstable := _undecided(unstable, subject)):
         stable = [pair for pair in evidence.pairs if pair[0].feed.name not in unstable]
         evidence = replace(evidence.of(stable), notes=(*evidence.notes, *unstable.values()))
         verdict = evidence.verdict()
@@ -213,6 +217,15 @@ def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict
         evidence = replace(evidence, references=references)
         verdict = evidence.verdict()
     return evidence, verdict
+
+
+def _undecided(unstable: Mapping[str, str], subject: Subject) -> dict[str, str]:
+    """Those of the feeds that go through the model as the one does that is captured."""
+    watched = look(subject).watched
+    if watched.incomplete:
+        return {}
+    others = {feed for one in watched.found for feed in one.others}
+    return {feed: note for feed, note in unstable.items() if feed not in others}
 
 
 def beyond_of(references: Sequence[Reference], precision: Precision) -> frozenset[str]:

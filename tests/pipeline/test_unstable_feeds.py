@@ -74,7 +74,10 @@ def verdict_of(module: Normed, change: Callable[[str, np.ndarray], None]) -> Ver
         references=tuple(references), replies=tuple(replies), precision=Precision.FP32,
         judge_on=judge_on,
     )  # fmt: skip
-    return second_look(evidence, cast("Subject", SimpleNamespace(eager=eager)))[1]
+    subject = SimpleNamespace(
+        eager=eager, references=references, example=references[0].feed.arrays, feeds=None
+    )
+    return second_look(evidence, cast("Subject", subject))[1]
 
 
 def off_on(where: str) -> Callable[[str, np.ndarray], None]:
@@ -102,5 +105,20 @@ def test_feeds_of_usual_values_are_never_left_out(where: str) -> None:
 
 def test_odd_values_count_where_eager_is_stable() -> None:
     verdict = verdict_of(Normed(norm=False), off_on("zeros"))
+    assert not verdict.passed
+    assert "on feed zeros" in verdict.reason
+
+
+class Shortcut(nn.Module):
+    """An arm for inputs that are all alike, which noise never takes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.equal(x, x.flip(-1)):
+            return torch.full((2, 2, 32, 32), 7.0)
+        return torch.cat([x, x * 2], dim=1)
+
+
+def test_a_feed_that_takes_an_arm_of_its_own_counts() -> None:
+    verdict = verdict_of(Shortcut(), off_on("zeros"))
     assert not verdict.passed
     assert "on feed zeros" in verdict.reason
