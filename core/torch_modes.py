@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,6 +12,16 @@ if TYPE_CHECKING:
 
 # Gets what is called, its arguments and its keyword arguments; gives what the call gives.
 Through: TypeAlias = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+
+
+def forget_compiled() -> None:
+    """Have torch compile again what it compiled in a mode, such as the arms of `torch.cond`.
+
+    Run without the mode, that code fails.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
 
 
 def through_calls(through: Through) -> TorchFunctionMode:
@@ -31,7 +42,10 @@ def through_calls(through: Through) -> TorchFunctionMode:
 
 
 def through_operators(through: Through) -> TorchDispatchMode:
-    """A mode in which each operator goes through the function, those of TorchScript too."""
+    """A mode in which each operator goes through the function, those of TorchScript too.
+
+    Operators that call functions, as `torch.cond`, raise NotImplementedError in it.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -43,5 +57,9 @@ def through_operators(through: Through) -> TorchDispatchMode:
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
             return through(func, args, kwargs or {})
+
+        def __exit__(self, *raised: Any) -> None:
+            super().__exit__(*raised)  # type: ignore[no-untyped-call]  # torch's own
+            forget_compiled()
 
     return Operators()  # type: ignore[no-untyped-call]  # torch's own

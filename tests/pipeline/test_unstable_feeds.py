@@ -50,7 +50,7 @@ class Normed(nn.Module):
         return y
 
 
-def verdict_of(module: Normed, change: Callable[[str, np.ndarray], None]) -> Verdict:
+def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> Verdict:
     """The verdict on eager's own answers, changed."""
     eager = Eager(module.eval(), ("x",), bind(("x",), parameters_of(module.forward)))
     draw = np.random.default_rng(1)
