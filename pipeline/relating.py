@@ -79,6 +79,10 @@ class Trials:
             self._other[key] = any(map(self._takes, self._others(dict(sizes))))
         return self._other[key]
 
+    def takes_all(self, sizes: Sizes) -> bool:
+        """Whether eager takes whatever is drawn at these sizes."""
+        return all(map(self._takes, self._others(dict(sizes))))
+
     def _others(self, sizes: dict[str, int]) -> Iterator[Feed]:
         """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
         feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_OTHERS)]
@@ -102,7 +106,7 @@ class Trials:
 
 
 class SizesError(CheckpointError):
-    """Eager rejects sizes within the domain, whatever the values: `sizes` of its free dims."""
+    """Eager rejects sizes within the domain: `sizes` of its free dims."""
 
     def __init__(self, message: str, *, hint: str, sizes: Sizes) -> None:
         super().__init__(message, hint=hint)
@@ -119,8 +123,9 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
         drawn: whether its values were drawn; the user's own are what they are.
 
     Raises:
-        SizesError: the sizes are the cause; the hint is the relation of dims, where one is found.
-        CheckpointError: eager takes other values at these sizes, or it is no rejection.
+        SizesError: the sizes are the cause, or eager takes some values at these sizes and all at
+            usual ones; the hint is the relation of dims, where one is found.
+        CheckpointError: eager takes some values at any sizes, or it is no rejection.
     """
     try:
         yield
@@ -130,6 +135,9 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
         if drawn and trials.takes_others(sizes):
             rising = trials.ascending(sizes)
             hint = _state(trials.signature) if rising is None else _ascending(rising)
+            usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
+            if sizes and trials.takes_all(usual):
+                raise SizesError(error.message, hint=hint, sizes=sizes) from error
             raise CheckpointError(error.message, hint=hint) from error
         if not sizes:
             raise

@@ -32,7 +32,9 @@ class SizeProbe:
     """Asks eager whether it runs at sizes, and gives finite numbers there.
 
     Where it rejects drawn values, it is asked again with other values of integers: an index that is
-    out of range for one size says nothing of the size.
+    out of range for one size says nothing of the size. Once sizes that it took were rejected after
+    all, it must take integers at the ends of their ranges as well, as it does where it starts: a
+    mask that shows all has more positions than one that was drawn.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SizeProbe:
         self.sampled = _largest_sizes(signature, further)
         self.rejected: list[Sizes] = []
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
+        self._asks_ends: bool | None = None
         self._allowed: set[str] | None = None  # outputs that are not finite where it starts
         sample = 0 if samples is None else sum(array.size for array in samples.values())
         self.most_elements = max(TIMES * sample, ELEMENTS)
@@ -92,8 +95,28 @@ class SizeProbe:
             except (CheckpointError, MemoryError):
                 continue
             if self._finite(outputs):
-                return True
+                return self._takes_ends(sizes)
         return False
+
+    def _takes_ends(self, sizes: Sizes) -> bool:
+        """Whether eager takes integers at the ends of their ranges, where that is asked."""
+        if self._asks_ends is None:
+            opt = {name: dim.opt for name, dim in self.signature.free_dims.items()}
+            self._asks_ends = bool(self.rejected) and self._runs_at_ends(opt)
+        return not self._asks_ends or self._runs_at_ends(sizes)
+
+    def _runs_at_ends(self, sizes: Sizes) -> bool:
+        drawn = self._drawer.feed("domain", sizes)
+        for spec in self.signature.inputs:
+            if spec.dtype.startswith(("float", "bool")) or spec.values is None:
+                continue
+            for feed in self._drawer.at_ends(drawn, [spec.name]):
+                self.runs_left -= 1
+                try:
+                    self._eager.run(feed)
+                except (CheckpointError, MemoryError):
+                    return False
+        return True
 
     def _feeds(self, sizes: Sizes) -> Iterator[Feed]:
         """Feeds of these sizes: as drawn; then with integers that nobody bounded at an end."""

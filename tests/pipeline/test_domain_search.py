@@ -180,6 +180,31 @@ def test_sizes_that_are_known_to_be_rejected_are_left_out() -> None:
     assert text(found) == expected
 
 
+class Counted(nn.Module):
+    """Positions count what a mask shows, as in OPT: 40 at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(41, 4))
+
+    def forward(self, mask: Tensor) -> Tensor:
+        found: Tensor = self.table[mask.cumsum(1)]
+        return found
+
+
+def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -> None:
+    sample = {"mask": np.ones((2, 13), np.int64)}
+    signature = resolve([parse_input("mask[batch,seq]{0..1}")], specs_of(sample))
+    eager = opened(Counted(), signature)
+    assert (
+        text(choose_dims(eager, signature, samples=sample))
+        == "mask 0..1; chosen: batch 1..8, seq 1..52"
+    )
+    rejected = [{"batch": 8, "seq": 52}]
+    found = choose_dims(eager, signature, samples=sample, rejected=rejected)
+    assert text(found) == "mask 0..1; chosen: batch 1..8, seq 1..40"
+
+
 def test_nothing_is_chosen_where_all_is_stated() -> None:
     signature = resolve([parse_input("x:float32[batch=1..2,3,8,8]")], {})
     assert choose_dims(opened(Squeeze(), signature), signature) is signature
