@@ -81,6 +81,27 @@ def keep_truth_of_nan(model: openvino.Model) -> None:
             _replace(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
 
 
+def keep_lone_keys(model: openvino.Model) -> None:
+    """Put each softmax over a dynamic last axis that may be one long between reshapes, in place.
+
+    Between two products it is an attention, which OpenVINO 2026.4's CPU compiles into one kernel.
+    Where that ran first with one key, it is wrong on most lengths that follow, without an error. It
+    compiles none where the softmax has another rank than the products; the reshapes copy nothing.
+    Call it when the bounds of the inputs are set.
+    """
+    from openvino import opset13 as op
+
+    for node in [node for node in _nodes(model) if node.get_type_name() == "Softmax"]:
+        shape = node.get_output_partial_shape(0)
+        axis = node.get_attributes()["axis"]
+        if shape.rank.is_dynamic or axis not in (-1, len(shape) - 1):
+            continue
+        if shape[-1].is_dynamic and shape[-1].get_min_length() <= 1:
+            first = op.constant([0], dtype="int64")
+            within = op.softmax(op.unsqueeze(node.input_value(0), first), -1)
+            _replace(node, op.squeeze(within, first))
+
+
 def _softplus(x: openvino.Output) -> openvino.Node:
     from openvino import opset13 as op
 

@@ -37,7 +37,12 @@ from .guarded import guarded
 from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded, check_bounds
-from .openvino_exact import keep_remainders, keep_small_softplus, keep_truth_of_nan
+from .openvino_exact import (
+    keep_lone_keys,
+    keep_remainders,
+    keep_small_softplus,
+    keep_truth_of_nan,
+)
 from .openvino_half import compress
 from .openvino_reading import read
 from .openvino_told import carried_in
@@ -95,6 +100,7 @@ def convert(job: Job) -> Converted:
     keep_truth_of_nan(model)
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
+    keep_lone_keys(model)
     check_bounds(model, job.signature)
     for key, value in job.metadata.items():
         model.set_rt_info(value, ["modelc", key])

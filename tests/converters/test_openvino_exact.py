@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.converters.openvino_exact import (
+    keep_lone_keys,
     keep_order_of_equals,
     keep_remainders,
     keep_small_softplus,
@@ -158,3 +159,39 @@ def test_nan_is_true() -> None:
         .values()
     )
     assert found.tolist() == [True, False, False, True]
+
+
+def attention(keys: tuple[int, int]) -> openvino.Model:
+    """Of queries (1, n, 16) over so many keys, least and most."""
+    import openvino
+    from openvino import opset13 as op
+
+    some = openvino.Dimension(*keys)
+    q = op.parameter([1, 1, -1, 16], np.float32, name="q")
+    k, v = (op.parameter([1, 1, some, 16], np.float32, name=name) for name in "kv")
+    shares = op.softmax(op.matmul(q, k, False, True), -1)
+    return openvino.Model([op.matmul(shares, v, False, False)], [q, k, v])
+
+
+def test_attention_is_right_after_a_first_run_with_one_key() -> None:
+    import openvino
+
+    def feed(queries: int, keys: int) -> list[np.ndarray]:
+        draw = np.random.default_rng(keys).standard_normal
+        return [draw((1, 1, n, 16)).astype(np.float32) for n in (queries, keys, keys)]
+
+    model = attention((1, 64))
+    keep_lone_keys(model)
+    run = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    run(feed(64, 1))
+    for keys in (30, 5, 64):
+        q, k, v = feed(2496, keys)
+        shares = np.exp(q @ k.swapaxes(-1, -2))
+        wanted = shares / shares.sum(-1, keepdims=True) @ v
+        assert np.abs(run([q, k, v])[0] - wanted).max() < 1e-4
+
+
+def test_attention_that_never_has_one_key_stays_one_kernel() -> None:
+    model = attention((2, 64))
+    keep_lone_keys(model)
+    assert "Unsqueeze" not in {node.get_type_name() for node in model.get_ordered_ops()}
