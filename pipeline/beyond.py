@@ -29,6 +29,7 @@ _BEHIND = {
     False: ", and not only in rows that are masked",
     None: f", {_UNDEFINED}",
 }
+_LOOKS = 4  # float64 and more draws on the feeds that are over, and on those of channels after them
 
 JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
 
@@ -194,8 +195,10 @@ def _badness(state: State) -> int:
 
 
 def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict]:
-    """The verdict; where eager's luck may have refused it, that with float64 and more draws.
+    """The verdict; where eager's luck may have refused it, that with float64, then more draws.
 
+    Once the feeds that were over are within, channels may be over that are pooled over all feeds:
+    those are looked at in the same way.
     Feeds on which eager itself is none are left out, where the artifact failed there; none that
     takes another arm of a branch on data: there it is the arm that noise moves, and what was
     captured may have no other.
@@ -206,14 +209,14 @@ def second_look(evidence: Evidence, subject: Subject) -> tuple[Evidence, Verdict
         stable = [pair for pair in evidence.pairs if pair[0].feed.name not in unstable]
         evidence = replace(evidence.of(stable), notes=(*evidence.notes, *unstable.values()))
         verdict = evidence.verdict()
-    known = any(one.exact is not None for one in evidence.references)
-    if known and (feeds := doubted(verdict)):
-        references = with_exact(evidence.references, feeds, subject)
-        if any(new is not old for new, old in zip(references, evidence.references, strict=True)):
-            evidence = replace(evidence, references=references)
-            verdict = evidence.verdict()
-    if feeds := doubted(verdict):
-        references = with_more_noise(evidence.references, feeds, subject)
+    for _ in range(_LOOKS):
+        if not (feeds := doubted(verdict)):
+            break
+        old = evidence.references
+        known = any(one.exact is not None for one in old)
+        references = with_exact(old, feeds, subject) if known else old
+        if all(new is one for new, one in zip(references, old, strict=True)):
+            references = with_more_noise(old, feeds, subject)
         evidence = replace(evidence, references=references)
         verdict = evidence.verdict()
     return evidence, verdict

@@ -14,6 +14,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import State, Verdict
+from modelc.pipeline import beyond
 from modelc.pipeline.beyond import Evidence, second_look
 from modelc.sources.eager import Eager
 from modelc.validators.evidence import Reference, Reply
@@ -172,3 +173,33 @@ def test_a_fault_beside_such_norms_fails(plant: Callable[[Normed], None]) -> Non
             one.last.bias.copy_(torch.linspace(0.1, 0.4, 8))
         plant(wrong)
     assert looked(wrong, module, norming_in_order).state is State.FAILED
+
+
+def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = torch.nn.Linear(4, 4).eval()
+    eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
+    references = []
+    for number in range(3):
+        x = np.full((2, 4), number, np.float32)
+        feed = NamedFeed(name=f"feed-{number}", arrays={"x": x}, sizes={})
+        references.append(Reference(feed=feed, outputs=eager.run({"x": x})))
+    rounds = iter([{"feed-1"}, {"feed-0", "feed-1", "feed-2"}, set[str]()])
+    monkeypatch.setattr(beyond, "doubted", lambda verdict: next(rounds))
+    evidence = Evidence(
+        references=tuple(references),
+        replies=tuple(Reply(outputs=one.outputs) for one in references),
+        precision=Precision.FP32,
+        judge_on=lambda references, replies: Verdict(
+            artifact="model.bin",
+            state=State.FAILED,
+            reason="off",
+            device="cpu",
+            feeds=(),
+            outputs=(),
+            tolerance=TOLERANCES[Precision.FP32],
+        ),
+    )
+    found, _ = second_look(evidence, cast("Subject", SimpleNamespace(eager=eager)))
+    assert all(one.again for one in found.references)
