@@ -14,6 +14,7 @@ from ..core.errors import LOGGED
 from .capture.causes import RefusedError
 from .guarded import guarded
 from .openvino_exact import keep_order_of_equals
+from .openvino_transforms import transform
 
 if TYPE_CHECKING:
     import openvino
@@ -109,8 +110,10 @@ def _transformed(node: Any) -> list[Any]:
     if shape[len(shape) - 1] == 1:
         none = opset15.broadcast(np.float32(0), opset15.shape_of(values))
         values = opset15.concat([values, none], len(shape) - 1).output(0)
-    kind = opset15.idft if node.get_attribute("inverse", 0) else opset15.dft
-    return [kind(values, axes, *sizes).output(0)]
+    inverse = bool(node.get_attribute("inverse", 0))
+    if not sizes:
+        return [transform(values, place % len(shape), inverse=inverse)]
+    return [(opset15.idft if inverse else opset15.dft)(values, axes, *sizes).output(0)]
 
 
 def _is_given(value: Any) -> bool:

@@ -186,12 +186,12 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
         feed = NamedFeed(name=f"feed-{number}", arrays={"x": x}, sizes={})
         references.append(Reference(feed=feed, outputs=eager.run({"x": x})))
     rounds = iter([{"feed-1"}, {"feed-0", "feed-1", "feed-2"}, set[str]()])
-    monkeypatch.setattr(beyond, "doubted", lambda verdict: next(rounds))
+    monkeypatch.setattr(beyond, "doubted", lambda _: next(rounds))
     evidence = Evidence(
         references=tuple(references),
         replies=tuple(Reply(outputs=one.outputs) for one in references),
         precision=Precision.FP32,
-        judge_on=lambda references, replies: Verdict(
+        judge_on=lambda *_: Verdict(
             artifact="model.bin",
             state=State.FAILED,
             reason="off",
