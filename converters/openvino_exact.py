@@ -16,7 +16,7 @@ def keep_order_of_equals(model: openvino.Model) -> None:
     leaves it open, and its CPU takes what its blocks of work come upon. Without sorting, where
     OpenVINO knows no such order, TopK stays as it is.
     """
-    for node in [node for node in _nodes(model) if node.get_type_name() == "TopK"]:
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "TopK"]:
         told = node.get_attributes()
         if told.get("stable") is False and told.get("sort") != "none":
             node.set_attribute("stable", True)
@@ -30,10 +30,10 @@ def keep_small_softplus(model: openvino.Model) -> None:
     numbers down to -87. The time steps of state-space models are such numbers. A softplus in a
     Mish, x * tanh(softplus(x)), stays: OpenVINO computes the two as one.
     """
-    for node in [node for node in _nodes(model) if node.get_type_name() == "SoftPlus"]:
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "SoftPlus"]:
         readers = [port.get_node().get_type_name() for port in node.output(0).get_target_inputs()]
         if set(readers) != {"Tanh"}:
-            _replace(node, _softplus(node.input_value(0)))
+            replace(node, _softplus(node.input_value(0)))
 
 
 def keep_remainders(model: openvino.Model) -> None:
@@ -46,7 +46,7 @@ def keep_remainders(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in _nodes(model) if node.get_type_name() == "FloorMod"]:
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "FloorMod"]:
         rank, kind = node.get_output_partial_shape(0).rank, node.get_output_element_type(0)
         step = node.input_value(1)
         if (
@@ -58,7 +58,7 @@ def keep_remainders(model: openvino.Model) -> None:
         ):
             rest = _remainder(node.input_value(0), step)
             rest = _remainder(op.add(rest, step).output(0), step)
-            _replace(node, op.maximum(rest, op.constant(0, dtype=kind)))
+            replace(node, op.maximum(rest, op.constant(0, dtype=kind)))
 
 
 def _remainder(size: openvino.Output, step: openvino.Output) -> openvino.Node:
@@ -74,11 +74,11 @@ def keep_truth_of_nan(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in _nodes(model) if node.get_type_name() == "Convert"]:
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "Convert"]:
         x = node.input_value(0)
         to_bool = node.get_output_element_type(0).get_type_name() == "boolean"
         if to_bool and x.get_element_type().is_real():
-            _replace(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
+            replace(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
 
 
 def keep_lone_keys(model: openvino.Model) -> None:
@@ -91,7 +91,7 @@ def keep_lone_keys(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in _nodes(model) if node.get_type_name() == "Softmax"]:
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "Softmax"]:
         shape = node.get_output_partial_shape(0)
         axis = node.get_attributes()["axis"]
         if shape.rank.is_dynamic or axis not in (-1, len(shape) - 1):
@@ -99,7 +99,7 @@ def keep_lone_keys(model: openvino.Model) -> None:
         if shape[-1].is_dynamic and shape[-1].get_min_length() <= 1:
             first = op.constant([0], dtype="int64")
             within = op.softmax(op.unsqueeze(node.input_value(0), first), -1)
-            _replace(node, op.squeeze(within, first))
+            replace(node, op.squeeze(within, first))
 
 
 def _softplus(x: openvino.Output) -> openvino.Node:
@@ -111,22 +111,23 @@ def _softplus(x: openvino.Output) -> openvino.Node:
     return op.add(op.relu(x), log1p)
 
 
-def _replace(node: Any, instead: openvino.Node) -> None:
-    """Put one node in another's place, under its names."""
+def replace(node: Any, *instead: openvino.Node) -> None:
+    """Put a node, or one for each output, in another's place, under its names."""
     from openvino.utils import replace_node
 
-    names = node.output(0).get_names()
-    instead.set_friendly_name(node.get_friendly_name())
-    replace_node(node, instead)
-    instead.output(0).set_names(names)
+    names = [output.get_names() for output in node.outputs()]
+    instead[0].set_friendly_name(node.get_friendly_name())
+    replace_node(node, [one.output(0) for one in instead])
+    for one, known in zip(instead, names, strict=True):
+        one.output(0).set_names(known)
 
 
-def _nodes(model: openvino.Model) -> Iterator[Any]:
+def all_nodes(model: openvino.Model) -> Iterator[Any]:
     """All nodes, those in the bodies of If and Loop too."""
     for node in model.get_ordered_ops():
         yield node
         for name in ("get_then_body", "get_else_body"):
             if hasattr(node, name):
-                yield from _nodes(getattr(node, name)())
+                yield from all_nodes(getattr(node, name)())
         if node.get_type_name() in ("Loop", "TensorIterator"):
-            yield from _nodes(node.get_function())
+            yield from all_nodes(node.get_function())

@@ -45,6 +45,7 @@ from .openvino_exact import (
 )
 from .openvino_half import compress
 from .openvino_reading import read
+from .openvino_recurrent import keep_lengths
 from .openvino_told import carried_in
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def convert(job: Job) -> Converted:
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
     keep_lone_keys(model)
+    if job.precision is not Precision.INT8:  # as above
+        keep_lengths(model)
     check_bounds(model, job.signature)
     for key, value in job.metadata.items():
         model.set_rt_info(value, ["modelc", key])
