@@ -111,6 +111,14 @@ def _softplus(x: openvino.Output) -> openvino.Node:
     return op.add(op.relu(x), log1p)
 
 
+def whole(*numbers: int) -> Any:
+    """A constant of int64, of one axis."""
+    import numpy as np
+    from openvino import opset13 as op
+
+    return op.constant(np.array(numbers, np.int64))
+
+
 def replace(node: Any, *instead: openvino.Node) -> None:
     """Put a node, or one for each output, in another's place, under its names."""
     from openvino.utils import replace_node

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .openvino_exact import all_nodes, replace
+from .openvino_exact import all_nodes, replace, whole
 
 if TYPE_CHECKING:
     import openvino
@@ -71,15 +71,15 @@ def _one_way(node: Any, lengths: Any, number: int, *, reverse: bool) -> list[Any
     weights = [_part(weight, number, axis=0) for weight in given[-3:]]
     x = op.reverse_sequence(given[0], lengths, 0, 1) if reverse else given[0]
     count = op.gather(op.shape_of(given[0]), np.int64(1), np.int64(0))
-    steps = op.unsqueeze(op.range(np.int64(0), count, np.int64(1), "i64"), np.int64([0]))
-    ends = op.unsqueeze(op.convert(lengths, "i64"), np.int64([1]))
-    inside = op.unsqueeze(op.less(steps, ends), np.int64([2]))  # [rows, steps, 1]
+    steps = op.unsqueeze(op.range(np.int64(0), count, np.int64(1), "i64"), whole(0))
+    ends = op.unsqueeze(op.convert(lengths, "i64"), whole(1))
+    inside = op.unsqueeze(op.less(steps, ends), whole(2))  # [rows, steps, 1]
     zero, one = (op.constant(number, dtype=x.get_element_type()) for number in (0, 1))
-    hidden = op.squeeze(_run(node, x, states, lengths, weights).output(0), np.int64([1]))
+    hidden = op.squeeze(_run(node, x, states, lengths, weights).output(0), whole(1))
     rows = op.select(inside, hidden, zero)
-    last = op.gather(rows, op.subtract(ends, np.int64([[1]])), np.int64(1), batch_dims=1)
+    last = op.gather(rows, op.subtract(ends, whole(1)), np.int64(1), batch_dims=1)
     rows = op.reverse_sequence(rows, lengths, 0, 1) if reverse else rows
-    found = [op.unsqueeze(rows, np.int64([1])), last]
+    found = [op.unsqueeze(rows, whole(1)), last]
     if node.get_type_name() == _LSTM:
         marked = op.concat([op.select(inside, x, zero), op.select(inside, zero, one)], 2)
         held = _run(node, marked, states, lengths, _closing(weights))
@@ -115,4 +115,4 @@ def _part(value: openvino.Output, number: int, *, axis: int) -> Any:
     import numpy as np
     from openvino import opset13 as op
 
-    return op.gather(value, np.int64([number]), np.int64(axis))
+    return op.gather(value, whole(number), np.int64(axis))

@@ -33,11 +33,12 @@ def recurrent(kind: str, direction: str, steps: int | str = "steps") -> onnx.Mod
         for name, shape in shapes.items()
     ]
     outputs = ["states", "last", "cell"][: 3 if kind == "LSTM" else 2]
-    options = {"linear_before_reset": 1} if kind == "GRU" else {}
     node = helper.make_node(
         kind, ["x", "w", "r", "b", "short"], outputs,
-        hidden_size=HIDDEN, direction=direction, **options,
+        hidden_size=HIDDEN, direction=direction,
     )  # fmt: skip
+    if kind == "GRU":
+        node.attribute.append(helper.make_attribute("linear_before_reset", 1))
     cast = helper.make_node("Cast", ["lengths"], ["short"], to=TensorProto.INT32)
     graph = helper.make_graph(
         [cast, node],
