@@ -14,6 +14,7 @@ from .capture.users import last_place
 from .guarded import Spot, guarded
 from .onnx_complex import split_complex
 from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
+from .onnx_pooling import name_padded_axes
 from .onnx_spectra import complete_spectra
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
     """
     taken = program_of(job)
     if isinstance(taken, Exported):
-        return _from_export(job, opset, taken.program), taken
-    return _from_torchscript(job, opset, taken.module), taken
+        model = _from_export(job, opset, taken.program)
+    else:
+        model = _from_torchscript(job, opset, taken.module)
+    name_padded_axes(model)
+    return model, taken
 
 
 def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -> onnx_ir.Model:

@@ -1,6 +1,7 @@
-"""Pooling to a given size, of images of any size: the exporter writes it for one size of them.
+"""Pooling in ONNX: to a given size, of images of any size; behind a padding of its own.
 
-A window of torch's reaches from floor(i n / m) to ceil((i + 1) n / m), for m windows over n places.
+The exporter writes pooling to a given size for one size of images. A window of torch's reaches from
+floor(i n / m) to ceil((i + 1) n / m), for m windows over n places.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .onnx_translations import cannot_write, rank_of, size_of
+
+if TYPE_CHECKING:
+    import onnx_ir
 
 Write = Callable[..., object]
 _MOST = 256  # windows; each maximum is a slice of its own
@@ -105,3 +109,27 @@ OF_POOLS: Mapping[str, Write] = {
     "aten::adaptive_max_pool2d": adaptive_maximum,
     "aten::adaptive_max_pool3d": adaptive_maximum,
 }
+
+
+def name_padded_axes(model: onnx_ir.Model) -> None:
+    """Name the axes of each Pad before a MaxPool, in place: all of them, as where none is named.
+
+    ONNX Runtime (1.24) takes such a Pad into the pool. There the border counts for nothing, where
+    zeros were meant, which are larger than what is negative; a Pad that names axes stays.
+    """
+    import numpy as np
+    import onnx_ir
+
+    for node in list(onnx_ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.op_type != "Pad" or len(node.inputs) > 3 or node.graph is None:  # noqa: PLR2004 - axes
+            continue
+        ranks = [
+            len(value.shape) for value in (*node.inputs[:1], *node.outputs) if value and value.shape
+        ]
+        if ranks and any(reader.op_type == "MaxPool" for reader, _ in node.outputs[0].uses()):
+            axes = onnx_ir.tensor(np.arange(max(ranks), dtype=np.int64))
+            constant = onnx_ir.node("Constant", [], attributes={"value": axes})
+            constant.outputs[0].name = f"{node.outputs[0].name}::axes"
+            node.graph.insert_before(node, constant)
+            node.resize_inputs(4)
+            node.replace_input_with(3, constant.outputs[0])

@@ -65,3 +65,21 @@ def test_windows_of_one_size_are_a_plain_pool(job_of: JobOf) -> None:
     onnx_graph.convert(job)
     made = onnx.load(job.folder / "model.onnx")
     assert [node.op_type for node in made.graph.node] == ["AveragePool"]
+
+
+class PaddedPool(nn.Module):
+    """A border of zeros around what may be negative, then a pool: as in BiT's stem."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.max_pool2d(functional.pad(x, (1, 1, 1, 1)), 3, 2)
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_a_border_of_zeros_counts_in_a_pool(capture: Capture, job_of: JobOf) -> None:
+    job = job_of(PaddedPool(), SPEC, capture=capture)
+    onnx_graph.convert(job)
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for height, width in ((5, 5), (6, 9), (30, 1)):
+            x = -1 - torch.rand(2, 2, height, width)
+            (found,) = runner.run({"x": x.numpy()}).values()
+            np.testing.assert_array_equal(found, PaddedPool()(x))
