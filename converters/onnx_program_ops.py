@@ -173,10 +173,22 @@ def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
     return self
 
 
+def are_all_true(op: Any, self: Any) -> Any:
+    """As `torch._check_tensor_all` asks: whether nothing is false."""
+    return op.Equal(op.ReduceSum(op.Cast(op.Not(self), to=_INT64), keepdims=0), 0)
+
+
+def is_any_true(op: Any, self: Any) -> Any:
+    """Whether anything is true."""
+    return op.Greater(op.ReduceSum(op.Cast(self, to=_INT64), keepdims=0), 0)
+
+
 OF_PROGRAMS: Mapping[str, Write] = {
     "aten::embedding_bag": public_embedding_bag,
     "aten::_embedding_bag": embedding_bag,
     "aten::_embedding_bag_forward_only": embedding_bag,
+    "aten::_is_all_true": are_all_true,
+    "aten::_is_any_true": is_any_true,
     "aten::pad": pad,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,

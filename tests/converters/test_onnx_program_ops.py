@@ -117,3 +117,13 @@ def test_a_query_that_sees_no_key_gets_zeros(job_of: JobOf, mask: Tensor) -> Non
     x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)
     assert not attend(torch.tensor(x))[:, :, 1].any()
     agrees(job_of(Calls(attend), "x:float32[2,3,4]", capture=Capture.EXPORT), x)
+
+
+@pytest.mark.parametrize("least", [-9.0, 0.0, 9.0])
+def test_all_and_any_of_a_tensor(least: float, job_of: JobOf) -> None:
+    def call(x: Tensor) -> Tensor:
+        parts = torch._is_all_true(x > least), torch._is_any_true(x > least)
+        return torch.stack(parts).float()
+
+    job = job_of(Calls(call), "x:float32[n=1..8,3]", capture=Capture.EXPORT)
+    agrees(job, np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32))
