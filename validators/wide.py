@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ _EDGES = (
 )  # fmt: skip
 _ODD = 87
 _NEAR = 2  # feeds in the upper half of the range
+_FACTOR = 2**13  # a product of two below fits into int32 32 times
+_COMBINED = 3  # bool inputs; of more, all are true or all false
 _WORD = 2**32
 _GROUP = 8  # values to either side of a group's middle
 _MOST = 4  # feeds that edges are spread over where an input has few elements
@@ -58,8 +61,10 @@ def wide_feeds(
     the range, of both signs, beside values drawn evenly over all magnitudes. `wide-high` and
     `wide-low` hold the ends of the range alone, `wide-near-1` and `-2` its upper half. `wide-words`
     and `wide-words-low` have small values beside some that are not quite 2^32 away: what compares
-    the low words takes the wrong one for the greatest or the least of all. All inputs that
-    `wide_inputs` names are wide at once. There is none where no input is.
+    the low words takes the wrong one for the greatest or the least of all. `wide-products` has odd
+    values of 13 bits: products that float32 rounds and int32 holds. Beside bools, the ends and the
+    products come with each of them all true and all false. All inputs that `wide_inputs` names are
+    wide at once. There is none where no input is.
     """
     specs = wide_inputs(signature)
     if not specs:
@@ -93,27 +98,72 @@ def _drawn(
     for number in range(1, _NEAR + 1):
         arrays = {spec.name: _near_end(spec, base, (seed, number)) for spec in specs}
         yield f"{WIDE}-near-{number}", arrays
+    yield from _products(specs, base, seed)
     for name, far in (("words", _WORD), ("words-low", -_WORD)):
-        reaching = [spec for spec in specs if _holds(spec, far)]
-        if reaching:
-            yield f"{WIDE}-{name}", {s.name: _words(s, base, (seed, far), far) for s in reaching}
+        arrays = {s.name: _words(s, base, (seed, far), far) for s in specs if _has_word(s, far)}
+        if arrays:
+            yield f"{WIDE}-{name}", arrays
+
+
+def _has_word(spec: InputSpec, far: int) -> bool:
+    """Whether the range holds values that are as far apart, on its own side of 0 or the other."""
+    return _holds(spec, far) or _holds(spec, -2 * far)
 
 
 def _holds(spec: InputSpec, value: int) -> bool:
     return spec.values is not None and spec.values.low <= value <= spec.values.high
 
 
+def _products(
+    specs: Sequence[InputSpec], base: NamedFeed, seed: int
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Odd values from 2^12 to 2^13: products of two have 25 or 26 bits."""
+    import numpy as np
+
+    arrays = {}
+    for spec in specs:
+        if _holds(spec, _FACTOR):
+            generator = generator_for(seed, "products", spec.name)
+            half = generator.integers(_FACTOR // 4, _FACTOR // 2, base.arrays[spec.name].shape)
+            arrays[spec.name] = np.asarray(2 * half + 1, dtype=spec.dtype)
+    if arrays:
+        yield from _with_bools(f"{WIDE}-products", base, arrays)
+
+
+def _with_bools(
+    name: str, base: NamedFeed, arrays: Mapping[str, Array]
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    """The feed with each bool input all true and all false, in combination where they are few.
+
+    What chooses between values would hide the wide ones.
+    """
+    import numpy as np
+
+    bools = [one for one, array in base.arrays.items() if array.dtype == bool]
+    few = len(bools) <= _COMBINED
+    ways = list(itertools.product((True, False), repeat=len(bools) if few else 1))
+    for number, way in enumerate(ways, start=1):
+        chosen = zip(bools, way if few else way * len(bools), strict=True)
+        held = {one: np.full_like(base.arrays[one], value) for one, value in chosen}
+        yield name if number == 1 else f"{name}-{number}", {**held, **arrays}
+
+
 def _words(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: int) -> Array:
-    """Values around 0, or as many less than 2^32 away as keeps any two of them below that."""
+    """Values around 0, or as many less than 2^32 away as keeps any two of them below that.
+
+    Where the range ends before, the same values twice as far down, or up.
+    """
     import numpy as np
 
     shape = base.arrays[spec.name].shape
     generator = generator_for(*key, "words", spec.name)
     near = generator.integers(-_GROUP, _GROUP, shape)
-    least = int(spec.values.low) if spec.values else 0
+    least, most = (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
     away = near + (far - 4 * _GROUP if far > 0 else far + 4 * _GROUP)
-    found = np.where(generator.random(shape) < 0.5, np.maximum(near, least), away)  # noqa: PLR2004 - a half
-    return np.asarray(found).astype(spec.dtype)
+    shift = 0 if _holds(spec, far) else -2 * far
+    near = near if shift else np.maximum(near, least)
+    found = np.where(generator.random(shape) < 0.5, near, away) + shift  # noqa: PLR2004 - a half
+    return np.asarray(np.clip(found, least, most)).astype(spec.dtype)
 
 
 def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
@@ -135,10 +185,8 @@ def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str,
     }
     for name, found in ends.items():
         if found:
-            yield (
-                f"{WIDE}-{name}",
-                {one: np.full_like(base.arrays[one], value) for one, value in found.items()},
-            )
+            arrays = {one: np.full_like(base.arrays[one], value) for one, value in found.items()}
+            yield from _with_bools(f"{WIDE}-{name}", base, arrays)
 
 
 def _reach(spec: InputSpec) -> int:

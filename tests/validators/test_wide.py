@@ -39,8 +39,9 @@ def test_values_stay_within_the_range(low: int, high: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["wide-words", "wide-words-low"])
-def test_the_extremes_are_others_by_the_low_words_alone(name: str) -> None:
-    values = drawn(-LARGE, LARGE)[name]
+@pytest.mark.parametrize("ends", [(-LARGE, LARGE), (-LARGE, 2**31), (0, LARGE)])
+def test_the_extremes_are_others_by_the_low_words_alone(name: str, ends: tuple[int, int]) -> None:
+    values = drawn(*ends)[name]
     low = of_low_words(values)
     wrong_least = values[low.argmin()] != values.min()
     wrong_most = values[low.argmax()] != values.max()
@@ -49,6 +50,29 @@ def test_the_extremes_are_others_by_the_low_words_alone(name: str) -> None:
 
 
 def test_words_are_fed_where_the_range_holds_them() -> None:
+    assert "wide-words" in drawn(-LARGE, 2**31)
+    assert "wide-words-low" in drawn(0, LARGE)
     assert "wide-words" not in drawn(0, 2**31)
-    assert "wide-words-low" not in drawn(0, LARGE)
+    assert "wide-words-low" not in drawn(0, 2**33 - 1)
     assert "wide-words" in drawn(0, LARGE)
+
+
+def test_products_of_two_are_rounded_by_float32_and_held_by_int32() -> None:
+    values = drawn(-LARGE, LARGE)["wide-products"].astype(np.int64)
+    products = values[:, None] * values
+    assert (products.astype(np.float32).astype(np.int64) != products).any()
+    assert products.max() < 2**31
+    assert "wide-products" not in drawn(0, 1023)
+
+
+def test_the_ends_come_beside_each_choice_of_bools() -> None:
+    texts = ("x:int64[]", "first:bool[3]", "second:bool[]")
+    found = resolve([parse_input(text) for text in texts], {})
+    values = ValueRange(low=-LARGE, high=LARGE, chosen=True, usual=(0, 1))
+    wide = replace(found, inputs=(replace(found.inputs[0], values=values), *found.inputs[1:]))
+    feeds = {feed.name: feed.arrays for feed in wide_feeds(wide)}
+    for name in ("wide-high", "wide-low", "wide-products"):
+        mine = [arrays for one, arrays in feeds.items() if one.startswith(name)]
+        ways = [(a["first"].tolist(), a["second"].tolist()) for a in mine]
+        assert sorted(ways) == sorted(([a] * 3, b) for a in (False, True) for b in (False, True))
+        assert all(arrays["x"].shape == () for arrays in mine)
