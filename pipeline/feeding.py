@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.contract import Outputs
@@ -58,8 +58,9 @@ def answered(
 ) -> Answered:
     """Run eager on each feed.
 
-    A feed of hard values on which eager gives NaN or Inf, in an output that has none on the basic
-    feeds, is left out as well: what an artifact gives there says nothing.
+    Of a feed of hard values, outputs in which eager gives NaN or Inf, and has none on the basic
+    feeds, are left out as well: what an artifact gives there says nothing. The whole feed is where
+    no other output is of floats.
 
     Raises:
         SizesError: eager rejects sizes that were stated, in whichever feed.
@@ -73,7 +74,7 @@ def answered(
         if reference is not None and feed.basic:
             allowed |= not_finite(reference.outputs)
         if reference is not None and (feed.beyond or feed.kind in ("value", WIDE, NONFINITE)):
-            reason = _nonfinite_reason(not_finite(reference.outputs) - allowed)
+            reference, reason = _finite_part(reference, allowed)
         if reference is not None and not reason:
             references.append(reference)
         elif feed.kind == NONFINITE:
@@ -110,9 +111,27 @@ def not_finite(outputs: Outputs) -> set[str]:
     }
 
 
-def _nonfinite_reason(names: Iterable[str]) -> str:
-    told = ", ".join(repr(name) for name in sorted(names))
-    return f"eager gives NaN or Inf in {told}" if told else ""
+def finite_part(reference: Reference, allowed: Collection[str]) -> Reference | None:
+    """The reference, held to float outputs of numbers alone where others have NaN or Inf.
+
+    Integers and bools are left out with these: they may be computed of NaN. None where no output is
+    left; `allowed` are outputs with NaN or Inf by design.
+    """
+    wrong = not_finite(reference.outputs) - set(allowed)
+    if not wrong:
+        return reference
+    floats = {name for name, array in reference.outputs.items() if array.dtype.kind in "fc"}
+    left = frozenset(reference.outputs) - (floats - wrong)
+    return replace(reference, left_out=left) if floats - wrong else None
+
+
+def _finite_part(reference: Reference, allowed: Collection[str]) -> tuple[Reference | None, str]:
+    """As `finite_part`, and why the whole feed is left out."""
+    found = finite_part(reference, allowed)
+    if found is not None:
+        return found, ""
+    told = ", ".join(repr(name) for name in sorted(not_finite(reference.outputs) - set(allowed)))
+    return None, f"eager gives NaN or Inf in {told}"
 
 
 def redrawn(then: FeedPlan, now: FeedPlan, stage: Stage) -> FeedPlan:

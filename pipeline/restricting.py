@@ -15,7 +15,7 @@ from ..validators.feeds import Drawer, NamedFeed
 from ..validators.hard import few_rows
 from ..validators.wide import SMALL, WIDE, wide_feeds, wide_inputs
 from .beyond import Evidence, reply_of
-from .feeding import answered, not_finite
+from .feeding import answered, finite_part
 from .subject import Subject, reference_on
 from .undecided import with_undecided
 
@@ -183,11 +183,12 @@ class _Trial:
 
     def _run(self, feed: NamedFeed) -> tuple[Reference, Reply] | None:
         try:
-            reference = reference_on(self.subject, feed)
+            found = finite_part(reference_on(self.subject, feed), ())
         except CheckpointError:
             return None
-        if not_finite(reference.outputs):
+        if found is None:
             return None
+        reference = found
         if any(one.exact is not None for one in self.evidence.references):
             exact = self.subject.eager.run_exact(feed.arrays)
             reference = replace(reference, exact=exact)

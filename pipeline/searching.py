@@ -159,7 +159,9 @@ def _starts(evidence: Evidence, verdict: Verdict) -> list[Point]:
 
 def _nan_by_design(evidence: Evidence) -> frozenset[str]:
     found: set[str] = set()
-    return frozenset(found.union(*(not_finite(one.outputs) for one in evidence.references)))
+    return frozenset(
+        found.union(*(not_finite(one.outputs) - one.left_out for one in evidence.references))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ class Reference:
     noise, asked for where one says too little. `in_turn` is what it gives with its sums taken one
     element after the other: asked for with these. `settled` says which of equal scores these
     outputs have taken, where that is left open and they are not eager's own choice, or that they
-    are eager's plain path.
+    are eager's plain path. `left_out` are outputs that are not judged on this feed: values far out
+    make NaN of some, which says nothing, while others are numbers.
     """
 
     feed: NamedFeed
@@ -26,6 +27,7 @@ class Reference:
     again: tuple[Outputs, ...] = ()
     in_turn: Outputs | None = None
     settled: str = ""
+    left_out: frozenset[str] = frozenset()
 
 
 def sample_in(references: Iterable[Reference]) -> Feed | None:
@@ -57,3 +59,4 @@ class Pair:
     again: tuple[Outputs, ...] = ()
     in_turn: Outputs | None = None
     undecided: Mapping[str, Array] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()

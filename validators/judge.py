@@ -71,7 +71,11 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     near = [pair for pair in pairs if pair.feed.name not in loose]
     far = [pair for pair in pairs if pair.feed.name in loose]
     measured = [_measure(name, near, tolerance.of(name), by_channel) for name in signature.outputs]
-    formed = [o for name in signature.outputs for o in measure_output(name, far, loose=True)]
+    formed = [
+        o
+        for name in signature.outputs
+        for o in measure_output(name, [p for p in far if name not in p.left_out], loose=True)
+    ]
     found = reach(pairs, signature, artifact_inputs, tolerance)
     faults = (*_naming(pairs, signature), *_refusals(references, replies), *found.faults)
     told = {pair.feed.name: describe(pair.feed) for pair in pairs}
@@ -107,6 +111,7 @@ def _pairs(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Pa
             again=reference.again,
             in_turn=reference.in_turn,
             undecided=reply.undecided,
+            left_out=reference.left_out,
         )
         for reference, reply in zip(references, replies, strict=True)
         if reply.outputs is not None
@@ -125,6 +130,7 @@ class _Measured:
 
 def _measure(name: str, pairs: Sequence[Pair], limits: Tolerance, by_channel: bool) -> _Measured:
     """Measure an output against eager and, where that is what it is held to, against float64."""
+    pairs = [pair for pair in pairs if name not in pair.left_out]
     outputs = measure_output(name, pairs, loose=False)
     if any(o.form for o in outputs) or not pairs or pairs[0].eager[name].dtype.kind not in "fc":
         return _Measured(outputs=outputs, channels=(), notes=())

@@ -54,7 +54,14 @@ class Masked(Plain):
         return found
 
 
-NETS = {net.__name__: net for net in (Plain, Imputed, Masked)}
+class Halves(Plain):
+    """Of large inputs the first output is NaN, the second is not."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # on purpose
+        return torch.asin(x / 30), self.out(x)
+
+
+NETS = {net.__name__: net for net in (Plain, Imputed, Masked, Halves)}
 SEQUENCES = ("x:float32[batch=1..4,seq=2..5,6]", "mask:int64[batch,seq]")
 
 
@@ -76,7 +83,10 @@ def answers(name: str) -> Callable[[Feed], Outputs]:
 
     def reply(feed: Feed) -> Outputs:
         with torch.no_grad():
-            return {"output": net(*(torch.tensor(one) for one in feed.values())).numpy()}
+            found = net(*(torch.tensor(one) for one in feed.values()))
+        many = isinstance(found, tuple)
+        outputs = found if many else (found,)
+        return {f"output.{n}" if many else "output": one.numpy() for n, one in enumerate(outputs)}
 
     return reply
 
@@ -125,6 +135,24 @@ def test_stated_values_hold_no_nan(tmp_path: Path) -> None:
     manifest = exported("Imputed", tmp_path, "x:float32[4,6]{0..1}", reply=answers("Plain"))
     assert manifest.passed
     assert NONFINITE not in kinds(manifest)
+
+
+def test_an_output_beside_one_of_nan_is_judged(tmp_path: Path) -> None:
+    right = answers("Halves")
+
+    def clamped(feed: Feed) -> Outputs:
+        return {**right(feed), "output.1": right({"x": feed["x"].clip(-40, 40)})["output.1"]}
+
+    def arbitrary(feed: Feed) -> Outputs:
+        found = right(feed)
+        return {**found, "output.0": np.nan_to_num(found["output.0"])}
+
+    inputs = "x:float32[batch=1..4,6]"
+    for name in ("passed", "rejected"):
+        (tmp_path / name).mkdir()
+    assert exported("Halves", tmp_path / "passed", inputs, reply=arbitrary).passed
+    (verdict,) = exported("Halves", tmp_path / "rejected", inputs, reply=clamped).verdicts
+    assert {one.output for one in verdict.outputs if not one.passed} == {"output.1"}
 
 
 def with_last_row(reply: Callable[[Feed], Outputs], *, others: bool) -> Callable[[Feed], Outputs]:
