@@ -24,7 +24,7 @@ _PLACES = re.compile(
 )
 _INTRODUCTION = """# Coverage: what modelc takes
 
-Written by `python -m modelc.benchmarks.coverage --against --write docs/coverage.md`.
+Written by `python -m modelc.benchmarks.coverage --unstated --against --write docs/coverage.md`.
 
 Each case is an unmodified model, small, with weights from a seed, given to `modelc export` with
 dynamic dims as its user would: `--to torchscript --to onnx --to openvino --to pt2`. What modelc
@@ -44,7 +44,11 @@ dims, `Dim.DYNAMIC` where torch.export will not have the ranges. For them *refus
 when the model is taken down or when the file is given a feed that eager takes; **WRONG** is other
 values without a word.
 A cache of keys and values that a model returns is taken apart and compared state by state; the raw
-paths leave it out.
+paths leave it out. Their columns depend on torch and ONNX Runtime alone, not on modelc, and are
+measured again when one of these changes.
+
+The figures were measured within one day on two shared cores, while modelc was being mended: a case
+was measured again when a change concerned it.
 """
 
 
