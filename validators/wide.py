@@ -90,8 +90,8 @@ def _drawn(
     count = min(-(-most // size), _MOST)
     for number in range(2, count + 2):
         arrays = {}
-        for spec in specs:
-            edges = edges_of(spec)[number - 2 :: count]
+        for place, spec in enumerate(specs):  # not the same edge for each input
+            edges = edges_of(spec)[(number - 2 + place) % count :: count]
             arrays[spec.name] = _array(spec, base, (seed, number), _reach(spec), edges)
         yield f"{WIDE}-{number}", arrays
     yield from _at_ends(specs, base)
