@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +24,7 @@ from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:
+    from modelc.core.contract import Feed, Outputs
     from modelc.pipeline.subject import Subject
 
 SIGNATURE = resolve([parse_input("x:float32[2,1,32,32]")], {}).with_outputs(["output"])
@@ -122,3 +123,18 @@ def test_a_feed_that_takes_an_arm_of_its_own_counts() -> None:
     verdict = verdict_of(Shortcut(), off_on("zeros"))
     assert not verdict.passed
     assert "on feed zeros" in verdict.reason
+
+
+@pytest.mark.parametrize(("flipped", "left_out"), [(4, True), (2, False)])
+def test_values_on_an_edge_say_nothing_where_most_draws_fall_to_the_other_side(
+    flipped: int, left_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draws_off(self: Eager, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:  # noqa: ARG001 - its
+        outputs = self.run(feed)["output"]
+        for number in range(2 * pairs):
+            yield {"output": outputs + np.float32(number < flipped)}
+
+    monkeypatch.setattr(Eager, "draws_off", draws_off)
+    verdict = verdict_of(Normed(norm=False), off_on("zeros"))
+    note = any("feed zeros is not judged on" in note for note in verdict.notes)
+    assert (verdict.passed, note) == (left_out, left_out)
