@@ -68,17 +68,23 @@ def _remainder(size: openvino.Output, step: openvino.Output) -> openvino.Node:
 
 
 def keep_truth_of_nan(model: openvino.Model) -> None:
-    """Write casts of floats to bool as a comparison with 0, in place: NaN is true, as in ONNX.
+    """Write what OpenVINO's CPU answers otherwise of NaN as what it does not, in place.
 
-    OpenVINO's CPU casts NaN to false.
+    It casts NaN to false, which is true in ONNX: casts of floats to bool become a comparison with
+    0. It takes NaN for greater than all: `a > b` becomes `b < a`, which is false of NaN.
     """
     from openvino import opset13 as op
 
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "Convert"]:
+    for node in list(all_nodes(model)):
+        kind = node.get_type_name()
+        if not node.get_input_size() or not node.get_input_element_type(0).is_real():
+            continue
         x = node.input_value(0)
-        to_bool = node.get_output_element_type(0).get_type_name() == "boolean"
-        if to_bool and x.get_element_type().is_real():
+        if kind == "Convert" and node.get_output_element_type(0).get_type_name() == "boolean":
             replace(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
+        elif kind in {"Greater", "GreaterEqual"}:
+            write = op.less if kind == "Greater" else op.less_equal
+            replace(node, write(node.input_value(1), x))
 
 
 def keep_lone_keys(model: openvino.Model) -> None:

@@ -161,6 +161,21 @@ def test_nan_is_true() -> None:
     assert found.tolist() == [True, False, False, True]
 
 
+@pytest.mark.parametrize("name", ["greater", "greater_equal", "less", "less_equal"])
+def test_nan_is_not_greater(name: str) -> None:
+    import openvino
+    from openvino import opset13 as op
+
+    a, b = (op.parameter([6], dtype=np.float32, name=name) for name in "ab")
+    model = openvino.Model([getattr(op, name)(a, b)], [a, b])
+    keep_truth_of_nan(model)
+    run = openvino.Core().compile_model(model, "CPU")
+    x = np.array([np.nan, 1, np.nan, 1, 2, 1], np.float32)
+    y = np.array([np.nan, np.nan, 1, 1, 1, 2], np.float32)
+    (found,) = run([x, y]).values()
+    np.testing.assert_array_equal(found, getattr(np, name)(x, y))
+
+
 def attention(keys: tuple[int, int]) -> openvino.Model:
     """Of queries (1, n, 16) over so many keys, least and most."""
     import openvino
