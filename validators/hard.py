@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..core.signature import Dim, InputSpec, Signature
+from ..core.signature import FLOATS, Dim, InputSpec, Signature
 from .feeds import NEGATED, OPT, Drawer, NamedFeed
 from .hard_values import BEYOND, CHANGES, UNDEFINED, Hard
 
@@ -33,15 +33,36 @@ def hard_feeds(
     `nearly-max`; `prime-1`, `-2` and `-3` (every dim at a prime between its ends, with few rows);
     `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows:
     `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
-    `mask-holes`, `mask-one`, `mask-empty`. What would say nothing new (a size that is drawn
-    already, values as another feed has) is left out.
+    `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one row of the largest sizes, and
+    integers at their highest, of which sums are largest. What would say nothing new (a size that
+    is drawn already, values as another feed has) is left out.
 
     Raises:
         UsageError: the samples do not fit the signature.
     """
     drawer = Drawer.of(signature, seed, samples)
     sized = tuple(_sized(drawer))
-    return (*sized, *_repeated(drawer), *_valued(drawer))
+    return (*sized, *_repeated(drawer), *_valued(drawer), *_of_largest_sums(drawer))
+
+
+def _of_largest_sums(drawer: Drawer) -> Iterator[NamedFeed]:
+    """`max-highest`, where dims are dynamic and integers are more than a mask."""
+    dims, batch = drawer.signature.free_dims, batch_of(drawer.signature)
+    sizes = {name: dim.low if dim is batch else dim.high for name, dim in dims.items()}
+    high: dict[str, float] = {}
+    for spec in drawer.signature.inputs:
+        values = drawer.values_at(spec, sizes)
+        whole = spec.dtype not in FLOATS and spec.dtype != "bool" and not values.masks(spec)
+        free = spec.values is None or not (spec.values.follows or spec.values.ascending)
+        if whole and free and values.high is not None and values.high > 1:
+            high[spec.name] = values.high
+    if sizes and high:
+        feed = drawer.feed("max-highest", sizes, "value")
+        for name, value in high.items():
+            feed.arrays[name][...] = value
+            if value % 2 == 0:  # sums of even numbers alone have zeros at their end to be lost
+                feed.arrays[name][..., :1] -= 1
+        yield feed
 
 
 def batch_of(signature: Signature) -> Dim | None:

@@ -155,6 +155,7 @@ class _Search:
     waiting: list[Sizes]
     between: tuple[str, int, int] | None = None
     tried: list[Sizes] = field(default_factory=list)
+    begun: list[Sizes] = field(default_factory=list)  # where ways begin that are followed
     met: dict[str, Constraint] = field(default_factory=dict)  # by its text
     lost: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
@@ -176,10 +177,11 @@ class _Search:
                 if wrong is not None:
                     return wrong
                 self.waiting.append(sizes[0])
+                self.begun.append(sizes[0])
         of_bytes = reads_storage(self.job)
         if of_bytes:
             self.unread["it reads how many bytes a tensor takes"] = None
-        if not (self.lost or self.ended or self.unread or self.answered):
+        if not (self.lost or self.ended or self.unread or self.answered or self.waiting):
             return None
         # Symbols did not show all that sizes decide; bytes follow from all of them together.
         turning = turning_sizes(self.job, at_least_too=of_bytes)
@@ -219,7 +221,7 @@ class _Search:
                 broken = [one for one in broken if low <= one[name] <= high]
             reached = (one for one in broken if all_hold(constraints[:place], signature, one))
             sizes = list(itertools.islice(reached, _KEPT)) or broken[:_KEPT]
-            ways = map(self._way, [*self.tried, sizes_in(signature, self.job.example)])
+            ways = map(self._way, [*self.begun, sizes_in(signature, self.job.example)])
             if sizes and self._way(sizes[0]) not in list(ways):
                 yield constraint, sizes
 

@@ -30,7 +30,7 @@ _OF_STORAGE = frozenset(
     {"untyped_storage", "storage", "nbytes", "data_ptr", "__array_interface__", "getbuffer"}
 )
 _KEPT = 2  # sizes of each way that are given
-_MOST = 6  # sizes that are given in all
+_MOST = 6  # sizes of each dim that are given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,9 @@ class _SizeSearch:
             return ()
         self.left = max(_CALLS, _FEWEST * len(start.calls))
         for name, dim in self.job.signature.free_dims.items():
-            usual = self._usual(name, dim, start)
+            usual, before = self._usual(name, dim, start), len(self.found)
             for size in _candidates(dim, named):
-                if self.left <= 0 or len(self.found) >= _MOST:
+                if self.left <= 0 or len(self.found) - before >= _MOST:
                     break
                 self._look({**self.base, name: size}, start, usual)
         return tuple(self.found)

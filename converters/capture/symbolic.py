@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -18,6 +18,13 @@ from .users import is_users, users_place
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+# Functions that take a tensor to pieces, with the place of the axis among their arguments
+_TAKEN_APART = {
+    "__iter__": 0, "unbind": 1, "split": 2, "split_with_sizes": 2, "chunk": 2, "tensor_split": 2,
+    "unsafe_split": 2, "unsafe_chunk": 2,
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -58,6 +65,7 @@ def follow(
         try:
             with (
                 _numbers(found),
+                _pieces(found),
                 standing_in(module),
                 replaying(answers, most, fixed=fixed),
             ):
@@ -122,7 +130,8 @@ def _texts(env: Any) -> tuple[str, ...]:
         for symbol, sources in env.var_to_sources.items()
     }
     printer = ShapeGuardPythonPrinter(known, lambda source: source.name, known)
-    conditions = [guard.expr for guard in env.guards if guard.expr.free_symbols <= known.keys()]
+    named = {symbol for symbol, sources in known.items() if sources}
+    conditions = [guard.expr for guard in env.guards if guard.expr.free_symbols <= named]
     return tuple(dict.fromkeys(printer.doprint(one) for one in conditions))
 
 
@@ -147,6 +156,36 @@ def _numbers(found: Followed) -> Iterator[None]:
             yield
     finally:
         SymNode.guard_int, SymNode.guard_float = kept  # type: ignore[method-assign]
+
+
+@contextmanager
+def _pieces(found: Followed) -> Iterator[None]:
+    """Where a tensor is taken to pieces along a dynamic axis: their number is a plain number."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def is_dynamic(args: Sequence[Any], kwargs: Mapping[str, Any], place: int) -> bool:
+        tensor = args[0] if args else kwargs.get("input", kwargs.get("tensor"))
+        dim = kwargs.get("dim", args[place] if place and len(args) > place else 0)
+        if not isinstance(tensor, torch.Tensor) or not tensor.dim() or not isinstance(dim, int):
+            return False
+        return isinstance(tensor.shape[dim], torch.SymInt)
+
+    class Pieces(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        ) -> Any:
+            name, given = getattr(func, "__name__", ""), kwargs or {}
+            if name in _TAKEN_APART and is_dynamic(args, given, _TAKEN_APART[name]):
+                frame: FrameType | None = sys._getframe(1)
+                while frame is not None and not is_users(frame.f_code.co_filename):
+                    frame = frame.f_back
+                if frame is not None:
+                    found.lost[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
+            return func(*args, **given)
+
+    with Pieces():
+        yield
 
 
 @contextmanager

@@ -133,3 +133,83 @@ class CutRows(Dense):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         rows = zip(x, lengths, strict=True)
         return torch.stack([self.linear(row[: int(n)]).amax(0) for row, n in rows])
+
+
+class Chosen(nn.Module):
+    """One of two layers, by what Python counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.usual, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def is_other(self, x: Tensor) -> bool:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.other if self.is_other(x) else self.usual)(x)
+
+
+@attack("x[batch,seq,_]", family="number of pieces", sample={"x": (2, 12, 4)})
+class LastChunk(Chosen):
+    def is_other(self, x: Tensor) -> bool:
+        windows = x.split(16, 1)
+        return len(windows) == 2 and len(windows[-1][0]) == 13
+
+
+@attack("x[batch,seq,_]", family="number of pieces", sample={"x": (2, 9, 4)})
+class LongestRow(Chosen):
+    def is_other(self, x: Tensor) -> bool:
+        return max(len(row) for row in x) == 29
+
+
+@attack("x[batch,seq,_]", family="number of pieces", sample={"x": (2, 9, 4)})
+class UnboundSteps(Chosen):
+    def is_other(self, x: Tensor) -> bool:
+        return len(x.unbind(1)) == 29
+
+
+@attack("x[batch,seq,_]", family="halved sizes", sample={"x": (2, 20, 4)})
+class Halved(Chosen):
+    """How often a size can be halved: another way at 32 and at 64 alone."""
+
+    def is_other(self, x: Tensor) -> bool:
+        size, depth = x.shape[1], 0
+        while size % 2 == 0:
+            size, depth = size // 2, depth + 1
+        return depth > 4
+
+
+@attack("ids:int64[batch,seq]", family="sums of integers",
+        sample={"ids": ints((2, 128), 0, 50257)})  # fmt: skip
+class HashedRoute(nn.Module):
+    """A sum of ids beyond 2^24, which float32 does not hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50257, 4)
+        self.experts = nn.Parameter(torch.randn(8, 4, 4))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        route = ids.sum(1) % 8
+        return torch.einsum("bsd,bde->bse", self.table(ids), self.experts[route])
+
+
+@attack("ids:int64[batch,seq]", family="sums of integers",
+        sample={"ids": ints((2, 128), 0, 50257)})  # fmt: skip
+class RunningSum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.bins = nn.Embedding(50257, 4), nn.Embedding(16, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids) + self.bins(ids.cumsum(1) % 16)
+
+
+@attack("z[batch,seq,_,_]", family="complex", sample={"z": (2, 7, 4, 2)})
+class TwoPartsGiven(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.linear(torch.view_as_complex(z).abs())
