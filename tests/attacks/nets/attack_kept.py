@@ -152,7 +152,7 @@ class Chosen(nn.Module):
 @attack("x[batch,seq,_]", family="number of pieces", sample={"x": (2, 12, 4)})
 class LastChunk(Chosen):
     def is_other(self, x: Tensor) -> bool:
-        windows = x.split(16, 1)
+        windows = torch.split(x, 16, 1)
         return len(windows) == 2 and len(windows[-1][0]) == 13
 
 
