@@ -20,7 +20,8 @@ _PATHS = {"modelc": "modelc {}", UNSTATED: "modelc {}, ranges not stated", "raw"
 _MARKS = {RIGHT: "right", REFUSED: "refused", WRONG: "**WRONG**", CRASHED: "crashed"}
 _LONGEST = 240  # characters of a reason
 _PLACES = re.compile(
-    r"[^\s(]*site-packages/|\S*/\.work-[^/]+/[^/]+/|" + re.escape(f"{Path(__file__).parents[1]}/")
+    r"[^\s(]*(?:site-packages|\.dev/modelc)/|\S*/\.work-[^/]+/[^/]+/|"
+    + re.escape(f"{Path(__file__).parents[1]}/")
 )
 _INTRODUCTION = """# Coverage: what modelc takes
 
