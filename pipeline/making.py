@@ -123,7 +123,7 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
     trials, attempts = tried.trials, tried.attempts
     if not trials:
         drop_worst(bench.folder, f"{REJECTED}/{step.name}")
-        failure = failure_of(step, _most_useful(tried.errors), attempts)
+        failure = failure_of(step, _most_useful(tried.errors, bench), attempts)
         return Made(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = _within_budget(step, chosen(trials), parent, bench)
@@ -254,10 +254,13 @@ def _told_narrow(verdict: Verdict, interval: Interval) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, note))
 
 
-def _most_useful(errors: Sequence[ModelcError]) -> ModelcError:
-    """The refusal to report: one that leaves a part of the domain before all others."""
+def _most_useful(errors: Sequence[ModelcError], bench: Bench) -> ModelcError:
+    """The refusal to report: one that leaves a part of the domain before all others.
+
+    Where smaller domains were accepted it is the one that was met in the last of them.
+    """
     narrow = [error for error in errors if isinstance(error, NarrowError)]
-    return narrow[0] if narrow else telling(errors)
+    return narrow[-1 if bench.order.narrow else 0] if narrow else telling(errors)
 
 
 def _patches(bench: Bench) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import sys
 from collections import Counter
@@ -97,8 +99,9 @@ def turning_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
     """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
 
     Eager is run at sizes of each dim alone: first those around the numbers that its code, its
-    modules and its buffers name, then the ends and those between, as far as `_CALLS` reach. The
-    other dims are as in the example; with `at_least_too` also as small as may be.
+    modules and its buffers name, then the ends and those between; then at sizes of two dims that
+    are named or whose product is. As far as `_CALLS` reach. The other dims are as in the example;
+    with `at_least_too` also as small as may be.
     """
     bases = [sizes_in(job.signature, job.example)]
     if at_least_too:
@@ -127,13 +130,47 @@ class _SizeSearch:
         if start is None:
             return ()
         self.left = max(_CALLS, _FEWEST * len(start.calls))
+        always: set[tuple[int, int]] = set()
         for name, dim in self.job.signature.free_dims.items():
             usual, before = self._usual(name, dim, start), len(self.found)
             for size in _candidates(dim, named):
                 if self.left <= 0 or len(self.found) - before >= _MOST:
                     break
                 self._look({**self.base, name: size}, start, usual)
+            always |= usual
+        before = len(self.found)
+        for sizes in self._pairs(named):
+            if self.left <= 0 or len(self.found) - before >= _MOST:
+                break
+            self._look(sizes, start, always)
         return tuple(self.found)
+
+    def _pairs(self, named: Sequence[int]) -> Iterator[Sizes]:
+        """Sizes of two dims: of a product or bytes that are named, then those that both are."""
+        dims = self.job.signature.free_dims
+        for one, other in itertools.combinations(dims, 2):
+            first_dim, second_dim = dims[one], dims[other]
+            both = (*self._factors(one, other, named), *itertools.product(named, named))
+            for first, second in dict.fromkeys(both):
+                if first_dim.low <= first <= first_dim.high and (
+                    second_dim.low <= second <= second_dim.high
+                ):
+                    yield {**self.base, one: first, other: second}
+
+    def _factors(self, one: str, other: str, named: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Sizes of two dims at which they, an input's elements or its bytes are a named number."""
+        area = max(self.base[one] * self.base[other], 1)
+        units = {area}
+        for tensor in resized(self.job, self.base):
+            units |= {size * tensor.element_size() for size in (area, tensor.numel())}
+            units.add(tensor.numel())
+        dims = self.job.signature.free_dims
+        most = dims[one].high * dims[other].high
+        for number, unit in itertools.product(named, sorted(units - {0})):
+            product, rest = divmod(number * area, unit)
+            for least in range(1, math.isqrt(product) + 1 if product <= most and not rest else 0):
+                if product % least == 0:
+                    yield from ((least, product // least), (product // least, least))
 
     def _base_run(self) -> None:
         way_at(self.job, self.base)

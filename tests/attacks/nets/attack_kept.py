@@ -168,6 +168,21 @@ class UnboundSteps(Chosen):
         return len(x.unbind(1)) == 29
 
 
+@attack("x[batch,seq,_]", family="two sizes at once", sample={"x": (2, 9, 4)})
+class BytesOfTwo(Chosen):
+    def is_other(self, x: Tensor) -> bool:
+        return x.untyped_storage().nbytes() == 3 * 29 * 16
+
+
+@attack("x[batch,seq,_]", family="two sizes at once", sample={"x": (2, 9, 4)})
+class CountedRows(Chosen):
+    """Rows and steps that Python counts: more ways than are followed."""
+
+    def is_other(self, x: Tensor) -> bool:
+        rows, steps = sum(1 for _ in x), len(x.unbind(1))
+        return (rows, steps) == (5, 7) or steps == 29
+
+
 @attack("x[batch,seq,_]", family="halved sizes", sample={"x": (2, 20, 4)})
 class Halved(Chosen):
     """How often a size can be halved: another way at 32 and at 64 alone."""

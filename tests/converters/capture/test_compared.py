@@ -147,6 +147,29 @@ def test_sizes_are_tried_together(when: Callable[..., bool], told: str, job_of: 
         traced(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
 
 
+def _beyond_the_ways(x: Tensor, y: Tensor) -> bool:
+    sizes = (x.shape[0], y.shape[0])
+    found = False
+    for step in range(40, 90):
+        found = found or (step + sizes[0] > 97 and step == 89)
+    return found and sizes == (56, 71)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda x, y: torch.outer(x[:, 0], y).untyped_storage().nbytes() == 4 * 59 * 73,
+        _beyond_the_ways,
+    ],
+    ids=["bytes of a product", "more ways than are followed"],
+)
+def test_two_sizes_that_are_named_are_tried_together(
+    when: Callable[..., bool], job_of: JobOf
+) -> None:
+    with pytest.raises(ConversionError, match=r"froze a branch on sizes: at n=.*, m="):
+        traced(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
+
+
 def test_a_size_that_decides_nothing_is_fine(job_of: JobOf) -> None:
     made = traced(job_of(nn.Linear(2, 2), X))
     assert made.notes == ()
