@@ -15,6 +15,7 @@ from .guarded import guarded
 from .onnx_flops import flops, shapes_of
 from .onnx_links import Node
 from .onnx_origins import all_nodes
+from .onnx_weights import apart
 
 if TYPE_CHECKING:
     import onnx
@@ -52,7 +53,7 @@ def coverage(path: Path, example: Feed) -> Coverage:
 
     A layer is int8 when its data and its weight both come out of a DequantizeLinear of 8-bit
     integers: that is the pattern that runtimes turn into integer arithmetic. Where the FLOPs of
-    any layer are not known, the share is of layers.
+    any layer are not known, or all layers are of one dtype, the share is of layers.
 
     Raises:
         ConversionError: the model cannot be read.
@@ -60,9 +61,13 @@ def coverage(path: Path, example: Feed) -> Coverage:
     import onnx
 
     model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
-    layers = layers_of(model)
+    slim, held = apart(model)
+    layers = layers_of(slim)
     counts = Counter(layer.dtype for layer in layers)
-    work = _flops(model, path.parent, example, layers)
+    work: list[int] | None = None
+    if len(counts) > 1:
+        held.put_back(slim.graph)
+        work = _flops(slim, path.parent, example, layers)
     weighed = Counter(counts) if work is None else Counter[str]()
     for layer, amount in zip(layers, work or (), strict=bool(work)):
         weighed[layer.dtype] += amount

@@ -11,6 +11,7 @@ from ..core.contract import Array
 from .guarded import guarded
 from .onnx_guard import read_graph
 from .onnx_origins import sidecar_of
+from .onnx_weights import weights_as_inputs
 from .opened import refused
 
 if TYPE_CHECKING:
@@ -44,14 +45,16 @@ def save_model(
 
 
 def check_model(path: Path) -> None:
-    """ONNX's own checker, with strict shape inference.
+    """ONNX's own checker, with strict shape inference; inputs stand for large weights.
 
     Raises:
         ConversionError: the model is not valid ONNX.
     """
     import onnx
 
-    guarded("the ONNX checker", lambda: onnx.checker.check_model(str(path), full_check=True))
+    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    slim = weights_as_inputs(model)
+    guarded("the ONNX checker", lambda: onnx.checker.check_model(slim, full_check=True))
 
 
 def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:

@@ -68,6 +68,28 @@ def apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Held]:
     return slim, held
 
 
+def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with inputs of the same type for its large weights; the given one is emptied.
+
+    ONNX's checker and shape inference write a whole model into bytes, and read it again.
+    """
+    import onnx
+    from onnx import helper
+
+    slim, _ = apart(model)
+    known = {value.name for value in slim.graph.input}
+    small = []
+    for tensor in slim.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            small.append(tensor)
+        elif tensor.name not in known:
+            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            slim.graph.input.append(value)
+    del slim.graph.initializer[:]
+    slim.graph.initializer.extend(small)
+    return slim
+
+
 def _aligned(tensor: onnx.TensorProto) -> Array:
     """A copy of the values that begins at a multiple of 64 bytes."""
     import numpy as np

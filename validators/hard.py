@@ -31,11 +31,11 @@ def hard_feeds(
     Sizes: `corner:<dims>` (the named dims at their highest, the others at their lowest), or
     `lowest:<dim>`, `highest:<dim>` and `pairs-<n>` where there are more than three; `odd`;
     `nearly-max`; `prime-1`, `-2` and `-3` (every dim at a prime between its ends, with few rows);
-    `batch-1`, `-2`, `-3` and `-7`. Rows: `repeated`. Values, with one or two rows:
-    `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`, `mask-left`,
-    `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one row of the largest sizes, and
-    integers at their highest, of which sums are largest. What would say nothing new (a size that
-    is drawn already, values as another feed has) is left out.
+    `batch-1`, `-2`, `-3` and `-7`, the other dims at a prime below their opt. Rows: `repeated`.
+    Values, with one or two rows: `zeros`, `constant`, `small`, `large`, `lowest`, `highest`,
+    `signs`, `one-hot`, `mask-left`, `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one
+    row of the largest sizes, and integers at their highest, of which sums are largest. What would
+    say nothing new (a size that is drawn already, values as another feed has) is left out.
 
     Raises:
         UsageError: the samples do not fit the signature.
@@ -48,7 +48,7 @@ def hard_feeds(
 def _of_largest_sums(drawer: Drawer) -> Iterator[NamedFeed]:
     """`max-highest`, where dims are dynamic and integers are more than a mask."""
     dims, batch = drawer.signature.free_dims, batch_of(drawer.signature)
-    sizes = {name: dim.low if dim is batch else dim.high for name, dim in dims.items()}
+    sizes = {name: dim.low if dim == batch else dim.high for name, dim in dims.items()}
     high: dict[str, float] = {}
     for spec in drawer.signature.inputs:
         values = drawer.values_at(spec, sizes)
@@ -184,10 +184,20 @@ def _is_prime(number: int) -> bool:
 
 def _batches(drawer: Drawer) -> _Sized:
     batch = batch_of(drawer.signature)
-    opt = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
+    shorter = _shorter(drawer.signature, batch)
     for size in BATCHES:
         if batch is not None and batch.name and batch.low <= size <= batch.high:
-            yield f"batch-{size}", {**opt, batch.name: size}, "batch"
+            yield f"batch-{size}", {**shorter, batch.name: size}, "batch"
+
+
+def _shorter(signature: Signature, batch: Dim | None) -> dict[str, int]:
+    """Every dim but the batch at a prime below its opt: feeds about rows need no long ones."""
+    dims = signature.free_dims
+    primes = {name: primes_between(dim.low, dim.opt, most=1) for name, dim in dims.items()}
+    return {
+        name: dim.opt if dim == batch or not primes[name] else primes[name][0]
+        for name, dim in dims.items()
+    }
 
 
 def _repeated(drawer: Drawer) -> Iterator[NamedFeed]:
@@ -199,9 +209,8 @@ def _repeated(drawer: Drawer) -> Iterator[NamedFeed]:
         return
     if any(_multiple(spec, batch) for spec in drawer.signature.inputs):
         return  # its rows are no multiple of one row's
-    dims = drawer.signature.free_dims
     rows = min(batch.high, max(batch.low, BATCHES[2]))
-    base = drawer.feed(OPT, {**{name: dim.opt for name, dim in dims.items()}, batch.name: rows})
+    base = drawer.feed(OPT, {**_shorter(drawer.signature, batch), batch.name: rows})
     arrays = {
         spec.name: np.repeat(base.arrays[spec.name][:1], rows, axis=0)
         if spec.dims and spec.dims[0].dynamic and spec.dims[0].free == batch

@@ -127,7 +127,7 @@ FAULTS: dict[str, Net] = {
 def test_a_good_artifact_passes() -> None:
     verdict = judged(good)
     assert verdict.passed, verdict.reason
-    assert len(verdict.feeds) == 23
+    assert len(verdict.feeds) == 22
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -32,7 +32,7 @@ def test_layers_of_float_are_of_their_inputs_type(onnx_file: OnnxFile, made: Mad
     for precision in (Precision.FP16, Precision.BF16):
         found[str(precision)] = coverage(made(path, precision, X)[0], X)
     for name, one in found.items():
-        assert (one.layers, one.share, one.work) == ({name: 1}, {name: 1.0}, "FLOPs")
+        assert (one.layers, one.share, one.work) == ({name: 1}, {name: 1.0}, "layers")
         assert one.source == "ONNX types"
 
 
