@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..core.dims import Dim
-from ..core.signature import InputSpec, Signature
+from ..core.signature import InputSpec, RowOrder, Signature
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -158,17 +158,18 @@ def _value_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterat
     high = guard.op("LessOrEqual", most, guard.number(int(values.high), dtype=spec.dtype))
     what = f"values of {spec.name} must be {int(values.low)}..{int(values.high)}"
     yield guard.require(guard.op("And", low, high), what)
-    if values.ascending and spec.dims:
-        what = f"values of {spec.name} must ascend along the last axis"
-        yield guard.require(_ascends(guard, value), what)
+    if values.order and spec.dims:
+        what = f"values of {spec.name} must be {values.order} along the last axis"
+        yield guard.require(_is_in_order(guard, value, values.order), what)
 
 
-def _ascends(guard: _Guard, value: ir.Value) -> ir.Value:
-    """Whether no element is less than the one before it in its row."""
+def _is_in_order(guard: _Guard, value: ir.Value, order: RowOrder) -> ir.Value:
+    """Whether no element is less, or none greater, than the one before it in its row."""
     import onnx_ir
 
     zero, one, last, end = (guard.number(at, scalar=False) for at in (0, 1, -1, 2**62))
     before = guard.op("Slice", value, zero, last, last)
     after = guard.op("Slice", value, one, end, last)
-    falls = guard.op("Cast", guard.op("Less", after, before), to=int(onnx_ir.DataType.INT64))
-    return guard.op("Equal", guard.op("ReduceSum", falls, keepdims=0), guard.number(0))
+    wrong = guard.op("Less" if order is RowOrder.ASCENDING else "Greater", after, before)
+    count = guard.op("Cast", wrong, to=int(onnx_ir.DataType.INT64))
+    return guard.op("Equal", guard.op("ReduceSum", count, keepdims=0), guard.number(0))

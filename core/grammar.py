@@ -2,8 +2,9 @@
 
 A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, a relation to
 another dim (`seq2=seq1`, `h=32*k`, `2*seq`, `n=seq+1`, `h=32*(k=1..8)`), or `_` (the sample's
-size). Values that never fall along the last axis are `{low..high ascending}`. dtype and values may
-be left out where a sample or the checkpoint says them.
+size). Values that never fall along the last axis are `{low..high ascending}`, those that never rise
+`{low..high descending}`. dtype and values may be left out where a sample or the checkpoint says
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
 from .errors import UsageError
-from .signature import ASCENDING, DTYPES, FLOATS, InputPattern, ValueRange
+from .signature import DTYPES, FLOATS, InputPattern, RowOrder, ValueRange
 
 _NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -219,7 +220,7 @@ def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
     low, low_dim = _bound(cursor, "the smallest value")
     cursor.need("..", "'..'")
     high, high_dim = _bound(cursor, "the largest value")
-    ascending = cursor.take(ASCENDING)
+    order = next((one for one in RowOrder if one and cursor.take(one)), RowOrder.FREE)
     cursor.need("}", "'}'")
     if not (math.isfinite(low) and math.isfinite(high)):
         raise cursor.fail("values that a float can hold", at=start)
@@ -231,7 +232,7 @@ def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
     whole = dtype is not None and dtype not in FLOATS
     if whole and (low % 1 or high % 1):
         raise cursor.fail(f"whole numbers for {dtype}", at=start)
-    return ValueRange(low=low, high=high, low_dim=low_dim, high_dim=high_dim, ascending=ascending)
+    return ValueRange(low=low, high=high, low_dim=low_dim, high_dim=high_dim, order=order)
 
 
 def _bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from .bounds import with_bounds
 from .dims import UNBOUNDED, Dim, Relation, default_opt
@@ -11,17 +13,35 @@ from .errors import UsageError
 from .names import unknown
 from .relations import settled
 
+if TYPE_CHECKING:
+    from .contract import Array
+
 __all__ = [
-    "ASCENDING",
-    "DTYPES", "FLOATS", "UNBOUNDED", "Dim", "InputPattern", "InputSpec", "Relation", "Signature",
-    "ValueRange", "default_opt", "resolve",
+    "DTYPES", "FLOATS", "UNBOUNDED", "Dim", "InputPattern", "InputSpec", "Relation", "RowOrder",
+    "Signature", "ValueRange", "default_opt", "resolve",
 ]  # fmt: skip
 
 DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 FLOATS = ("float32", "float64", "float16")
-ASCENDING = "ascending"  # as `--input` says it of values
+
+
+class RowOrder(StrEnum):
+    """How values lie along the last axis, as `--input` says it."""
+
+    FREE = ""
+    ASCENDING = "ascending"  # no value is less than the one before it, as of boxes and offsets
+    DESCENDING = "descending"  # none is greater, as of the lengths of sorted sequences
+
+    def sort(self, array: Array) -> Array:
+        """The array with its rows in this order."""
+        import numpy as np
+
+        if self is RowOrder.FREE or not array.ndim:
+            return array
+        rising = np.sort(array, axis=-1)
+        return rising if self is RowOrder.ASCENDING else rising[..., ::-1].copy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +50,8 @@ class ValueRange:
 
     An end with a relation follows a dim of any input (`{0..nodes-1}`); `low` and `high` are then
     the least and the greatest that it is at the dim's sizes. `usual` is the part of a chosen range
-    that feeds are drawn in but for those of edge values; None stands for the whole range. Of
-    `ascending` values each row along the last axis rises or stays, as boxes and offsets do.
+    that feeds are drawn in but for those of edge values; None stands for the whole range. `order`
+    is that of each row along the last axis.
     """
 
     low: float
@@ -40,7 +60,7 @@ class ValueRange:
     high_dim: Relation | None = None
     chosen: bool = False  # found by modelc, not stated
     usual: tuple[float, float] | None = None
-    ascending: bool = False
+    order: RowOrder = RowOrder.FREE
 
     @property
     def follows(self) -> bool:
@@ -62,7 +82,7 @@ class ValueRange:
         return self
 
     def __str__(self) -> str:
-        order = f" {ASCENDING}" if self.ascending else ""
+        order = f" {self.order}" if self.order else ""
         return f"{{{_end(self.low, self.low_dim)}..{_end(self.high, self.high_dim)}{order}}}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.dims import Relation
 from ..core.errors import CheckpointError
-from ..core.signature import InputSpec, Signature, ValueRange
+from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
 from ..sources.eager import Eager, open_eager
 from ..sources.work import MoreWorkError, Work
 from ..validators.feeds import Drawer
@@ -33,6 +33,7 @@ _TABLE = 2**24  # a larger end than this is no table's: it is not looked for by 
 _RUNS = 96  # of eager, for one input: a table of 2^24 rows that follows a dim takes some 80
 _FACTOR = 8  # times the work of the least value: more, and the value says how much to do
 _SLACK = Work(operators=64, elements=1 << 16)
+_AGAIN = 5  # draws at the opt sizes: of two values, all are in order once in 64
 _MASK = "mask"
 
 
@@ -46,8 +47,8 @@ def choose_values(
     feeds of their own. Others are taken for indices or lengths: the range ends at the largest value
     that eager takes, and follows a dim where that does. An input named as a mask holds 0 and 1.
     Where eager rejects values drawn from the range, ascending ones are tried, as the corners of
-    boxes and the starts of segments are. An input of which eager takes no value that was tried, or
-    none of these, stays without a range.
+    boxes and the starts of segments are, and descending ones, as the lengths of sorted sequences.
+    An input of which eager takes no value that was tried, or none of these, stays without a range.
 
     Raises:
         CheckpointError: eager answers otherwise after it ran on other values.
@@ -304,24 +305,29 @@ def _kept(
         return with_ranges(found)
     kept: dict[str, ValueRange] = {}
     for name, values in found.items():
-        for one in (values, _rising(values)):
+        for one in (values, *(_ordered(values, order) for order in RowOrder if order)):
             if _runs(eager, with_ranges({**kept, name: one}), seed, samples):
                 kept[name] = one
                 break
     return with_ranges(kept)
 
 
-def _rising(values: ValueRange) -> ValueRange:
-    """The values, ascending and not negative; of those that take any, as many as are drawn."""
+def _ordered(values: ValueRange, order: RowOrder) -> ValueRange:
+    """The values in order and not negative; of those that take any, as many as are drawn."""
     usual = 0 if values.usual is None else values.usual[1]
     high = values.high if values.high <= _TABLE else max(usual, SMALL)
-    return replace(values, low=max(values.low, 0), high=high, usual=None, ascending=True)
+    return replace(values, low=max(values.low, 0), high=high, usual=None, order=order)
 
 
 def _runs(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -> bool:
-    """Whether eager takes drawn feeds at the least and the opt sizes, and those of edge values."""
-    corners = Drawer.of(signature, seed, samples).corners()
+    """Whether eager takes drawn feeds at the least and the opt sizes, and those of edge values.
+
+    Several at the opt sizes: a few values may be in order by chance.
+    """
+    drawer = Drawer.of(signature, seed, samples)
+    corners = drawer.corners()
     feeds = [corners[name] for name in ("min", "opt") if name in corners]
+    feeds += [drawer.feed(f"again-{number}", corners["opt"].sizes) for number in range(_AGAIN)]
     try:
         for feed in (*feeds, *wide_feeds(signature, seed=seed, samples=samples)):
             eager.run_in_time(feed.arrays)

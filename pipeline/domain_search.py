@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..core.bounds import with_bounds
 from ..core.contract import Feed
 from ..core.dims import Dim, Relation
-from ..core.signature import Signature
+from ..core.signature import Signature, ValueRange
 from ..sources.eager import Eager
 from ..validators.hard import batch_of
 from .remembering import leaving_nothing
@@ -36,6 +36,7 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     samples: Feed | None = None,
     further: Sequence[Feed] = (),
     rejected: Sequence[Sizes] = (),
+    values: Mapping[str, ValueRange] | None = None,
 ) -> Signature:
     """The signature with bounds for every dim: those that were stated as they are.
 
@@ -51,6 +52,7 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
         samples: the user's own inputs, by name.
         further: more of them; the bounds reach as far as these do, where eager accepts it.
         rejected: sizes of all named dims that eager is known to reject, to be left out.
+        values: ranges that were chosen for inputs without one, at sizes that were rejected then.
 
     Raises:
         CheckpointError: eager answers otherwise after it ran at other sizes.
@@ -58,7 +60,9 @@ def choose_dims(  # noqa: PLR0913 - eager, and all that is known of its sizes
     loose = [name for name, dim in signature.free_dims.items() if not dim.bounded]
     if not loose:
         return signature
-    probe = SizeProbe(eager, signature, seed, samples, further)
+    known = values or {}
+    inputs = (replace(s, values=s.values or known.get(s.name)) for s in signature.inputs)
+    probe = SizeProbe(eager, replace(signature, inputs=tuple(inputs)), seed, samples, further)
     for sizes in rejected:
         probe.reject(sizes)
     before = eager.before()

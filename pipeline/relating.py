@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from ..core.contract import Feed
 from ..core.dims import Relation
 from ..core.errors import CheckpointError
 from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
-from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, Signature
+from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager import Eager
 from ..validators.feeds import Drawer
 
@@ -91,17 +92,23 @@ class Trials:
         for names in (whole, *([name] for name in whole if len(whole) > 1)):
             yield from self._drawer.at_ends(feeds[0], names)
 
-    def ascending(self, sizes: Sizes) -> InputSpec | None:
-        """The first integer input that eager takes with ascending values, in each feed drawn."""
-        for spec in self.signature.inputs:
-            if spec.values is None or spec.dtype in FLOATS or not spec.dims:
+    def ordered(self, sizes: Sizes) -> InputSpec | None:
+        """The first integer input that eager takes with values in order, and not without.
+
+        The other inputs are the same in both, in each feed that is drawn.
+        """
+        names = [f"in-order-{number}" for number in range(_OTHERS)]
+        if all(self._takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
+            return None
+        whole = [s for s in self.signature.inputs if s.dtype not in FLOATS and s.dims]
+        for spec, order in itertools.product(whole, filter(None, RowOrder)):
+            if spec.values is None or spec.values.order:
                 continue
-            rising = replace(spec, values=replace(spec.values, ascending=True))
-            inputs = tuple(rising if one is spec else one for one in self.signature.inputs)
+            ordered = replace(spec, values=replace(spec.values, order=order))
+            inputs = tuple(ordered if one is spec else one for one in self.signature.inputs)
             drawer = Drawer.of(replace(self.signature, inputs=inputs), self._seed, self._samples)
-            feeds = (drawer.feed(f"rising-{number}", dict(sizes)) for number in range(_OTHERS))
-            if all(self._takes(feed.arrays) for feed in feeds):
-                return rising
+            if all(self._takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
+                return ordered
         return None
 
 
@@ -133,8 +140,8 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
         if not error.message.startswith(_REJECTS):
             raise
         if drawn and trials.takes_others(sizes):
-            rising = trials.ascending(sizes)
-            hint = _state(trials.signature) if rising is None else _ascending(rising)
+            ordered = trials.ordered(sizes)
+            hint = _state(trials.signature) if ordered is None else _in_order(ordered)
             usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
             if sizes and trials.takes_all(usual):
                 raise SizesError(error.message, hint=hint, sizes=sizes) from error
@@ -167,9 +174,10 @@ def _state(signature: Signature) -> str:
     return f"eager takes other values at these sizes: {told}give samples with --inputs"
 
 
-def _ascending(spec: InputSpec) -> str:
-    """What to write for an input of which eager takes ascending values."""
-    return f"eager takes values that ascend along the last axis: write --input '{spec}'"
+def _in_order(spec: InputSpec) -> str:
+    """What to write for an input of which eager takes values in order."""
+    order = "" if spec.values is None else spec.values.order
+    return f"eager takes values that are {order} along the last axis: write --input '{spec}'"
 
 
 def related(error: CheckpointError, trials: Trials, sizes: Sizes) -> Fit | None:

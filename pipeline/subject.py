@@ -13,7 +13,7 @@ from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
 from ..core.names import unknown
 from ..core.records import Checkpoint
-from ..core.signature import Signature, resolve
+from ..core.signature import Signature, ValueRange, resolve
 from ..core.typos import check_typos
 from ..sources.eager import Eager, open_eager
 from ..sources.identify import identify
@@ -168,8 +168,11 @@ def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is 
     """
     samples = None if given is None else given.first
     rejected: list[dict[str, int]] = []
+    values: dict[str, ValueRange] = {}
     while True:
-        settled = _with_chosen_dims(loaded, signature, judging.seed or 0, given, stage, rejected)
+        settled = _with_chosen_dims(
+            loaded, signature, judging.seed or 0, given, stage, rejected, values
+        )
         settled = chosen_values(loaded, settled, judging, samples, stage)
         try:
             return subject_of(settled)
@@ -180,6 +183,7 @@ def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is 
             if not chosen or sizes in rejected or len(rejected) == _REJECTED:
                 raise
             rejected.append(sizes)
+            values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
 
 
 def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
@@ -189,6 +193,7 @@ def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and w
     given: Samples | None,
     stage: Stage,
     rejected: Sequence[Mapping[str, int]] = (),
+    values: Mapping[str, ValueRange] | None = None,
 ) -> Signature:
     """The signature with bounds for the dims that nobody bounded, as eager accepts them."""
     if all(dim.bounded for dim in signature.free_dims.values()):
@@ -201,6 +206,7 @@ def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and w
             samples=None if given is None else given.first,
             further=() if given is None else given.more,
             rejected=[dict(one) for one in rejected],
+            values=values,
         )
     if found is not signature:
         dims = Domain(inputs=found.inputs).describe_chosen()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.dims import Dim
-from ..core.signature import InputSpec, ValueRange
+from ..core.signature import InputSpec, RowOrder, ValueRange
 from .huggingface_audio import audio_inputs
 from .huggingface_config import find, number
 from .huggingface_series import series_inputs
@@ -84,7 +84,7 @@ def _tokens(config: object, asked: Asked) -> dict[str, InputSpec]:
         found["token_type_ids"] = _whole("token_type_ids", dims, kinds - 1)
     places = number(config, "max_2d_position_embeddings")
     if places is not None:  # where each token stands on its page
-        corners = ValueRange(low=0, high=places - 1, ascending=True)
+        corners = ValueRange(low=0, high=places - 1, order=RowOrder.ASCENDING)
         box_dims = (*dims, Dim.fixed(_CORNERS))
         found["bbox"] = InputSpec(name="bbox", dtype="int64", dims=box_dims, values=corners)
     return {**found, **_decoder_tokens(config, asked)}

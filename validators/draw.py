@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
-from ..core.signature import FLOATS, InputSpec
+from ..core.signature import FLOATS, InputSpec, RowOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,17 +35,15 @@ class Values:
     std: float | None = None
     follows: bool = False  # an end follows a dim: 0 and 1 at one size alone make no mask
     hides: bool = False  # a mask of which 1 hides a place
-    ascending: bool = False  # along the last axis
+    order: RowOrder = RowOrder.FREE
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """An array of `shape` and of the input's dtype."""
         return self.in_order(self._drawn(shape, generator))
 
     def in_order(self, array: Array) -> Array:
-        """The array as it is; of ascending values, each row sorted along the last axis."""
-        import numpy as np
-
-        return np.sort(array, axis=-1) if self.ascending and array.ndim else array
+        """The array with its rows in the order that the input's have."""
+        return self.order.sort(array)
 
     def _drawn(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         import numpy as np
@@ -65,7 +63,7 @@ class Values:
     @property
     def binary(self) -> bool:
         """Whether the input holds 0 and 1 alone, as masks do."""
-        whole = self.dtype not in FLOATS and not self.follows and not self.ascending
+        whole = self.dtype not in FLOATS and not self.follows and not self.order
         return whole and (self.low, self.high) == (0, 1)
 
     def masks(self, spec: InputSpec) -> bool:
@@ -172,8 +170,8 @@ def _ranged(spec: InputSpec) -> Values:
     follows = spec.values is not None and spec.values.follows
     if spec.values is not None and spec.values.usual is not None:
         low, high = spec.values.usual
-    ascending = spec.values is not None and spec.values.ascending
-    return Values(dtype=spec.dtype, low=low, high=high, follows=follows, ascending=ascending)
+    order = RowOrder.FREE if spec.values is None else spec.values.order
+    return Values(dtype=spec.dtype, low=low, high=high, follows=follows, order=order)
 
 
 def _limits(dtype: str) -> tuple[float, float]:

@@ -53,7 +53,7 @@ def _of_largest_sums(drawer: Drawer) -> Iterator[NamedFeed]:
     for spec in drawer.signature.inputs:
         values = drawer.values_at(spec, sizes)
         whole = spec.dtype not in FLOATS and spec.dtype != "bool" and not values.masks(spec)
-        free = spec.values is None or not (spec.values.follows or spec.values.ascending)
+        free = spec.values is None or not (spec.values.follows or spec.values.order)
         if whole and free and values.high is not None and values.high > 1:
             high[spec.name] = values.high
     if sizes and high:

@@ -45,7 +45,7 @@ def wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
 def _is_wide(spec: InputSpec) -> bool:
     if spec.values is None or spec.dtype in FLOATS:
         return False
-    if spec.values.follows or spec.values.ascending:
+    if spec.values.follows or spec.values.order:
         return False
     if spec.values.chosen:
         return spec.values.usual not in (None, (spec.values.low, spec.values.high))

@@ -80,8 +80,8 @@ def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
         if spec.values is not None and spec.values.follows:
             bounds = spec.values.at(job.signature.named_sizes(sizes))
             array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
-        if spec.values is not None and spec.values.ascending:
-            array = np.sort(array, axis=-1)
+        if spec.values is not None:
+            array = spec.values.order.sort(array)
         made.append(torch.tensor(array))
     return made
 

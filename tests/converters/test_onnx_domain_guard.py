@@ -114,3 +114,9 @@ def test_ascending_values_are_held() -> None:
     assert ran(session, np.array([[0, 0, 3, 9], [1, 2, 3, 4]]))
     assert ran(session, np.array([[5], [4]]))
     assert not ran(session, np.array([[0, 0, 3, 9], [1, 2, 4, 3]]))
+
+
+def test_descending_values_are_held() -> None:
+    session, _ = guarded("lengths:int64[n=1..4]{0..9 descending}")
+    assert ran(session, np.array([9, 4, 4, 0]))
+    assert not ran(session, np.array([4, 9]))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.dims import Relation
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, ValueRange, resolve
+from modelc.core.signature import RowOrder, Signature, ValueRange, resolve
 from modelc.pipeline.choosing_values import choose_values
 from modelc.sources.eager import open_eager
 from modelc.sources.loaded import Loaded
@@ -207,17 +207,36 @@ def test_a_mask_holds_zeros_and_ones() -> None:
 
 def test_values_that_must_ascend_do() -> None:
     found = chosen(Ordered(), "ids:int64[n=4..9]").inputs[0].values
-    assert found == ValueRange(low=0, high=1023, chosen=True, ascending=True)
+    assert found == ValueRange(low=0, high=1023, chosen=True, order=RowOrder.ASCENDING)
+
+
+class Packed(nn.Module):
+    """The last state of packed sequences, which must come sorted by their lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        last: Tensor = self.layer(packed)[1][-1]
+        return last
+
+
+def test_lengths_that_must_be_sorted_are() -> None:
+    found = chosen(Packed(), "x:float32[batch=2..4,seq=3..9,3]", "lengths:int64[batch]").inputs[1]
+    assert str(found.values) == "{1..seq descending}"
 
 
 def test_what_takes_nothing_drawn_stays_without_a_range() -> None:
-    class Falling(nn.Module):
+    class Alternating(nn.Module):
         def forward(self, ids: Tensor) -> Tensor:
-            if bool((ids[1:] > ids[:-1]).any()):
+            steps = ids[1:] - ids[:-1]
+            if bool((steps[1:] * steps[:-1] > 0).any()) or bool((ids[0] > ids[1:]).any()):
                 raise ValueError("not in order")
             return ids * 2
 
-    assert chosen(Falling(), "ids:int64[n=4..9]").inputs[0].values is None
+    assert chosen(Alternating(), "ids:int64[n=6..9]").inputs[0].values is None
 
 
 def test_stated_ranges_are_left_alone() -> None:

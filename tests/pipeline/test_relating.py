@@ -184,7 +184,7 @@ def test_values_that_must_ascend_are_found_and_written() -> None:
     box = "box:int64[b=1..4,n=2..9,4]{0..99}"
     hint = rejected(Boxes(), box, filled={"box": [5, 5, 1, 1]}, b=2, n=9).hint
     assert hint == (
-        "eager takes values that ascend along the last axis:"
+        "eager takes values that are ascending along the last axis:"
         " write --input 'box:int64[b=1..4,n=2..9,4]{0..99 ascending}'"
     )
 
