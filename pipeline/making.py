@@ -255,10 +255,7 @@ def _told_narrow(verdict: Verdict, interval: Interval) -> Verdict:
 
 
 def _most_useful(errors: Sequence[ModelcError], bench: Bench) -> ModelcError:
-    """The refusal to report: one that leaves a part of the domain before all others.
-
-    Where smaller domains were accepted it is the one that was met in the last of them.
-    """
+    """The refusal to report: one that leaves a part of the domain; the last where it may."""
     narrow = [error for error in errors if isinstance(error, NarrowError)]
     return narrow[-1 if bench.order.narrow else 0] if narrow else telling(errors)
 

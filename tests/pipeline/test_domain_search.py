@@ -14,7 +14,7 @@ from modelc.core.call import parameters_of
 from modelc.core.domain import Domain
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, resolve
+from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import ELEMENTS
 from modelc.sources.eager import Eager, open_eager
@@ -203,6 +203,15 @@ def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -
     rejected = [{"batch": 8, "seq": 52}]
     found = choose_dims(eager, signature, samples=sample, rejected=rejected)
     assert text(found) == "mask 0..1; chosen: batch 1..8, seq 1..40"
+
+
+def test_values_that_were_chosen_are_asked_at_their_ends_too() -> None:
+    sample = {"mask": np.tri(2, 13, 6, dtype=np.int64)}
+    signature = resolve([parse_input("mask[batch,seq]")], specs_of(sample))
+    eager, rejected = opened(Counted(), signature), [{"batch": 8, "seq": 52}]
+    values = {"mask": ValueRange(low=0, high=1, chosen=True)}
+    found = choose_dims(eager, signature, samples=sample, rejected=rejected, values=values)
+    assert text(found) == "batch 1..8, seq 1..40 (chosen)"
 
 
 def test_nothing_is_chosen_where_all_is_stated() -> None:

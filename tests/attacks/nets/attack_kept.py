@@ -228,3 +228,32 @@ class TwoPartsGiven(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         return self.linear(torch.view_as_complex(z).abs())
+
+
+@attack("x[batch,seq,_]", "lengths[batch]", family="sorted lengths", good=True,
+        sample={"x": (3, 9, 5), "lengths": torch.tensor([9, 6, 4])})  # fmt: skip
+class SortedLengths(nn.Module):
+    """Packed sequences that must come sorted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(5, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.head(self.layer(packed)[1][0][-1])
+
+
+@attack("ids[batch,seq]", "mask[batch,seq]", family="counted positions", good=True,
+        sample={"ids": ints((2, 9), 0, 40), "mask": torch.ones(2, 9).tril(5).long()})  # fmt: skip
+class CountedPositions(nn.Module):
+    """Positions as RoBERTa counts them, of a short table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(40, 8), nn.Embedding(24, 8, padding_idx=1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        places = torch.cumsum(mask, 1) * mask + 1
+        return self.head(self.words(ids) + self.places(places))
