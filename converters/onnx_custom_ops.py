@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
 from .onnx_linear_algebra import OF_MATRICES
 from .onnx_pooling import OF_POOLS
-from .onnx_program_ops import OF_PROGRAMS
+from .onnx_program_ops import OF_PROGRAMS, floordiv
 from .onnx_script_names import OF_NAMES
 from .onnx_symbolic_ops import SymbolicOps, given
 from .onnx_translations import BOTH, OF_SCRIPTS
@@ -86,7 +87,8 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
     import onnxscript
     import torch
 
-    table: dict[Any, Write] = {}
+    ops = onnxscript.values.Opset("", opset)
+    table: dict[Any, Write] = {operator.floordiv: functools.partial(floordiv, ops)}
     for name, write in {**BOTH, **OF_MATRICES, **OF_POOLS, **OF_PROGRAMS, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
@@ -95,7 +97,7 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
             raise _other_exporter(name, "is a symbolic of the TorchScript exporter")
         bound = write
         if first == _OPS:
-            bound = functools.partial(write, onnxscript.values.Opset("", opset))
+            bound = functools.partial(write, ops)
         for overload in packet.overloads():
             table[getattr(packet, overload)] = _told(name, write, bound)
     return table

@@ -173,6 +173,44 @@ def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
     return self
 
 
+_COUNTS = frozenset({"Shape", "Size"})
+_MOVES = frozenset({"Cast", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_KEEPS_SIGN = frozenset({"Add", "Div", "Max", "Min", "Mod", "Mul"})
+
+
+def floordiv(op: Any, self: Any, other: Any) -> Any:
+    """Sizes divided as Python does, towards minus infinity: `-(-h // 4)` is a division upwards.
+
+    ONNX divides integers towards zero, as torch's exporter does of sizes with any sign. Where a
+    part may be below zero, what is left over is taken away first; then no rounding is left.
+    """
+    if _is_at_least_zero(self) and _is_at_least_zero(other):
+        return op.Div(self, other)
+    return op.Div(op.Sub(self, op.Mod(self, other)), other)
+
+
+def _is_at_least_zero(size: Any) -> bool:
+    """Whether a size cannot be below zero: it is counted, or computed of such in ways that keep it.
+
+    A number that is none of these, as one that was read from a tensor, may be.
+    """
+    from onnxscript import ir
+
+    if isinstance(size, int):
+        return size >= 0
+    number = ir.convenience.get_const_tensor(size)
+    if number is not None:
+        return bool((number.numpy() >= 0).all())
+    node = size.producer()
+    if node is None:
+        return False
+    if node.op_type in _COUNTS:
+        return True
+    if node.op_type in _MOVES:
+        return _is_at_least_zero(node.inputs[0])
+    return node.op_type in _KEEPS_SIGN and all(map(_is_at_least_zero, node.inputs))
+
+
 def are_all_true(op: Any, self: Any) -> Any:
     """As `torch._check_tensor_all` asks: whether nothing is false."""
     return op.Equal(op.ReduceSum(op.Cast(op.Not(self), to=_INT64), keepdims=0), 0)

@@ -127,3 +127,37 @@ def test_all_and_any_of_a_tensor(least: float, job_of: JobOf) -> None:
 
     job = job_of(Calls(call), "x:float32[n=1..8,3]", capture=Capture.EXPORT)
     agrees(job, np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32))
+
+
+DIVISIONS: dict[str, Callable[[int], int]] = {
+    "upwards": lambda size: -(-size // 4),
+    "shifted": lambda size: (size - 9) // 4 + 9,
+    "negative-step": lambda size: 30 + size // -4,
+    "number-by-size": lambda size: 30 + -25 // size,
+    "twice": lambda size: -((-size // 3) // 2),
+    "downwards": lambda size: size // 4 + 1,
+}
+
+
+@pytest.mark.parametrize("size", [3, 7, 8, 13])
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_sizes_are_divided_as_python_does(name: str, size: int, job_of: JobOf) -> None:
+    def call(x: Tensor) -> Tensor:
+        return functional.pad(x, (0, DIVISIONS[name](x.shape[1])))
+
+    job = job_of(Calls(call), "x:float32[batch=1..4,n=1..48]", capture=Capture.EXPORT)
+    agrees(job, np.random.default_rng(0).standard_normal((2, size)).astype(np.float32))
+
+
+def test_a_division_of_what_is_not_below_zero_is_one_operator(job_of: JobOf) -> None:
+    import onnx
+
+    job = job_of(
+        Calls(lambda x: functional.pad(x, (0, (x.shape[1] * 2 + 3) // 4))),
+        "x:float32[batch=1..4,n=1..48]",
+        capture=Capture.EXPORT,
+    )
+    onnx_graph.convert(job)
+    found = [node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node]
+    assert "Div" in found
+    assert "Mod" not in found
