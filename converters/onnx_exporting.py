@@ -15,6 +15,7 @@ from .guarded import Spot, guarded
 from .onnx_complex import split_complex
 from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
 from .onnx_pooling import name_padded_axes
+from .onnx_size_numbers import tabulate_size_numbers
 from .onnx_spectra import complete_spectra
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
     else:
         model = _from_torchscript(job, opset, taken.module)
     name_padded_axes(model)
+    tabulate_size_numbers(model, max((d.high for d in job.signature.free_dims.values()), default=0))
     return model, taken
 
 

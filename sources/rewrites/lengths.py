@@ -1,13 +1,14 @@
 """Sizes kept as they are where Python or torch makes numbers of them, which fixes them.
 
-`len(tensor)` is a number of Python's, and torch.export takes the steps of `torch.linspace` for one.
+`len(tensor)` is a number of Python's, and so are `int(size / 2)` and `max(size, 1)`. torch.export
+takes the steps of `torch.linspace` for one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +16,7 @@ from .rewrite import Module, Rewrite, calls_any
 from .swapping import swapped
 
 _SIGN = "specialized it"  # what torch.export says of a size that became a number
+_NUMBERS = (_SIGN, "it took for granted")  # also of what was computed of one, or compared
 _LIBRARY = "torch."
 
 
@@ -31,26 +33,84 @@ def _globals_of(module: Module) -> Iterator[dict[str, Any]]:
     yield from (vars(sys.modules[name]) for name in files if name in sys.modules)
 
 
+def _calls(module: Module, wanted: Collection[str]) -> bool:
+    """Whether the files of the model's classes have functions that call one of these."""
+    functions = [
+        member
+        for names in _globals_of(module)
+        for kind in names.values()
+        for member in (*(vars(kind).values() if isinstance(kind, type) else ()), kind)
+        if isinstance(member, FunctionType) and member.__globals__ is names
+    ]
+    return any(not set(wanted).isdisjoint(one.__code__.co_names) for one in functions)
+
+
 def _suits(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SIGN in reason for reason in reasons)
-    return told and any(
-        "len" in member.__code__.co_names
-        for part in module.modules()
-        for kind in type(part).__mro__
-        if not kind.__module__.startswith(_LIBRARY)
-        for member in vars(kind).values()
-        if isinstance(member, FunctionType)
-    )
+    return any(_SIGN in reason for reason in reasons) and _calls(module, {"len"})
+
+
+def _makes_numbers(module: Module, reasons: Sequence[str]) -> bool:
+    told = any(sign in reason for reason in reasons for sign in _NUMBERS)
+    return told and _calls(module, {"int", "max", "min"})
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:
+def _known_as(module: Module, ours: Mapping[str, object]) -> Iterator[None]:
+    """Builtins of these names in the files of the model's classes."""
     with ExitStack() as stack:
         for names in _globals_of(module):
-            if "len" not in names:  # who has a `len` of their own knows what it does
-                names["len"] = _length
-                stack.callback(names.pop, "len")
+            for name in ours.keys() - names.keys():  # who has one of their own knows what it does
+                names[name] = ours[name]
+                stack.callback(names.pop, name)
         yield
+
+
+def _during(module: Module) -> AbstractContextManager[None]:
+    return _known_as(module, {"len": _length})
+
+
+def _with_numbers(module: Module) -> AbstractContextManager[None]:
+    return _known_as(module, {"int": _Int, "max": _largest, "min": _smallest})
+
+
+class _IntType(type):
+    """What `isinstance(value, int)` asks where `int` is `_Int`."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, int)
+
+
+class _Int(int, metaclass=_IntType):
+    """As Python's own, but for what follows from sizes, which stays symbolic."""
+
+    def __new__(cls, value: Any = 0, *base: Any) -> Any:  # noqa: PYI034 - as int gives, no _Int
+        import torch
+
+        if isinstance(value, torch.SymInt):
+            return value
+        return torch.sym_int(value) if isinstance(value, torch.SymFloat) else int(value, *base)
+
+
+def _largest(*values: Any, **options: Any) -> Any:
+    """As Python's own, but for two sizes."""
+    import torch
+
+    return torch.sym_max(*values) if _are_two(values) else max(*values, **options)
+
+
+def _smallest(*values: Any, **options: Any) -> Any:
+    """As Python's own, but for two sizes."""
+    import torch
+
+    return torch.sym_min(*values) if _are_two(values) else min(*values, **options)
+
+
+def _are_two(values: Sequence[Any]) -> bool:
+    """Whether they are two whole numbers of which one follows from sizes."""
+    import torch
+
+    whole = all(isinstance(one, int | torch.SymInt) for one in values)
+    return len(values) == 2 and whole and any(isinstance(one, torch.SymInt) for one in values)  # noqa: PLR2004 - those that torch has an operator for
 
 
 def _length(value: Any) -> Any:
@@ -97,6 +157,13 @@ REWRITES: tuple[Rewrite, ...] = (
         suits=_suits,
         during=_during,
         signs=(_SIGN,),
+    ),
+    Rewrite(
+        name="symbolic-numbers",
+        summary="int(), max() and min() of what follows from sizes, without fixing them",
+        suits=_makes_numbers,
+        during=_with_numbers,
+        signs=("math.trunc(", "max(", "min("),
     ),
     Rewrite(
         name="dynamic-linspace",

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .rewrite import Module, Rewrite, calls_any
-from .swapping import swapped
+from .swapping import attribute, swapped
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SIGNS = ("times as far from",)  # what the verdict says of an artifact that is too rough
 _NAMES = frozenset({
     "fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2",
-    "fftn", "ifftn", "rfftn", "irfftn",
+    "fftn", "ifftn", "rfftn", "irfftn", "stft", "spectrogram",
 })  # fmt: skip
 _LAST_TWO = (-2, -1)
 
@@ -41,7 +41,8 @@ def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `durin
         "fft2": _fft2, "ifft2": _ifft2, "rfft2": _rfft2, "irfft2": _irfft2,
         "fftn": _fftn, "ifftn": _ifftn, "rfftn": _rfftn, "irfftn": _irfftn,
     }  # fmt: skip
-    with swapped({getattr(torch.fft, name): function for name, function in ours.items()}):
+    transforms = {getattr(torch.fft, name): function for name, function in ours.items()}
+    with swapped({**transforms, torch.stft: _stft}), attribute(torch.Tensor, "stft", _stft):
         yield
 
 
@@ -161,6 +162,42 @@ def _ifftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) ->
 
 def _rfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
     return _in_turn(_fft, _rfft, x, s, dim, norm, first=True)
+
+
+def _stft(  # noqa: PLR0913, PLR0917 - torch's own
+    input: torch.Tensor,  # noqa: A002 - its name in torch
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> torch.Tensor:
+    """As `torch.stft`, of frames that are multiplied with the window and by a matrix."""
+    import torch
+
+    if align_to_window:
+        raise NotImplementedError("stft with align_to_window as products with a matrix")
+    rows = input if input.dim() > 1 else input[None]
+    length = n_fft if win_length is None else win_length
+    if center:
+        half = n_fft // 2
+        rows = torch.nn.functional.pad(rows[:, None], (half, half), mode=pad_mode)[:, 0]
+    weights = rows.new_ones(length) if window is None else window
+    if length < n_fft:
+        left = (n_fft - length) // 2
+        weights = torch.nn.functional.pad(weights, (left, n_fft - length - left))
+    frames = rows.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length) * weights
+    is_complex = frames.is_complex()
+    half_alone = not is_complex if onesided is None else onesided
+    found = _whole(frames, n_fft, -1, None, inverse=False, half=half_alone).transpose(1, 2)
+    found = found / math.sqrt(n_fft) if normalized else found
+    found = found if input.dim() > 1 else found[0]
+    return found if return_complex or is_complex else torch.view_as_real(found)
 
 
 def _irfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:

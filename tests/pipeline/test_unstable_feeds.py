@@ -95,8 +95,24 @@ def test_a_feed_on_which_eager_is_noise_is_left_out_and_told() -> None:
     assert "zeros" not in verdict.feeds
     (note,) = verdict.notes
     assert note.startswith(
-        "feed zeros is not judged on: noise of 2^-24 in inputs and weights moves"
+        "feed zeros is not judged on: noise of 2^-24 in inputs and weights, or another"
     )
+
+
+class Silence(nn.Module):
+    """Normalizes a logarithm with a floor: silence is one value, which noise does not move."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.abs().clamp(min=1e-10).log().flatten(2)[..., :21]
+        y = (y - y.mean(-1, keepdim=True)) / (y.std(-1, keepdim=True) + 1e-5)
+        return y[..., :1, None].expand(2, 2, 4, 32)
+
+
+def test_a_feed_on_which_the_order_of_a_sum_decides_is_left_out() -> None:
+    verdict = verdict_of(Silence(), off_on("zeros"))
+    assert verdict.passed, verdict.reason
+    assert "or another order of sums" in verdict.notes[0]
+    assert not verdict_of(Silence(), off_on("opt")).passed
 
 
 @pytest.mark.parametrize("where", ["opt", "seed-1", "negated"])

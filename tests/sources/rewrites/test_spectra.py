@@ -64,6 +64,32 @@ def test_single_precision_is_as_near_as_torchs(size: int) -> None:
     assert (found - x).norm() / x.norm() < 1e-6  # ONNX Runtime's DFT leaves 3e-5 at 184
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"hop_length": 5, "win_length": 7, "window": True},
+        {"window": True, "center": False, "normalized": True},
+        {"hop_length": 3, "onesided": False, "pad_mode": "constant"},
+    ],
+    ids=["plain", "short window", "not centred", "two-sided"],
+)
+@pytest.mark.filterwarnings("ignore:A window was not", "ignore:stft with return_complex")
+def test_frames_are_transformed_as_torch_does(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 50, dtype=torch.float64)
+    length = options.get("win_length", 12)
+    window = torch.hann_window(length, dtype=torch.float64) if options.get("window") else None
+    given = {**options, "window": window, "return_complex": True}
+    wanted, row = torch.stft(x, 12, **given), torch.stft(x[0], 12, **given)
+    parts = x.stft(12, **{**given, "return_complex": False})
+    with EXACT.during(Plain()):
+        torch.testing.assert_close(torch.stft(x, 12, **given), wanted, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(torch.stft(x[0], 12, **given), row, rtol=1e-12, atol=1e-12)
+        found = x.stft(12, **{**given, "return_complex": False})
+    torch.testing.assert_close(found, parts, rtol=1e-12, atol=1e-12)
+
+
 def test_a_trace_keeps_sizes_open() -> None:
     with EXACT.during(Plain()):
         traced = torch.jit.trace(Plain(), torch.randn(2, 6))  # type: ignore[no-untyped-call]  # torch's own
