@@ -38,7 +38,8 @@ def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
     else:
         model = _from_torchscript(job, opset, taken.module)
     name_padded_axes(model)
-    tabulate_size_numbers(model, max((d.high for d in job.signature.free_dims.values()), default=0))
+    feeds = (job.example, *job.feeds)
+    tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
     return model, taken
 
 

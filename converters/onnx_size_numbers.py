@@ -7,19 +7,23 @@ that such a number is read from a table of all sizes.
 
 from __future__ import annotations
 
-import math
+import logging
+from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Array, Feed
+from .onnx_sessions import open_session, run_session
 
 if TYPE_CHECKING:
     import onnx_ir
 
-    from ..core.contract import Array
-
+_LOG = logging.getLogger(__name__)
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
 _SIMPLE = 1000  # the largest denominator of a factor that is taken for a fraction
 _DIGITS = 5  # a float32 of so many decimals is what was written
-_LARGEST = 1 << 16  # sizes that a table holds
+_LARGEST = 1 << 16  # sizes that are looked at before any is measured
 _KEPT = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})  # the first input as it is
 _OPERATORS = {  # and what numpy calls them
     "Abs": "abs", "Add": "add", "Ceil": "ceil", "Div": "divide", "Floor": "floor",
@@ -32,12 +36,13 @@ _WHOLE = frozenset({
 })  # fmt: skip
 
 
-def tabulate_size_numbers(model: onnx_ir.Model, largest: int) -> int:
+def tabulate_size_numbers(model: onnx_ir.Model, largest: Feed) -> int:
     """Read whole numbers of sizes from tables, in place, where float32 gives others than float64.
 
     Args:
-        model: as an exporter wrote it; casts to int64 of a float32 that follows from one size.
-        largest: the largest size of a dim; of what is made of it, four times as large.
+        model: as an exporter wrote it; casts to integers of a float32 that follows from one size.
+        largest: the feed of the largest sizes. What the sizes in the graph are there is where the
+            tables end.
 
     Returns:
         How many tables there are.
@@ -45,34 +50,71 @@ def tabulate_size_numbers(model: onnx_ir.Model, largest: int) -> int:
     import numpy as np
     import onnx_ir
 
-    count = 0
-    for node in list(onnx_ir.traversal.RecursiveGraphIterator(model.graph)):
-        if node.op_type != "Cast" or node.attributes["to"].as_int() not in (_INT32, _INT64):
-            continue
-        number = _SizeNumber()
-        value = node.inputs[0]
-        if value is None or not number.reads(value) or len(number.sizes) != 1:
-            continue
-        size = next(iter(number.sizes))
-        most = _highest(size, 4 * largest)
-        if most > _LARGEST:
-            continue
-        sizes = np.arange(most + 1)
-        with np.errstate(all="ignore"):
-            exact = number.at(value, sizes, np.float64)
-            rough = number.at(value, sizes, np.float32)
-        if not np.isfinite(exact).all() or (np.trunc(exact) == np.trunc(rough)).all():
-            continue
-        _replace(node, size, np.trunc(exact).astype(np.int32))
-        count += 1
-    return count
+    found: dict[onnx_ir.Node, _SizeNumber] = {}
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type == "Cast" and node.attributes["to"].as_int() in (_INT32, _INT64):
+            number = _SizeNumber(node.inputs[0])
+            if number.size is not None and number.differs(np.arange(_LARGEST)):
+                found[node] = number
+    sizes = _measured(model, [one.size for one in found.values() if one.size], largest)
+    tables = 0
+    for node, number in found.items():
+        most = sizes.get(number.size) if number.size else None
+        if most is not None and number.differs(np.arange(most + 1)):
+            _replace(node, number, most)
+            tables += 1
+    return tables
+
+
+def _measured(
+    model: onnx_ir.Model, sizes: Sequence[onnx_ir.Value], feed: Feed
+) -> dict[onnx_ir.Value | None, int]:
+    """What sizes of the graph are on a feed; none where ONNX Runtime does not run it."""
+    import onnx
+    import onnx_ir
+    from onnx import helper
+
+    outer = [size for size in dict.fromkeys(sizes) if size.graph is model.graph]
+    if not outer:
+        return {}
+    try:
+        probe = onnx_ir.to_proto(model)
+        del probe.graph.output[:]
+        for index, size in enumerate(outer):
+            end = f"size::{index}"
+            probe.graph.node.append(helper.make_node("Identity", [str(size.name)], [end]))
+            probe.graph.output.append(
+                helper.make_tensor_value_info(end, onnx.TensorProto.INT64, None)
+            )
+        ends = run_session(open_session(probe, Path(), once=True), feed)
+    except Exception:  # noqa: BLE001 - what does not run is not proven either
+        _LOG.warning("no tables of sizes: the model does not run here", exc_info=True)
+        return {}
+    return {size: int(ends[f"size::{index}"].max()) for index, size in enumerate(outer)}
 
 
 class _SizeNumber:
-    """A float that follows from sizes: which ones, and its value where they are given."""
+    """A float that follows from one size; its `size` is None where it does not."""
 
-    def __init__(self) -> None:
-        self.sizes: dict[onnx_ir.Value, None] = {}
+    def __init__(self, value: onnx_ir.Value | None) -> None:
+        self._sizes: dict[onnx_ir.Value, None] = {}
+        self.value: Any = value
+        follows = value is not None and self.reads(value) and len(self._sizes) == 1
+        self.size = next(iter(self._sizes)) if follows else None
+
+    def numbers(self, sizes: Array, dtype: Any) -> Array:
+        """The whole number for each of these sizes, computed in a dtype."""
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            return np.trunc(self.at(self.value, sizes, dtype)) + np.zeros(sizes.shape)
+
+    def differs(self, sizes: Array) -> bool:
+        """Whether float32 gives another than float64 for one of these sizes."""
+        import numpy as np
+
+        exact, rough = self.numbers(sizes, np.float64), self.numbers(sizes, np.float32)
+        return bool(np.isfinite(exact).all() and (exact != rough).any())
 
     def reads(self, value: onnx_ir.Value) -> bool:
         """Whether it is made of sizes, numbers and what `_OPERATORS` has."""
@@ -87,7 +129,7 @@ class _SizeNumber:
             size = node.inputs[0]
             if size is None or not _is_size(size):
                 return False
-            self.sizes[size] = None
+            self._sizes[size] = None
             return True
         inputs = node.inputs[:1] if node.op_type in _KEPT else node.inputs
         known = node.op_type in _OPERATORS or node.op_type in _KEPT
@@ -126,22 +168,6 @@ def _is_size(value: onnx_ir.Value) -> bool:
     return node.op_type in _WHOLE and all(one is None or _is_size(one) for one in node.inputs)
 
 
-def _highest(value: onnx_ir.Value, largest: int) -> int:
-    """A bound of a whole number that follows from shapes, none of which is larger."""
-    import onnx_ir
-
-    constant = onnx_ir.convenience.get_const_tensor(value)
-    if constant is not None:
-        return int(abs(constant.numpy()).max(initial=0))
-    node: Any = value.producer()
-    if node.op_type in ("Shape", "Size"):
-        return largest if node.op_type == "Shape" else _LARGEST + 1
-    given = [_highest(one, largest) for one in node.inputs if one is not None]
-    if node.op_type == "Mul":
-        return math.prod(given)
-    return sum(given) if node.op_type in ("Add", "Sub") else max(given, default=0)
-
-
 def _as_written(number: Any) -> float:
     """The float64 that a float32 was most likely written as: a short decimal, else a fraction."""
     import numpy as np
@@ -155,9 +181,12 @@ def _as_written(number: Any) -> float:
     return fraction if np.float32(fraction) == number else short
 
 
-def _replace(node: onnx_ir.Node, size: onnx_ir.Value, numbers: Array) -> None:
+def _replace(node: onnx_ir.Node, number: _SizeNumber, most: int) -> None:
     """Give a cast to integers what a table has for the size, in the shape that it was given."""
+    import numpy as np
     import onnx_ir
+
+    numbers = number.numbers(np.arange(most + 1), np.float64).astype(np.int32)
 
     graph: Any = node.graph
     name = node.outputs[0].name
@@ -169,6 +198,6 @@ def _replace(node: onnx_ir.Node, size: onnx_ir.Value, numbers: Array) -> None:
         graph.insert_before(node, made)
         return made.outputs[0]
 
-    number = add("Gather", [add("Constant", [], "numbers"), size], "number")
+    read = add("Gather", [add("Constant", [], "numbers"), number.size], "number")
     shape = add("Shape", [node.inputs[0]], "shape")
-    node.replace_input_with(0, add("Reshape", [number, shape], "shaped"))
+    node.replace_input_with(0, add("Reshape", [read, shape], "shaped"))

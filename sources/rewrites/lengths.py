@@ -74,35 +74,43 @@ def _with_numbers(module: Module) -> AbstractContextManager[None]:
 
 
 class _IntType(type):
-    """What `isinstance(value, int)` asks where `int` is `_Int`."""
+    """What `isinstance(value, int)` asks where `int` is `_Int`: what follows from sizes is one."""
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, int)
+        import torch
+
+        return isinstance(value, int | torch.SymInt)
 
 
 class _Int(int, metaclass=_IntType):
     """As Python's own, but for what follows from sizes, which stays symbolic."""
 
-    def __new__(cls, value: Any = 0, *base: Any) -> Any:  # noqa: PYI034 - as int gives, no _Int
+    def __new__(cls, value: Any = 0, *base: Any) -> Any:
         import torch
 
         if isinstance(value, torch.SymInt):
             return value
-        return torch.sym_int(value) if isinstance(value, torch.SymFloat) else int(value, *base)
+        if isinstance(value, torch.SymFloat):
+            return torch.sym_int(value)  # type: ignore[no-untyped-call]  # torch's own
+        return int(value, *base)
 
 
 def _largest(*values: Any, **options: Any) -> Any:
     """As Python's own, but for two sizes."""
     import torch
 
-    return torch.sym_max(*values) if _are_two(values) else max(*values, **options)
+    if _are_two(values):
+        return torch.sym_max(*values)  # type: ignore[no-untyped-call]  # torch's own
+    return max(*values, **options)
 
 
 def _smallest(*values: Any, **options: Any) -> Any:
     """As Python's own, but for two sizes."""
     import torch
 
-    return torch.sym_min(*values) if _are_two(values) else min(*values, **options)
+    if _are_two(values):
+        return torch.sym_min(*values)  # type: ignore[no-untyped-call]  # torch's own
+    return min(*values, **options)
 
 
 def _are_two(values: Sequence[Any]) -> bool:

@@ -257,3 +257,45 @@ class CountedPositions(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         places = torch.cumsum(mask, 1) * mask + 1
         return self.head(self.words(ids) + self.places(places))
+
+
+@attack("x[batch,n]", family="numbers of sizes", good=True, sample={"x": (2, 40)})
+class ShareOfRow(nn.Module):
+    """As many values as a share of the row: 57 of 100, of which float32 makes 58 with one more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.topk(int(x.shape[1] * 0.57) + 1, 1)[0] * self.scale
+
+
+@attack("x[batch,seq,_]", family="numbers of sizes", sample={"x": (2, 20, 8)})
+class KeptTokens(nn.Module):
+    """The quarter of the tokens that is shortest, as a masked autoencoder keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        keep = int(x.shape[1] * (1 - 0.71))
+        order = torch.argsort(x.norm(dim=-1), dim=1)[:, :keep]
+        kept = torch.gather(x, 1, order.unsqueeze(-1).repeat(1, 1, x.shape[2]))
+        return self.last(F.gelu(self.first(kept)))
+
+
+@attack("x[batch,_,h,w]", family="numbers of sizes", sample={"x": (2, 3, 40, 44)})
+class ShareOfArea(nn.Module):
+    """Shares of a product of sizes, behind a stride."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 1, 3, padding=1, stride=2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.conv(x)
+        count = int(y.shape[2] * y.shape[3] * 0.29) + 1
+        zeros = torch.full((int(y.shape[2] * (2 / 3)) + 1,), 1.5)
+        return y.flatten(1).topk(count, 1)[0], zeros

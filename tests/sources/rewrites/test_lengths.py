@@ -1,4 +1,4 @@
-"""torch.linspace of a dynamic number of steps: as torch's own, without a size made a constant."""
+"""Numbers that follow from sizes: as torch and Python have them, without a size made a constant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch import nn
 
 from modelc.sources.rewrites.lengths import REWRITES
 
-(LINSPACE,) = (one for one in REWRITES if one.name == "dynamic-linspace")
+LINSPACE, NUMBERS = (
+    next(one for one in REWRITES if one.name == name)
+    for name in ("dynamic-linspace", "symbolic-numbers")
+)
 FIXED = ("torch.export refused the model: your code specialized it to be a constant (5)",)
 
 
@@ -44,3 +47,37 @@ def test_it_suits_a_size_that_was_fixed_beside_a_linspace() -> None:
     assert LINSPACE.suits(Ramp(), FIXED)
     assert not LINSPACE.suits(nn.Linear(2, 2), FIXED)
     assert not LINSPACE.suits(Ramp(), ("another reason",))
+
+
+class Parts(nn.Module):
+    """The first part of a row, and as many zeros as the rest, one at least."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        part = int(x.shape[0] / 2)
+        assert isinstance(part, int)
+        return x[:part] * int("2"), x.new_zeros(max(int(x.shape[0] * 0.29), 1))
+
+
+def test_numbers_of_a_size_stay_symbolic() -> None:
+    net = Parts()
+    with NUMBERS.during(net):
+        program = torch.export.export(
+            net, (torch.ones(20),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )  # fmt: skip
+    for size in (7, 20, 100, 101):
+        for found, wanted in zip(
+            program.module()(torch.ones(size)), net(torch.ones(size)), strict=True
+        ):
+            assert torch.equal(found, wanted)
+    assert "int" not in globals()
+    assert "max" not in globals()
+
+
+def test_it_suits_a_number_that_was_taken_for_granted() -> None:
+    granted = (
+        "torch.export: dim 'n' is fixed at 20 (it took for granted: math.trunc(n / 2) == 10)",
+    )
+    assert NUMBERS.suits(Parts(), granted)
+    assert not NUMBERS.suits(Parts(), ("another reason",))
+    assert not NUMBERS.suits(nn.Linear(2, 2), granted)

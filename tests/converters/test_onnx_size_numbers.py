@@ -1,0 +1,79 @@
+"""Whole numbers of sizes in ONNX: as Python computes them, at sizes where float32 gives others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters import onnx_graph
+from modelc.converters.onnx_size_numbers import _as_written
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+
+JobOf = Callable[..., Job]
+pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]
+APART = {0.57: 100, 0.29: 200, 0.7: 90, 1.1: 70}  # a size at which float32 gives another
+
+
+class Share(nn.Module):
+    """The largest values of a row, as many as a share of it."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.topk(int((x.shape[1] - 1) * self.share) // 2 + 1, 1)[0]
+
+
+class SymbolicShare(Share):
+    """The same as torch.export takes it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole: int = torch.sym_int((x.shape[1] - 1) * self.share)  # type: ignore[no-untyped-call]  # torch's own
+        return x.topk(whole // 2 + 1, 1)[0]
+
+
+@pytest.mark.parametrize("share", APART)
+@pytest.mark.parametrize(
+    ("net", "capture"), [(Share, Capture.SCRIPT), (SymbolicShare, Capture.EXPORT)]
+)
+def test_numbers_of_sizes_are_pythons(
+    net: type[Share], capture: Capture, share: float, job_of: JobOf
+) -> None:
+    job = job_of(net(share), "x:float32[batch=1..4,n=8..20..300]", capture=capture)
+    onnx_graph.convert(replace(job, feeds=({"x": np.zeros((4, 300), np.float32)},)))
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for size in (8, 9, 101, 300, APART[share], APART[share] + 1):
+            x = np.random.default_rng(size).normal(size=(2, size)).astype(np.float32)
+            (found,) = runner.run({"x": x}).values()
+            np.testing.assert_array_equal(found, Share(share)(torch.tensor(x)))
+
+
+def test_factors_that_float32_holds_have_no_table(job_of: JobOf) -> None:
+    job = job_of(Share(0.75), "x:float32[batch=1..4,n=8..20..300]", capture=Capture.SCRIPT)
+    onnx_graph.convert(job)
+    assert b"::numbers" not in (job.folder / "model.onnx").read_bytes()
+
+
+class Rounded(nn.Module):
+    """Whole numbers of the data, which no table holds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 0.57).long()
+
+
+def test_whole_numbers_of_data_are_left_alone(job_of: JobOf) -> None:
+    job = job_of(Rounded(), "x:float32[batch=1..4,n=8..20..300]", capture=Capture.TRACE)
+    onnx_graph.convert(job)
+    assert b"::numbers" not in (job.folder / "model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("number", [0.57, 0.29, 0.125, 1.1, 1 / 3, 2 / 3, 1 / 7, 1 / 9, 10.0, 3e-5])
+def test_a_factor_is_what_was_written(number: float) -> None:
+    assert _as_written(np.float32(number)) == number
