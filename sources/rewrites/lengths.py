@@ -34,14 +34,17 @@ def _globals_of(module: Module) -> Iterator[dict[str, Any]]:
 
 
 def _calls(module: Module, wanted: Collection[str]) -> bool:
-    """Whether the files of the model's classes have functions that call one of these."""
-    functions = [
+    """Whether a method of the model's classes, or a function that one names, calls one of these."""
+    methods = [
         member
-        for names in _globals_of(module)
-        for kind in names.values()
-        for member in (*(vars(kind).values() if isinstance(kind, type) else ()), kind)
-        if isinstance(member, FunctionType) and member.__globals__ is names
+        for part in module.modules()
+        for kind in type(part).__mro__
+        if not kind.__module__.startswith(_LIBRARY)
+        for member in vars(kind).values()
+        if isinstance(member, FunctionType)
     ]
+    named = [one.__globals__.get(name) for one in methods for name in one.__code__.co_names]
+    functions = [*methods, *(one for one in named if isinstance(one, FunctionType))]
     return any(not set(wanted).isdisjoint(one.__code__.co_names) for one in functions)
 
 
