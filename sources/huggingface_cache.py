@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.call import Parameter
+from ..core.call import Kind, Parameter
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import UsageError, first_line
 from ..core.signature import InputSpec, ValueRange
@@ -50,7 +50,8 @@ def cached(
         names.append("position_ids")
     if past:
         names.append(PAST)
-    takes = tuple(Parameter(name=name) for name in names)
+    # By name: a model without position_ids leaves a place out in the middle.
+    takes = tuple(Parameter(name=name, kind=Kind.KEYWORD) for name in names)
     return _module(model), takes, layers
 
 

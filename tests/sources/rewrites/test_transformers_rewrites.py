@@ -116,11 +116,8 @@ def sparse() -> Any:
 
 @pytest.mark.slow
 def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened: Open) -> None:
-    window = {**EXPERTS, "sliding_window": 6}
+    window = {**EXPERTS, "sliding_window": 6, "use_cache": False}  # a cache would be cut to it
     eager, signature = opened(built("Mistral", window), IDS)
-    with pytest.raises(AssertionError, match="Guard failed"):
-        agree(export(eager, signature), eager, signature)
-
     assert ("transformers-patches",) in suited(eager, [])
     with rewritten(eager, ("transformers-patches",)) as copied:
         program = export(copied, signature)
