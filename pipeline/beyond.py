@@ -129,7 +129,10 @@ class Evidence:
         return frozenset(o.feed for o in outputs if not o.passed and not o.loose) | beside
 
     def _beside_empty(self) -> dict[str, Verdict]:
-        """The verdicts on the rows beside those that a mask hides, by the name of the feed."""
+        """The verdicts on the rows beside those that a mask hides, by the name of the feed.
+
+        In lower precisions a channel is judged over all feeds: on one alone it may be near zero.
+        """
         if self.loose - beyond_of(self.references, self.precision):
             return {}
         found = {}
@@ -137,8 +140,11 @@ class Evidence:
             if reference.feed.name != EMPTY:
                 continue
             shown = without_last_row(reference, reply, self.references)
-            if shown is not None:
-                found[reference.feed.name] = self.judge_on(*_apart([shown]))
+            if shown is None:
+                continue
+            verdict = self.judge_on(*_apart([shown]))
+            if self.precision is Precision.FP32 or not all(one.passed for one in verdict.outputs):
+                found[reference.feed.name] = verdict
         return found
 
     def _without_wide(self) -> Verdict:
