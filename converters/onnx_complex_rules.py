@@ -84,6 +84,7 @@ def _operand(value: Any, like: Tensor) -> Any:
     if _is_pair(value):
         return value
     kind = _REAL.get(like.dtype, like.dtype)
+    kind = kind if kind.is_floating_point else torch.get_default_dtype()
     if isinstance(value, Tensor):
         return _with_imaginary_part(value if value.is_floating_point() else value.to(kind))
     number = complex(value)
@@ -127,6 +128,8 @@ def _view_as_complex(_: Any, parts: Tensor) -> Any:
 
 def _pow(func: Any, values: Any, exponent: Any) -> Any:
     """Small powers as products: torch's rule takes the logarithm, which 0 has none of."""
+    if isinstance(exponent, int | float) and exponent in _POWERS:
+        return _POWERS[exponent](values)
     if not isinstance(exponent, int | float) or exponent not in range(1, _MOST_FACTORS + 1):
         return func(values, exponent)
     found = values
@@ -135,9 +138,25 @@ def _pow(func: Any, values: Any, exponent: Any) -> Any:
     return found
 
 
+def _no_rule(func: Any, *_: Any, **__: Any) -> Any:
+    """What a pair of parts would answer otherwise than the whole number."""
+    raise NotImplementedError(f"{func} of complex numbers")
+
+
+def _view(func: Any, values: Any, shape: Any) -> Any:
+    """As another shape; bytes as another dtype lie otherwise in two parts."""
+    return _no_rule(func) if isinstance(shape, torch.dtype) else func(values, shape)
+
+
+def _ones(values: Any) -> Any:
+    return ComplexTensor(torch.ones_like(values.re), torch.zeros_like(values.im))
+
+
+_POWERS: Mapping[float, Callable[[Any], Any]] = {0: _ones, 0.5: torch.sqrt}
 _MAKERS = (_aten.complex, _aten.polar, _aten.view_as_complex, _aten.full)
 _RULES: Mapping[Any, Rule] = {
     _aten._to_copy: _zeros,
+    _aten.asin: _no_rule,
     _aten.complex: _complex,
     _aten.full: _full,
     _aten.new_ones: _zeros,
@@ -149,6 +168,7 @@ _RULES: Mapping[Any, Rule] = {
     _aten.tril: _by_parts,
     _aten.triu: _by_parts,
     _aten.unfold: _by_parts,
+    _aten.view: _view,
     _aten.view_as_complex: _view_as_complex,
     _aten.zeros: _zeros,
     _aten.zeros_like: _zeros,

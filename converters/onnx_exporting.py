@@ -51,7 +51,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
         check_used(job.custom_ops, operators_of(captured))
     table = translation_table(job.custom_ops, opset)
     scope = model_of(job).scope
-    captured = split_complex(captured)
+    captured = guarded("torch.onnx.export", lambda: split_complex(captured))
     program = guarded(
         "torch.onnx.export",
         lambda: torch.onnx.export(

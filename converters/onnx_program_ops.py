@@ -162,6 +162,12 @@ def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
     from onnxscript.function_libs.torch_lib.ops import core
 
     shifts, dims = (list(one) if isinstance(one, list | tuple) else [one] for one in (shifts, dims))
+    if not dims and not isinstance(shifts[0], int):  # all elements as one row
+        from onnxscript import ir
+
+        row = op.Reshape(self, [-1])
+        row.shape = ir.Shape([None])
+        return op.Reshape(roll(op, row, shifts, [0]), op.Shape(self))
     if not dims or all(isinstance(shift, int) for shift in shifts):
         return core.aten_roll(self, shifts, dims)
     for shift, dim in zip(shifts, dims, strict=True):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import openvino
 
+_LARGEST_STEP = 1 << 20  # of a remainder that is written otherwise
+
 
 def keep_order_of_equals(model: openvino.Model) -> None:
     """Have each sorting TopK take the lower index of equal elements first, in place.
@@ -42,7 +44,8 @@ def keep_remainders(model: openvino.Model) -> None:
     Twice, as OpenVINO's CPU divides integers towards zero: a remainder of -53 is below zero first.
     The maximum tells its inference of shapes that none is below zero after that.
     Where both ends of a bounded dim leave the same remainder, OpenVINO 2026.4 takes it for that of
-    all sizes in between: 32 % 4 and 72 % 4 are 0, and so an image of 53 rows is not padded.
+    all sizes in between: 32 % 4 and 72 % 4 are 0, and so an image of 53 rows is not padded. Bytes
+    and steps of which two no longer fit into 32 bits stay: there FloorMod is right, this is not.
     """
     from openvino import opset13 as op
 
@@ -50,21 +53,25 @@ def keep_remainders(model: openvino.Model) -> None:
         rank, kind = node.get_output_partial_shape(0).rank, node.get_output_element_type(0)
         step = node.input_value(1)
         if (
-            kind.is_integral_number()
+            kind.get_type_name() in ("i32", "i64")
             and rank.is_static
             and rank.get_length() <= 1
             and step.get_node().get_type_name() == "Constant"
             and (step.get_node().data > 0).all()
+            and (step.get_node().data < _LARGEST_STEP).all()
         ):
-            rest = _remainder(node.input_value(0), step)
-            rest = _remainder(op.add(rest, step).output(0), step)
+            rest = floor_remainder(node.input_value(0), step)
             replace(node, op.maximum(rest, op.constant(0, dtype=kind)))
 
 
-def _remainder(size: openvino.Output, step: openvino.Output) -> openvino.Node:
+def floor_remainder(size: Any, step: Any) -> openvino.Node:
+    """The remainder of integers of 32 bits, 0 or above, without OpenVINO's float32 on the way."""
     from openvino import opset13 as op
 
-    return op.subtract(size, op.multiply(op.divide(size, step), step))
+    for again in (False, True):
+        whole_part = op.add(size, step) if again else size
+        size = op.subtract(whole_part, op.multiply(op.divide(whole_part, step), step))
+    return size
 
 
 def keep_truth_of_nan(model: openvino.Model) -> None:

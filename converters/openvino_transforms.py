@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .openvino_exact import whole
+from .openvino_exact import floor_remainder, whole
 
 if TYPE_CHECKING:
     import openvino
@@ -55,7 +55,11 @@ def _length(n: Any) -> Any:
 
 
 def _chirp(size: openvino.Dimension, n: Any, kind: openvino.Type, *, inverse: bool) -> Any:
-    """Return w as [n, 2], conjugate for the inverse; k^2 is taken modulo 2 n in integers."""
+    """Return w as [n, 2], conjugate for the inverse; k^2 is taken modulo 2 n in integers.
+
+    In two words of 8 bits and more, as k^2 has more than the 32 bits that OpenVINO's CPU computes
+    in from 46341 on; its FloorMod goes through float32 and is off from some 4100 on.
+    """
     import numpy as np
     from openvino import opset15 as op
 
@@ -65,11 +69,27 @@ def _chirp(size: openvino.Dimension, n: Any, kind: openvino.Type, *, inverse: bo
         angles = np.pi * (np.arange(count) ** 2 % (2 * count)) / count
         return op.constant(np.stack([np.cos(angles), sign * np.sin(angles)], -1), dtype=kind)
     k = op.range(np.int64(0), op.squeeze(n, whole(0)), np.int64(1), "i64")
-    square = op.floor_mod(op.multiply(k, k), op.add(n, n))
+    square = _squares(k, op.add(n, n))
     turns = op.select(op.greater(square, n), op.add(n, n), whole(0))
     step = op.divide(np.array(sign * np.pi, kind.to_dtype()), op.convert(n, kind))
     angle = op.multiply(op.convert(op.subtract(square, turns), kind), step)
     return op.concat([op.unsqueeze(part, whole(1)) for part in (op.cos(angle), op.sin(angle))], 1)
+
+
+def _squares(k: Any, step: Any) -> Any:
+    """k^2 modulo a step below 2^23, where (256 h + l)^2 = 2^16 h^2 + 2^9 h l + l^2."""
+    import numpy as np
+    from openvino import opset15 as op
+
+    def times(x: Any, factor: Any) -> Any:
+        return floor_remainder(op.multiply(x, factor), step)
+
+    word = np.int64(256)
+    high = op.divide(k, word)
+    low = op.subtract(k, op.multiply(high, word))
+    most = times(times(times(high, high), word), word)
+    mixed = times(times(times(high, low), word), np.int64(2))
+    return floor_remainder(op.add(op.add(most, mixed), times(low, low)), step)
 
 
 def _filter(chirp: Any, n: Any, m: Any, kind: openvino.Type) -> Any:

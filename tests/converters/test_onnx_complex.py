@@ -86,6 +86,8 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "polar": lambda x: torch.polar(x[:, :, 0].abs(), x[:, :, 1]),
     "pow": lambda x: numbers(x) ** 3,
     "pow_of_zero": lambda x: (numbers(x) * 0) ** 2,
+    "pow_without_effect": lambda x: (numbers(x) * 0) ** 0 + (numbers(x) * 0) ** 0.5,
+    "integers_times_j": lambda x: torch.arange(x.shape[3]) * 0.5j + numbers(x),
     "div": lambda x: numbers(x) / (numbers(x).flip(1) + 3j),
     "div_real": lambda x: numbers(x) / (x[:, :, 0].abs() + 1),
     "rdiv": lambda x: 2.0 / (numbers(x) + 5),
@@ -146,6 +148,12 @@ def test_the_graph_of_a_real_program_is_as_it_was(job_of: JobOf) -> None:
 
     program = export_of(job_of(Calls({"relu": torch.relu}), SPEC, capture=Capture.EXPORT)).program
     assert split_complex(program) is program
+
+
+def test_bytes_as_another_dtype_are_refused(job_of: JobOf) -> None:
+    calls = {"bytes": lambda x: numbers(x).contiguous().view(torch.float32)}
+    with pytest.raises(RefusedError, match="view"):
+        onnx_graph.convert(job_of(Calls(calls), SPEC, capture=Capture.EXPORT))
 
 
 def test_an_operator_without_a_rule_is_named(job_of: JobOf) -> None:

@@ -101,6 +101,7 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "irfft-shifted": lambda x: torch.fft.irfft(
         (torch.fft.rfft(x, dim=1) - mask(x)) / (1 + mask(x)), n=5, dim=1
     ),
+    "roll-of-all": lambda x: torch.roll(x, x.shape[1] // 2 + 1),
     "roll-of-sizes": lambda x: torch.roll(x, (x.shape[1] // 2, -x.shape[0], 1), (1, 0, -1)),
     "fftshift": lambda x: torch.fft.fftshift(x * 2, dim=(0, 1)),
     "mT": lambda x: (x * 2).mT,
@@ -108,7 +109,14 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-UNSEEN = ("inverse-exchanged", "det-exchanged", "solve-of-rows", "roll-of-sizes", "fftshift")
+UNSEEN = (
+    "inverse-exchanged",
+    "det-exchanged",
+    "solve-of-rows",
+    "roll-of-sizes",
+    "roll-of-all",
+    "fftshift",
+)
 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])

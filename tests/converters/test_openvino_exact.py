@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import onnx
     import openvino
 
+    from modelc.core.contract import Array
+
 pytestmark = [pytest.mark.needs("openvino"), pytest.mark.needs("onnx")]
 
 
@@ -144,6 +146,27 @@ def test_a_remainder_is_that_of_each_size(sign: int) -> None:
     run = openvino.Core().compile_model(model, "CPU")
     for length in (32, 53, 54, 55, 72):
         assert run(np.ones(length, np.float32))[0].shape == (sign * length % 4,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "values"),
+    [
+        (np.uint8, 200, [199, 150, 255, 3]),
+        (np.int8, 100, [99, 50, -1, -128, 127]),
+        (np.int32, 1_000_003, [2**31 - 1, -(2**31), 5, -5]),
+        (np.int64, 1000, [987_654_321, -987_654_321, 2**24 + 1]),
+    ],
+)
+def test_remainders_of_values_are_right(dtype: type, step: int, values: list[int]) -> None:
+    import openvino
+    from openvino import opset13 as op
+
+    x = op.parameter([-1], dtype, name="x")
+    model = openvino.Model([op.floor_mod(x, op.constant(np.array(step, dtype)))], [x])
+    keep_remainders(model)
+    given: Array = np.array(values, dtype)
+    found = openvino.Core().compile_model(model, "CPU")([given])[0]
+    np.testing.assert_array_equal(found, np.mod(given.astype(np.int64), step))
 
 
 def test_nan_is_true() -> None:

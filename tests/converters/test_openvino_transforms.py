@@ -18,7 +18,7 @@ def test_a_transform_is_as_near_as_that_of_float32(axis: int, dynamic: bool, inv
     from openvino import opset15 as op
 
     rng = np.random.default_rng(axis)
-    for length in (1, 2, 3, 39, 64, 100, 257, 1000):
+    for length in (1, 2, 3, 39, 64, 100, 257, 1000, 9001):
         shape = [2, 3, 2]
         shape[axis] = length
         taken = [-1 if dynamic else size for size in shape]
@@ -31,3 +31,17 @@ def test_a_transform_is_as_near_as_that_of_float32(axis: int, dynamic: bool, inv
         found = run([given])[0]
         error = np.linalg.norm(found[..., 0] + 1j * found[..., 1] - wanted)
         assert error <= 12 * 2.0**-24 * np.linalg.norm(wanted), length
+
+
+@pytest.mark.parametrize("length", [46_341, 70_001])
+def test_squares_beyond_32_bits_are_right(length: int) -> None:
+    import openvino
+    from openvino import opset15 as op
+
+    x = op.parameter([-1, 2], np.float32, name="x")
+    model = openvino.Model([transform(x.output(0), 0, inverse=False)], [x])
+    run = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    given = np.random.default_rng(0).standard_normal((length, 2)).astype(np.float32)
+    wanted, found = np.fft.fft(given[:, 0] + 1j * given[:, 1]), run([given])[0]
+    error = np.linalg.norm(found[:, 0] + 1j * found[:, 1] - wanted)
+    assert error <= 20 * 2.0**-24 * np.linalg.norm(wanted)
