@@ -67,6 +67,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
     )
     if program is None:
         raise RefusedError("torch.onnx.export gave no program", hint="try --capture script")
+    _keep_names_apart(program.model)
     names: dict[str | onnx_ir.SymbolicDim, str] = {}
     axes = job.signature.axes()
     for value in program.model.graph.inputs:
@@ -77,6 +78,21 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
     program.rename_axes(names)
     complete_spectra(program.model)
     return program.model
+
+
+def _keep_names_apart(model: onnx_ir.Model) -> None:
+    """Rename values within the graph that are named as an input or an output, in place.
+
+    The exporter names what `pad` computes `pad`, whether or not an input has that name.
+    """
+    import onnx_ir
+
+    ends = {id(value) for value in (*model.graph.inputs, *model.graph.outputs)}
+    taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        for value in node.outputs:
+            if value.name in taken and id(value) not in ends:
+                value.name = f"{value.name}::inner"
 
 
 def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> onnx_ir.Model:

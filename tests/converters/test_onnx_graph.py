@@ -64,6 +64,27 @@ def gate_folder(exports: Exports) -> Path:
     return exports("gate")
 
 
+class Padded(nn.Module):
+    """Inputs and outputs with the names that the exporter gives to what it computes."""
+
+    def forward(self, pad: Tensor, add: Tensor) -> dict[str, Tensor]:
+        wide = nn.functional.pad(pad, (1, 0))
+        return {"mul": (wide + 1) * add, "wide": wide * 2 + add}
+
+
+def test_inputs_may_be_named_as_operators(job_of: Callable[..., Job]) -> None:
+    job = job_of(
+        Padded(), "pad:float32[n=2..5,3]", "add:float32[4]", capture=Capture.EXPORT,
+        outputs=("mul", "wide"),
+    )  # fmt: skip
+    onnx_graph.convert(job)
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        x, y = np.full((3, 3), 2, np.float32), np.arange(4, dtype=np.float32)
+        found = runner.run({"pad": x, "add": y})
+        for name, wanted in Padded()(torch.tensor(x), torch.tensor(y)).items():
+            np.testing.assert_array_equal(found[name], wanted)
+
+
 def test_inputs_have_the_signatures_names_and_dims(bert_model: onnx.ModelProto) -> None:
     found = {value.name: dims(value) for value in bert_model.graph.input}
     assert found == {"ids": ("batch", "seq"), "mask": ("batch", "seq")}
