@@ -14,6 +14,7 @@ from .capture.users import last_place
 from .guarded import Spot, guarded
 from .onnx_complex import split_complex
 from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
+from .onnx_integers import compare_whole_words
 from .onnx_pooling import name_padded_axes
 from .onnx_size_numbers import tabulate_size_numbers
 from .onnx_spectra import complete_spectra
@@ -38,6 +39,7 @@ def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
     else:
         model = _from_torchscript(job, opset, taken.module)
     name_padded_axes(model)
+    compare_whole_words(model, job.signature)
     feeds = (job.example, *job.feeds)
     tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
     return model, taken

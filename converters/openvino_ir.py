@@ -44,6 +44,7 @@ from .openvino_exact import (
     keep_truth_of_nan,
 )
 from .openvino_half import compress
+from .openvino_integers import keep_wide_integers
 from .openvino_reading import read
 from .openvino_recurrent import keep_lengths
 from .openvino_told import carried_in
@@ -97,6 +98,7 @@ def convert(job: Job) -> Converted:
     model = read(parent)
     if job.precision is not Precision.INT8:  # quantizers know a softplus, not what it is made of
         keep_small_softplus(model)
+    keep_wide_integers(model, job.signature)
     keep_remainders(model)
     keep_truth_of_nan(model)
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}

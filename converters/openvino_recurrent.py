@@ -32,12 +32,12 @@ def keep_lengths(model: openvino.Model) -> None:
     """
     for node in [node for node in all_nodes(model) if node.get_type_name() in _KINDS]:
         lengths = node.input_value(node.get_input_size() - 4)
-        if node.get_input_partial_shape(0).is_dynamic and _hangs_on_data(lengths):
+        if node.get_input_partial_shape(0).is_dynamic and depends_on_data(lengths):
             replace(node, *_ending(node, lengths))
 
 
-def _hangs_on_data(value: openvino.Output) -> bool:
-    """Whether lengths are computed of an input, and not of its size alone."""
+def depends_on_data(value: openvino.Output) -> bool:
+    """Whether a value is computed from an input, and not from its sizes alone."""
     seen, open_values = set(), [value.get_node()]
     while open_values:
         node = open_values.pop()

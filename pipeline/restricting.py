@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
 # them not the 2^24 that float32 holds, but what it divides by up to 16 with less error than the
-# quotients lie from a whole number.
-_BOUNDS = (2**31 - 1, 2**20, 2**16, SMALL, 255, 15)
+# quotients lie from a whole number. Two of 30 bits have a difference of 31.
+_BOUNDS = (2**31 - 1, 2**30 - 1, 2**20, 2**16, SMALL, 255, 15)
 _ROUNDING = 2.0**-24
 _LUCK = 8.0  # times as far as eager's own draws move: no roundoff explains more
 _PAIRS = 3
@@ -73,19 +73,46 @@ def _narrowed(
         if found is None:
             return asked, trial.accuse(spec, verdict)
         ranges[spec.name] = found
-    pairs = trial.pairs(ranges)
-    held = replace(
-        plain,
-        references=(*plain.references, *(one for one, _ in pairs or ())),
-        replies=(*plain.replies, *(reply for _, reply in pairs or ())),
-    )
-    now = held.verdict()
-    if not now.passed:
+    for together in _narrower_together(ranges, specs):
+        pairs = trial.pairs(together) or ()
+        held = replace(
+            plain,
+            references=(*plain.references, *(one for one, _ in pairs)),
+            replies=(*plain.replies, *(reply for _, reply in pairs)),
+        )
+        now = held.verdict()
+        if now.passed:
+            break
+    else:
         return asked, verdict
     whole = {spec.name: spec.values for spec in specs if spec.values is not None}
-    kept = {n: r for n, r in ranges.items() if r != (int(whole[n].low), int(whole[n].high))}
+    kept = {n: r for n, r in together.items() if r != (int(whole[n].low), int(whole[n].high))}
     notes = tuple(f"{name}: values within {low}..{high}" for name, (low, high) in kept.items())
     return held, replace(now, restricted_values=kept, notes=(*now.notes, *notes))
+
+
+def _narrower_together(
+    ranges: Mapping[str, tuple[int, int]], specs: Sequence[InputSpec]
+) -> Iterator[dict[str, tuple[int, int]]]:
+    """The ranges, each the widest for its input alone; then without negative values; then narrower.
+
+    Differences of two inputs leave what a format holds where each input alone does not.
+    """
+    yield dict(ranges)
+    if len(ranges) == 1:
+        return
+    usual = {spec.name: _usual(spec.values) for spec in specs if spec.values is not None}
+    floors = {name: max(low, min(usual[name][0], 0)) for name, (low, _) in ranges.items()}
+    above = {name: (floors[name], high) for name, (_, high) in ranges.items()}
+    if above != ranges:
+        yield above
+    for bound in _BOUNDS:
+        held = {
+            name: (max(low, min(-bound, floors[name])), min(high, max(bound, usual[name][1])))
+            for name, (low, high) in ranges.items()
+        }
+        if held != ranges:
+            yield held
 
 
 def within_values(subject: Subject, inputs: Sequence[InputSpec]) -> Subject:

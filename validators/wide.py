@@ -26,7 +26,8 @@ _EDGES = (
     32768, -32769, 255, 7, -1,
 )  # fmt: skip
 _ODD = 87
-_NEAR = 2  # feeds in the upper half of the range
+_NEAR = 2  # feeds in the upper half of the range, and of multiples there
+_DIVISORS = (60, 3600, 86400, 7, 10, 1000, 3, 24, 100, 1024)
 _FACTOR = 2**13  # a product of two below fits into int32 32 times
 _COMBINED = 3  # bool inputs; of more, all are true or all false
 _WORD = 2**32
@@ -63,8 +64,10 @@ def wide_feeds(
     and `wide-words-low` have small values beside some that are not quite 2^32 away: what compares
     the low words takes the wrong one for the greatest or the least of all. `wide-products` has odd
     values of 13 bits: products that float32 rounds and int32 holds. Beside bools, the ends and the
-    products come with each of them all true and all false. All inputs that `wide_inputs` names are
-    wide at once. There is none where no input is.
+    products come with each of them all true and all false. `wide-apart` has the two ends side by
+    side: differences overflow. `wide-quotients` has multiples of the usual divisors, of time and of
+    tens, and their neighbours: what divides in floats takes the wrong whole number. All inputs that
+    `wide_inputs` names are wide at once. There is none where no input is.
     """
     specs = wide_inputs(signature)
     if not specs:
@@ -95,14 +98,22 @@ def _drawn(
             arrays[spec.name] = _array(spec, base, (seed, number), _reach(spec), edges)
         yield f"{WIDE}-{number}", arrays
     yield from _at_ends(specs, base)
-    for number in range(1, _NEAR + 1):
-        arrays = {spec.name: _near_end(spec, base, (seed, number)) for spec in specs}
-        yield f"{WIDE}-near-{number}", arrays
     yield from _products(specs, base, seed)
+    yield f"{WIDE}-apart", {s.name: _apart(s, base, place) for place, s in enumerate(specs)}
+    yield from _upper(specs, base, seed)
     for name, far in (("words", _WORD), ("words-low", -_WORD)):
         arrays = {s.name: _words(s, base, (seed, far), far) for s in specs if _has_word(s, far)}
         if arrays:
             yield f"{WIDE}-{name}", arrays
+
+
+def _upper(
+    specs: Sequence[InputSpec], base: NamedFeed, seed: int
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Feeds of the upper half of the range: any values, and neighbours of multiples."""
+    for name, draw in (("near", _near_end), ("quotients", _multiples)):
+        for number in range(1, _NEAR + 1):
+            yield f"{WIDE}-{name}-{number}", {s.name: draw(s, base, (seed, number)) for s in specs}
 
 
 def _has_word(spec: InputSpec, far: int) -> bool:
@@ -172,6 +183,32 @@ def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     generator = generator_for(*key, "near", spec.name)
     found: Array = generator.integers(high // 2, high, base.arrays[spec.name].shape, endpoint=True)
     return found.astype(spec.dtype)
+
+
+def _apart(spec: InputSpec, base: NamedFeed, place: int) -> Array:
+    """The ends of the range in turn along each axis, the other way round in every second input."""
+    import numpy as np
+
+    low, high = (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
+    shape = base.arrays[spec.name].shape
+    turn = np.indices(shape).sum(axis=0) % 2 == place % 2
+    return np.asarray(np.where(turn, high, low)).astype(spec.dtype)
+
+
+def _multiples(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
+    """Multiples of `_DIVISORS` in the upper half of the range, every other one less 1."""
+    import numpy as np
+
+    high = int(spec.values.high) if spec.values else 0
+    size = base.arrays[spec.name].size
+    generator = generator_for(*key, "multiples", spec.name)
+    divisors = np.resize(generator.permutation(np.array(_DIVISORS, np.int64)), size)
+    found = generator.integers(high // 2, high, size, endpoint=True) // divisors * divisors
+    found -= np.arange(size) % 2
+    low = int(spec.values.low) if spec.values else 0
+    return (
+        np.clip(found, max(low, 0), high).reshape(base.arrays[spec.name].shape).astype(spec.dtype)
+    )
 
 
 def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:

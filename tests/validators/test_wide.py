@@ -76,3 +76,16 @@ def test_the_ends_come_beside_each_choice_of_bools() -> None:
         ways = [(a["first"].tolist(), a["second"].tolist()) for a in mine]
         assert sorted(ways) == sorted(([a] * 3, b) for a in (False, True) for b in (False, True))
         assert all(arrays["x"].shape == () for arrays in mine)
+
+
+def test_differences_of_neighbours_are_as_wide_as_the_range() -> None:
+    values = drawn(-(2**31), 2**31 - 1)["wide-apart"]
+    assert (np.abs(np.diff(values)) == 2**32 - 1).all()
+
+
+@pytest.mark.parametrize("divisor", [60, 3600, 7])
+def test_float32_divides_some_neighbours_of_multiples_wrongly(divisor: int) -> None:
+    feeds = drawn(0, 2**31 - 1)
+    values = np.concatenate([feeds["wide-quotients-1"], feeds["wide-quotients-2"]])
+    rough = np.floor(values.astype(np.float32) / np.float32(divisor)).astype(np.int64)
+    assert (rough != values // divisor).any()

@@ -210,3 +210,33 @@ class BincountIds(nn.Module):
 class MeanOfInts(nn.Module):
     def forward(self, i: Tensor) -> Tensor:
         return i.double().mean(1).float() + i.float().std(1)
+
+
+@attack("t[batch,seq]", family="integers", good=True,
+        sample={"t": np.array([[1_600_000_000, 1_605_225_599, 3, 4]])})  # fmt: skip
+class HourOfDay(nn.Module):
+    """The hour of a timestamp in seconds, as recommenders take it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(24, 4)
+
+    def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        hour = t // 3600 % 24
+        return self.embed(hour), hour
+
+
+@attack("now[batch]", "then[batch]", family="integers", good=True,
+        sample={"now": np.array([1_600_000_000, 1_605_225_599]),
+                "then": np.array([1_500_000_000, 1_605_225_500])})  # fmt: skip
+class MinutesSince(nn.Module):
+    """How long ago something was, in minutes."""
+
+    def forward(self, now: Tensor, then: Tensor) -> Tensor:
+        return ((now - then) // 60).clamp(min=0)
+
+
+@attack("t:int64[batch,4]", family="integers")
+class LatestOfRow(nn.Module):
+    def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return t.amax(1), t.amin(1)

@@ -1,0 +1,187 @@
+"""Integers of 32 bits in OpenVINO, computed exactly where its CPU goes through float32.
+
+OpenVINO 2026.4's CPU adds, subtracts, multiplies and takes maxima of int32 exactly. It divides and
+compares in float32, so that beyond 2^24 quotients, remainders and comparisons are wrong. Here they
+are written with what is exact. OpenVINO joins neighbouring elementwise operators into one kernel,
+which computes in float32 if any of them does: so each of these computations has an axis of its own
+in front, which keeps it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.signature import Signature
+from .onnx_integers import has_wide_integers
+from .openvino_exact import all_nodes, replace
+from .openvino_recurrent import depends_on_data
+
+if TYPE_CHECKING:
+    import openvino
+
+Write: TypeAlias = Callable[[Any, Any], Any]
+_EXACT = 2**24  # integers up to here are exact in float32
+_INTEGERS = frozenset({"i32", "i64"})
+_LOGICAL = frozenset({"LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot"})
+
+
+def keep_wide_integers(model: openvino.Model, signature: Signature) -> None:
+    """Write divisions, remainders and comparisons of integers exactly, in place.
+
+    Only where an input of the signature holds integers beyond 2^24, and only what is computed from
+    inputs: sizes are small. Divisors are anything but 0 and -2^31.
+    """
+    if not has_wide_integers(signature, beyond=_EXACT):
+        return
+    for node in list(all_nodes(model)):
+        kind = node.get_type_name()
+        if kind in _LOGICAL:
+            _keep_apart(node)
+            continue
+        write = _WRITERS.get(kind)
+        if write is None or node.get_input_element_type(0).get_type_name() not in _INTEGERS:
+            continue
+        if any(depends_on_data(value) for value in node.input_values()):
+            first, second = (_lift(value) for value in node.input_values())
+            replace(node, _drop(write(first, second)))
+
+
+def _keep_apart(node: Any) -> None:
+    """Keep a logical operator out of the kernel of a Select of integers that reads it."""
+    readers = [port.get_node() for port in node.output(0).get_target_inputs()]
+    if any(
+        one.get_type_name() == "Select"
+        and one.get_output_element_type(0).get_type_name() in _INTEGERS
+        for one in readers
+    ):
+        from openvino import opset13 as op
+
+        write = {
+            "LogicalAnd": op.logical_and,
+            "LogicalOr": op.logical_or,
+            "LogicalXor": op.logical_xor,
+            "LogicalNot": op.logical_not,
+        }[node.get_type_name()]
+        replace(node, _drop(write(*map(_lift, node.input_values()))))
+
+
+def _lift(value: Any) -> Any:
+    """The value with an axis of size 1 in front."""
+    import numpy as np
+    from openvino import opset13 as op
+
+    return op.unsqueeze(value, op.constant(np.array([0], np.int64)))
+
+
+def _drop(value: Any) -> Any:
+    import numpy as np
+    from openvino import opset13 as op
+
+    return op.squeeze(value, op.constant(np.array([0], np.int64)))
+
+
+def _number(number: int, like: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.constant(number, dtype=like.get_element_type())
+
+
+def _negative(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.subtract(_number(0, x), x)
+
+
+def _magnitude(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.maximum(x, _negative(x))
+
+
+def _sign(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.minimum(op.maximum(x, _number(-1, x)), _number(1, x))
+
+
+def _one_if_positive(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.maximum(_sign(x), _number(0, x))
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Return a / b, rounded towards zero.
+
+    A quotient in float32 is off by 2^8 at most, and that of the rest by 1: what is left says which
+    way.
+    """
+    from openvino import opset13 as op
+
+    whole, step = _magnitude(a), _magnitude(b)
+    first = op.divide(whole, step)
+    rest = op.subtract(whole, op.multiply(first, step))
+    second = op.divide(rest, step)
+    rest = op.subtract(rest, op.multiply(second, step))
+    too_small = _one_if_positive(op.add(op.subtract(rest, step), _number(1, rest)))
+    found = op.subtract(op.add(first, second), _one_if_positive(_negative(rest)))
+    return op.multiply(op.multiply(op.add(found, too_small), _sign(a)), _sign(b))
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of a."""
+    from openvino import opset13 as op
+
+    return op.subtract(a, op.multiply(_quotient(a, b), b))
+
+
+def _floor_remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of b."""
+    from openvino import opset13 as op
+
+    rest = _remainder(a, b)
+    differ = _one_if_positive(_negative(op.multiply(_sign(rest), _sign(b))))
+    return op.add(rest, op.multiply(differ, b))
+
+
+def _difference(a: Any, b: Any) -> Any:
+    """0 where they are equal, else 1 or -1: a difference wraps, but not to 0."""
+    from openvino import opset13 as op
+
+    return _sign(op.subtract(a, b))
+
+
+def _excess(a: Any, b: Any) -> Any:
+    """0 unless a is greater, else 1 or -1."""
+    from openvino import opset13 as op
+
+    return _difference(op.maximum(a, b), b)
+
+
+def _where(nonzero: bool, measure: Write) -> Write:
+    def write(a: Any, b: Any) -> Any:
+        from openvino import opset13 as op
+
+        found = measure(a, b)
+        compare = op.not_equal if nonzero else op.equal
+        return compare(found, _number(0, found))
+
+    return write
+
+
+def _swapped(measure: Write) -> Write:
+    return lambda a, b: measure(b, a)
+
+
+_WRITERS: dict[str, Write] = {
+    "Divide": _quotient,
+    "Mod": _remainder,
+    "FloorMod": _floor_remainder,
+    "Equal": _where(False, _difference),
+    "NotEqual": _where(True, _difference),
+    "Greater": _where(True, _excess),
+    "Less": _where(True, _swapped(_excess)),
+    "GreaterEqual": _where(False, _swapped(_excess)),
+    "LessEqual": _where(False, _excess),
+}
