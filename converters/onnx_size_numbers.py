@@ -2,13 +2,14 @@
 
 `int(size * 0.57)` is 57 at 100 in Python, and 57.000004 in float32, which both exporters write, is
 57 as well; at 0.29 it is 28 in Python and 29 in float32. Runtimes need not have float64 either, so
-that such a number is read from a table of all sizes.
+that such a number is read from a table of all sizes, or of all pairs of two sizes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,8 @@ _LOG = logging.getLogger(__name__)
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
 _SIMPLE = 1000  # the largest denominator of a factor that is taken for a fraction
 _DIGITS = 5  # a float32 of so many decimals is what was written
-_LARGEST = 1 << 16  # sizes that are looked at before any is measured
+_LARGEST = (1 << 16, 1 << 9)  # of one size and of two that are looked at before any is measured
+_ENTRIES = 1 << 20  # of a table; a number of more pairs stays as it is
 _KEPT = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})  # the first input as it is
 _OPERATORS = {  # and what numpy calls them
     "Abs": "abs", "Add": "add", "Ceil": "ceil", "Div": "divide", "Floor": "floor",
@@ -40,35 +42,36 @@ def tabulate_size_numbers(model: onnx_ir.Model, largest: Feed) -> int:
     """Read whole numbers of sizes from tables, in place, where float32 gives others than float64.
 
     Args:
-        model: as an exporter wrote it; casts to integers of a float32 that follows from one size.
+        model: as an exporter wrote it; casts to integers of a float32 that follows from one size or
+            two.
         largest: the feed of the largest sizes. What the sizes in the graph are there is where the
             tables end.
 
     Returns:
         How many tables there are.
     """
-    import numpy as np
     import onnx_ir
 
     found: dict[onnx_ir.Node, _SizeNumber] = {}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if node.op_type == "Cast" and node.attributes["to"].as_int() in (_INT32, _INT64):
             number = _SizeNumber(node.inputs[0])
-            if number.size is not None and number.differs(np.arange(_LARGEST)):
+            if number.sizes and number.differs([_LARGEST[len(number.sizes) - 1]] * 2):
                 found[node] = number
-    sizes = _measured(model, [one.size for one in found.values() if one.size], largest)
+    sizes = _measured(model, [size for one in found.values() for size in one.sizes], largest)
     tables = 0
     for node, number in found.items():
-        most = sizes.get(number.size) if number.size else None
-        if most is not None and number.differs(np.arange(most + 1)):
-            _replace(node, number, most)
+        counts = [sizes[size] + 1 for size in number.sizes if size in sizes]
+        known = len(counts) == len(number.sizes) and math.prod(counts) <= _ENTRIES
+        if known and number.differs(counts):
+            _replace(node, number, counts)
             tables += 1
     return tables
 
 
 def _measured(
     model: onnx_ir.Model, sizes: Sequence[onnx_ir.Value], feed: Feed
-) -> dict[onnx_ir.Value | None, int]:
+) -> dict[onnx_ir.Value, int]:
     """What sizes of the graph are on a feed; none where ONNX Runtime does not run it."""
     import onnx
     import onnx_ir
@@ -94,26 +97,28 @@ def _measured(
 
 
 class _SizeNumber:
-    """A float that follows from one size; its `size` is None where it does not."""
+    """A float that follows from one size or two; it has no `sizes` where it does not."""
 
     def __init__(self, value: onnx_ir.Value | None) -> None:
         self._sizes: dict[onnx_ir.Value, None] = {}
         self.value: Any = value
-        follows = value is not None and self.reads(value) and len(self._sizes) == 1
-        self.size = next(iter(self._sizes)) if follows else None
+        follows = value is not None and self.reads(value) and len(self._sizes) <= len(_LARGEST)
+        self.sizes = tuple(self._sizes) if follows else ()
 
-    def numbers(self, sizes: Array, dtype: Any) -> Array:
-        """The whole number for each of these sizes, computed in a dtype."""
+    def numbers(self, counts: Sequence[int], dtype: Any) -> Array:
+        """The whole number for each size from 0 to below its count, computed in a dtype."""
         import numpy as np
 
+        shape = tuple(counts[: len(self.sizes)])
+        grid = dict(zip(self.sizes, np.indices(shape, sparse=True), strict=True))
         with np.errstate(all="ignore"):
-            return np.trunc(self.at(self.value, sizes, dtype)) + np.zeros(sizes.shape)
+            return np.trunc(self.at(self.value, grid, dtype)) + np.zeros(shape)
 
-    def differs(self, sizes: Array) -> bool:
+    def differs(self, counts: Sequence[int]) -> bool:
         """Whether float32 gives another than float64 for one of these sizes."""
         import numpy as np
 
-        exact, rough = self.numbers(sizes, np.float64), self.numbers(sizes, np.float32)
+        exact, rough = self.numbers(counts, np.float64), self.numbers(counts, np.float32)
         return bool(np.isfinite(exact).all() and (exact != rough).any())
 
     def reads(self, value: onnx_ir.Value) -> bool:
@@ -135,7 +140,7 @@ class _SizeNumber:
         known = node.op_type in _OPERATORS or node.op_type in _KEPT
         return known and all(one is not None and self.reads(one) for one in inputs)
 
-    def at(self, value: onnx_ir.Value, sizes: Array, dtype: Any) -> Array:
+    def at(self, value: onnx_ir.Value, sizes: Mapping[onnx_ir.Value, Array], dtype: Any) -> Array:
         """The value for each of these sizes, computed in a dtype."""
         import numpy as np
         import onnx_ir
@@ -146,7 +151,7 @@ class _SizeNumber:
             return np.asarray(_as_written(number) if dtype is np.float64 else number, dtype)
         node: Any = value.producer()
         if node.op_type == "Cast":
-            return sizes.astype(dtype)
+            return sizes[node.inputs[0]].astype(dtype)
         inputs = node.inputs[:1] if node.op_type in _KEPT else node.inputs
         given = [self.at(one, sizes, dtype) for one in inputs if one is not None]
         if node.op_type in _KEPT:
@@ -181,23 +186,31 @@ def _as_written(number: Any) -> float:
     return fraction if np.float32(fraction) == number else short
 
 
-def _replace(node: onnx_ir.Node, number: _SizeNumber, most: int) -> None:
-    """Give a cast to integers what a table has for the size, in the shape that it was given."""
+def _replace(node: onnx_ir.Node, number: _SizeNumber, counts: Sequence[int]) -> None:
+    """Give a cast to integers what a table has for the sizes, in the shape that it was given."""
     import numpy as np
     import onnx_ir
 
-    numbers = number.numbers(np.arange(most + 1), np.float64).astype(np.int32)
+    numbers = number.numbers(counts, np.float64).astype(np.int32).reshape(-1)
 
     graph: Any = node.graph
     name = node.outputs[0].name
 
     def add(operator: str, inputs: list[onnx_ir.Value | None], suffix: str) -> onnx_ir.Value:
-        table = {"value": onnx_ir.tensor(numbers)} if not inputs else {}
-        made = onnx_ir.node(operator, inputs, attributes=table)
+        return placed(onnx_ir.node(operator, inputs), suffix)
+
+    def constant(array: Array, suffix: str) -> onnx_ir.Value:
+        return placed(onnx_ir.node("Constant", [], {"value": onnx_ir.tensor(array)}), suffix)
+
+    def placed(made: onnx_ir.Node, suffix: str) -> onnx_ir.Value:
         made.outputs[0].name = f"{name}::{suffix}"
         graph.insert_before(node, made)
         return made.outputs[0]
 
-    read = add("Gather", [add("Constant", [], "numbers"), number.size], "number")
+    place = number.sizes[0]
+    for size, count in zip(number.sizes[1:], counts[1:], strict=True):
+        place = add("Mul", [place, constant(np.array(count, np.int64), "count")], "row")
+        place = add("Add", [place, size], "place")
+    read = add("Gather", [constant(numbers, "numbers"), place], "number")
     shape = add("Shape", [node.inputs[0]], "shape")
     node.replace_input_with(0, add("Reshape", [read, shape], "shaped"))

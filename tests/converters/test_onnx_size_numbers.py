@@ -68,6 +68,25 @@ class Rounded(nn.Module):
         return (x * 0.57).long()
 
 
+class OfBoth(nn.Module):
+    """As many values as follow from two sizes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        count: int = torch.sym_int(x.shape[1] * 0.57 + x.shape[2] * 0.3)  # type: ignore[no-untyped-call]  # torch's own
+        return x.flatten(1)[:, :count]
+
+
+def test_numbers_of_two_sizes_are_pythons(job_of: JobOf) -> None:
+    job = job_of(OfBoth(), "x:float32[batch=1..2,h=4..60,w=4..60]", capture=Capture.EXPORT)
+    onnx_graph.convert(replace(job, feeds=({"x": np.zeros((2, 60, 60), np.float32)},)))
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for height in range(4, 61):
+            for width in range(4, 61, 3):
+                (found,) = runner.run({"x": np.ones((1, height, width), np.float32)}).values()
+                count = int(height * 0.57 + width * 0.3)
+                assert found.shape == (1, min(count, height * width)), (height, width)
+
+
 def test_whole_numbers_of_data_are_left_alone(job_of: JobOf) -> None:
     job = job_of(Rounded(), "x:float32[batch=1..4,n=8..20..300]", capture=Capture.TRACE)
     onnx_graph.convert(job)
