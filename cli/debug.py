@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_bounds as b
 from .options_tolerance import limits_of
 
 _PANEL = "Looking"
@@ -51,15 +52,15 @@ def debug(
             rich_help_panel=_PANEL,
         ),
     ] = None,
-    memory: Annotated[
+    activations: Annotated[
         str,
         typer.Option(
-            "--memory",
+            "--activations",
             metavar="SIZE",
-            help="Activations to hold at once, as 512M or 2G.",
+            help="Activations to hold at once, as 512MB or 2GiB.",
             rich_help_panel=_PANEL,
         ),
-    ] = "2G",
+    ] = "2GiB",
     feeds: o.Feeds = None,
     seed: o.Seed = None,
     device: o.Device = None,
@@ -72,15 +73,20 @@ def debug(
             help="Where debug/<node>/ goes; default: the manifest's folder.",
         ),
     ] = None,
+    isolate: b.Isolate = None,
+    timeout: b.Timeout = None,
+    memory: b.Memory = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Name the layer of a converted model that first leaves eager, and why."""
-    from ..pipeline.api import localise
+    from ..core.findings import Localisation
+    from ..pipeline.calls import Call
     from ..pipeline.manifest_file import as_json
     from ..pipeline.options import judging_of, source_of
     from ..pipeline.provenance.resigning import signing
+    from ..projects.quantities import bytes_of
     from .render_debug import show_localisation
     from .screen import Screen
     from .tables import show_json
@@ -109,17 +115,15 @@ def debug(
         screen = held.enter_context(Screen(quiet=quiet))
         for place in (artifact.parent, artifact.parent.parent):
             held.enter_context(signing(place, None, screen))
-        result = localise(
-            artifact,
-            against=source,
-            moved=o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust),
-            precision=precision,
-            feed=feed,
-            memory=_bytes(memory),
-            out=out,
-            judging=judging_of(feeds=feeds, seed=seed, limits=limits_of(), device=device),
-            tell=screen,
-        )
+        moved = o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust)
+        judging = judging_of(feeds=feeds, seed=seed, limits=limits_of(), device=device)
+        arguments = {
+            "path": artifact, "against": source, "moved": moved, "precision": precision,
+            "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
+        }  # fmt: skip
+        bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+        call = Call(function="localise", arguments=arguments)
+        result = b.answer(call, Localisation, bounds, screen)
     if json:
         show_json(as_json(result))
     else:
@@ -137,18 +141,3 @@ def _refuse(given: dict[str, object]) -> None:
                 f"{name} has no effect without --against",
                 hint="leave it out, or name the eager reference with --against CHECKPOINT",
             )
-
-
-def _bytes(text: str) -> int:
-    """`2G` as bytes, in powers of 1024."""
-    from ..core.errors import UsageError
-
-    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    number, unit = text.rstrip("kKmMgG"), text[len(text.rstrip("kKmMgG")) :].upper()
-    try:
-        size = int(float(number) * units[unit])
-    except (ValueError, KeyError):
-        size = 0
-    if size <= 0:
-        raise UsageError(f"--memory {text!r} is no size", hint="write it as 512M or 2G")
-    return size

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from ..core.errors import UsageError
+from ..core.events import Tell, silence
 
 if TYPE_CHECKING:
+    from ..pipeline.calls import Call
     from ..pipeline.isolation.bounds import Bounds
 
+Returned = TypeVar("Returned")
 _PANEL = "Process"
 _VARIABLE = "MODELC_ISOLATE"
 
@@ -65,6 +68,27 @@ def bounds_of(
     )
     asked = isolate or timeout is not None or memory is not None
     return bounds if asked or (isolate is None and _usual()) else None
+
+
+def answer(
+    call: Call, kind: type[Returned], bounds: Bounds | None, tell: Tell = silence
+) -> Returned:
+    """What the call returns, of this type: from a process of its own where there are bounds.
+
+    Raises:
+        ModelcError: what the call raises, or what ended its process.
+    """
+    if bounds is None:
+        from ..pipeline.calls import perform
+
+        found = perform(call, tell)
+    else:
+        from ..pipeline.isolation.calling import call_isolated
+
+        found = call_isolated(call, tell, bounds=bounds)
+    if not isinstance(found, kind):
+        raise TypeError(f"{call.function} returned a {type(found).__name__}")
+    return found
 
 
 def _usual() -> bool:

@@ -15,6 +15,7 @@ from ..core.manifest import Manifest
 from ..core.verdict import Verdict
 from . import options as o
 from . import options_accuracy as a
+from . import options_bounds as b
 from . import options_report as r
 from . import options_trt as t
 from .options_sign import SignKey, given, private_key
@@ -93,13 +94,16 @@ def validate(
     trust_engine: t.TrustEngine = False,
     report: r.Report = None,
     sign_key: SignKey = None,
+    isolate: b.Isolate = None,
+    timeout: b.Timeout = None,
+    memory: b.Memory = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check digests and judge artifacts against eager again."""
     from ..pipeline.api import rejudge as rejudge_it
-    from ..pipeline.api import validate as judge_again
+    from ..pipeline.calls import Call
     from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
     from ..pipeline.reporting import fresh_reports
     from .screen import Screen
@@ -130,23 +134,19 @@ def validate(
     reports = r.formats_beside(path, report)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
     with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen):
-        result = (
-            rejudge_it(path, judging=judging, tell=screen)
-            if rejudge
-            else judge_again(
-                path,
-                against=source,
-                moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
-                precision=precision,
-                judging=judging,
-                settings=settings_of(
-                    tf32=True, profiles=None, plugins=plugins, trust_engine=trusted
-                ),
-                measuring=measuring,
-                replay=replay,
-                tell=screen,
-            )
-        )
+        if rejudge:
+            result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
+        else:
+            moved = o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted)
+            settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
+            arguments = {
+                "path": path, "against": source, "moved": moved, "precision": precision,
+                "judging": judging, "settings": settings, "measuring": measuring, "replay": replay,
+            }  # fmt: skip
+            bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+            call = Call(function="validate", arguments=arguments)
+            kind: type[Manifest | Verdict] = Manifest if path.is_dir() else Verdict
+            result = b.answer(call, kind, bounds, screen)
     raise typer.Exit(_shown(result, path, reports, json=json))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..calibration.label_options import LabelledOptions
@@ -19,6 +18,7 @@ from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.verdict import Limits, Verdict
 from .building import build_order
+from .calls import Looked
 from .localising.asking import Looking, localise_file
 from .localising.localise import MEMORY
 from .manifest_file import read_manifest
@@ -58,15 +58,6 @@ __all__ = [
     "targets",
     "validate",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Looked:
-    """What `inspect` found: the artifact's own words, its bytes, and its manifest's words."""
-
-    inspection: Inspection
-    size: int
-    lineage: tuple[tuple[str, str], ...]
 
 
 def export(  # noqa: PLR0913 - the options of `modelc export`, all but three optional

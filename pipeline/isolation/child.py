@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from ...core.events import Entered
-from ..finish_order import AnyOrder
-from ..folder import LOGS
+from ...core.events import Entered, Started
+from ..calls import Call
 from .bounds import Bounds
-from .crossing import Interrupted, Message, Result, Stopped, message_in
+from .crossing import Answered, Interrupted, Message, Result, Stopped, message_in
 from .ending import end
-from .request import Request, packed
+from .request import Request, Work, packed
 from .watching import Overrun, Watch
 from .worker_log import WorkerLog
 
@@ -56,19 +55,25 @@ class Death:
 
 
 def carried_out(
-    order: AnyOrder, heard: Heard, bounds: Bounds, environment: Mapping[str, str] | None
+    work: Work,
+    heard: Heard,
+    bounds: Bounds,
+    logs: Path,
+    environment: Mapping[str, str] | None,
 ) -> Death | None:
     """Start a child and hear it to its end; None where it told how it ended.
+
+    What the child prints outside of its steps goes to a file in `logs`.
 
     Raises:
         KeyboardInterrupt: this process was interrupted; the child has ended.
     """
-    logs = order.out / LOGS
     with _started(bounds, environment) as (process, channel), _logged(process, logs):
         try:
-            _give(process, order, bounds)
+            _give(process, work, bounds)
             watch = Watch(process.pid, bounds, logs)
-            death = _listen(process, channel, heard, watch)
+            begins = Started if isinstance(work, Call) else Entered
+            death = _listen(process, channel, heard, watch, begins)
         except BaseException:
             end(process, grace=bounds.grace)
             raise
@@ -127,12 +132,12 @@ def _logged(process: subprocess.Popen[bytes], logs: Path) -> Iterator[None]:
         log.close(logs)
 
 
-def _give(process: subprocess.Popen[bytes], order: AnyOrder, bounds: Bounds) -> None:
+def _give(process: subprocess.Popen[bytes], work: Work, bounds: Bounds) -> None:
     """Send the request; a child that died meanwhile is found dead by who listens."""
     modules: Mapping[str, object] = sys.modules
     absent = tuple(name for name, module in modules.items() if module is None)
     path = tuple(sys.path)
-    request = Request(order=order, path=path, absent=absent, threads=bounds.threads)
+    request = Request(work=work, path=path, absent=absent, threads=bounds.threads)
     if process.stdin is None:
         raise RuntimeError("the child was started without a pipe")
     try:
@@ -143,17 +148,24 @@ def _give(process: subprocess.Popen[bytes], order: AnyOrder, bounds: Bounds) -> 
 
 
 def _listen(
-    process: subprocess.Popen[bytes], channel: int, heard: Heard, watch: Watch
+    process: subprocess.Popen[bytes],
+    channel: int,
+    heard: Heard,
+    watch: Watch,
+    begins: type[Message],
 ) -> Death | None:
-    """Hear messages until one says how it ended, a bound is hit, or the child is dead."""
+    """Hear messages until one says how it ended, a bound is hit, or the child is dead.
+
+    The time that `--timeout` bounds starts anew at each message of the kind `begins`.
+    """
     lines = _Lines(channel)
     while True:
         alive = process.poll() is None  # asked first: what it told before its end is still heard
         for message in lines.now():
-            if isinstance(message, Entered):
+            if isinstance(message, begins):
                 watch.entered()
             heard(message)
-            if isinstance(message, Result | Stopped | Interrupted):
+            if isinstance(message, Result | Answered | Stopped | Interrupted):
                 _await(process)
                 return None
         if not alive or lines.ended:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...core import errors
 from ...core.errors import ModelcError
 from ...core.events import Advanced, Entered, Finished, Noted, Started
+from ...core.findings import Localisation
 from ...core.manifest import Manifest
+from ...core.verdict import Verdict
+from ..calls import Looked, Returned
 
 if TYPE_CHECKING:
     from ...core.events import Event
@@ -33,6 +36,37 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answered:
+    """What a called function returned; one of the fields is given."""
+
+    manifest: Manifest | None = None
+    verdict: Verdict | None = None
+    localisation: Localisation | None = None
+    looked: Looked | None = None
+
+    @classmethod
+    def of(cls, value: Returned) -> Answered:
+        """The message of a value."""
+        match value:
+            case Manifest():
+                return cls(manifest=value)
+            case Verdict():
+                return cls(verdict=value)
+            case Localisation():
+                return cls(localisation=value)
+            case _:
+                return cls(looked=value)
+
+    @property
+    def value(self) -> Returned:
+        """The value that was returned."""
+        for value in (self.manifest, self.verdict, self.localisation, self.looked):
+            if value is not None:
+                return value
+        raise ValueError("an answer without a value")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped:
     """An error that stopped the run: its class, where that is one of ours, and its traceback."""
 
@@ -48,12 +82,21 @@ class Interrupted:
 
 
 Message: TypeAlias = (
-    Started | Advanced | Noted | Finished | Entered | Begun | Result | Stopped | Interrupted
+    Started
+    | Advanced
+    | Noted
+    | Finished
+    | Entered
+    | Begun
+    | Result
+    | Answered
+    | Stopped
+    | Interrupted
 )
 _KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
-        Started, Advanced, Noted, Finished, Entered, Begun, Result, Stopped, Interrupted,
+        Started, Advanced, Noted, Finished, Entered, Begun, Result, Answered, Stopped, Interrupted,
     )
 }  # fmt: skip
 _OURS: dict[str, type[ModelcError]] = {

@@ -38,10 +38,23 @@ def failure_of(step: str, death: Death, open_steps: Sequence[str], logs: Path) -
         logs: the folder of the run's logs.
     """
     at = open_steps[-1] if open_steps else ""
-    runs = at.startswith(_RUNNING)
+    runs = is_running(at)
     message = _message(death, at, last_words(logs))
     kind = RunnerError if runs else ConversionError
     return Failure(step=step, message=message, hint=_hint(death, logs), exit_code=kind.exit_code)
+
+
+def is_running(title: str) -> bool:
+    """Whether an artifact runs in the step of this title."""
+    return title.startswith(_RUNNING)
+
+
+def describe_death(death: Death, open_steps: Sequence[str], logs: Path) -> tuple[str, str]:
+    """The message and the hint where the process of a call died; its logs are about to go."""
+    message = _message(death, open_steps[-1] if open_steps else "", last_words(logs))
+    if death.overrun is not None or death.name == "SIGKILL":
+        return message, _hint(death, logs)
+    return message, "--no-isolate runs it in this process, as under a debugger"
 
 
 def before_the_first(death: Death, open_steps: Sequence[str], logs: Path) -> CheckpointError:

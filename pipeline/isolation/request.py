@@ -1,21 +1,26 @@
-"""What a parent hands to the process that carries out its order, as bytes."""
+"""What a parent hands to the child process that does its work, as bytes."""
 
 from __future__ import annotations
 
 import pickle
 import struct
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from ..calls import Call
 from ..finish_order import AnyOrder
 
 LENGTH = struct.Struct("<Q")  # comes first: how many bytes follow
+
+
+Work: TypeAlias = AnyOrder | Call
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What the child is to do, and how it finds the user's modules."""
 
-    order: AnyOrder
+    work: Work
     path: tuple[str, ...]
     absent: tuple[str, ...] = ()  # modules whose import is to fail, as in the parent
     threads: int | None = None

@@ -17,7 +17,7 @@ from ..plan import Step, make_plan, plan_of_pending
 from ..recorded import manifest_of
 from .bounds import Bounds
 from .child import Death, carried_out
-from .crossing import Begun, Interrupted, Message, Result, Stopped, error_of
+from .crossing import Answered, Begun, Interrupted, Message, Result, Stopped, error_of
 from .dying import before_the_first, failure_of
 
 
@@ -43,6 +43,8 @@ class _Heard:
                 self.stopped = message
             case Interrupted():
                 self.interrupted = True
+            case Answered():
+                raise TypeError("a run of steps ended like a call")
             case _:
                 self._follow(message)
                 self.tell(message)
@@ -90,7 +92,7 @@ def run_isolated(
     while True:
         heard = _Heard(tell)
         try:
-            death = carried_out(order, heard, bounds, environment)
+            death = carried_out(order, heard, bounds, order.out / LOGS, environment)
         except KeyboardInterrupt:
             clear(order.out)
             raise

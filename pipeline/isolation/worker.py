@@ -16,8 +16,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ...core import threads
+from ..calls import Call, perform
 from ..finish_order import FinishOrder
-from .crossing import Begun, Interrupted, Message, Result, line_of, stopped_by
+from .crossing import Answered, Begun, Interrupted, Message, Result, line_of, stopped_by
 from .guarding import dismiss, guard
 from .request import LENGTH, Request, unpacked
 
@@ -72,7 +73,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - 
     raise KeyboardInterrupt
 
 
-def _carried_out(request: Request, told: _Channel) -> Result:
+def _carried_out(request: Request, told: _Channel) -> Result | Answered:
     sys.path[:] = request.path
     absent: Mapping[str, None] = dict.fromkeys(request.absent)
     sys.modules.update(absent)  # type: ignore[arg-type]  # None makes their import fail
@@ -80,7 +81,9 @@ def _carried_out(request: Request, told: _Channel) -> Result:
     if request.threads is not None:
         os.environ.update(threads.variables(request.threads))
         threads.allow(request.threads)
-    order = request.order
+    order = request.work
+    if isinstance(order, Call):
+        return Answered.of(perform(order, told.send))
 
     def begun(manifest: Manifest) -> None:
         told.send(Begun(manifest=manifest))

@@ -9,9 +9,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from modelc.cli.debug import _bytes
-from modelc.core.errors import UsageError
-
 
 def test_a_good_conversion_ends_with_0_and_a_curve(
     door: Callable[..., CompletedProcess[str]], digits_copy: Path
@@ -47,12 +44,10 @@ def test_options_of_the_eager_side_need_it(
     assert "--model has no effect without --against" in ran.stderr
 
 
-@pytest.mark.parametrize(("text", "size"), [("2G", 2 << 30), ("512M", 512 << 20), ("1.5k", 1536)])
-def test_a_size_is_read_in_powers_of_1024(text: str, size: int) -> None:
-    assert _bytes(text) == size
-
-
 @pytest.mark.parametrize("text", ["", "G", "-1G", "0", "2GG", "much"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no size"):
-        _bytes(text)
+def test_a_size_that_cannot_be_read_is_usage(
+    door: Callable[..., CompletedProcess[str]], digits_copy: Path, text: str
+) -> None:
+    ran = door("debug", digits_copy / "model.onnx", "--activations", text)
+    assert ran.returncode == 2
+    assert "is not a size" in ran.stderr

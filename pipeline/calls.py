@@ -1,0 +1,53 @@
+"""Calls of the Python API as data: what a command does in this process, or in a child."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ..core.contract import Inspection
+from ..core.events import Tell, silence
+
+if TYPE_CHECKING:
+    from ..core.findings import Localisation
+    from ..core.manifest import Manifest
+    from ..core.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What `inspect` found: the artifact's own words, its bytes, and its manifest's words."""
+
+    inspection: Inspection
+    size: int
+    lineage: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One function of `pipeline/api.py`, with its keyword arguments."""
+
+    function: Literal["validate", "localise", "inspect"]
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+Returned: TypeAlias = "Manifest | Verdict | Localisation | Looked"
+
+
+def perform(call: Call, tell: Tell = silence) -> Returned:
+    """Call the function in this process.
+
+    Raises:
+        ModelcError: what the function raises.
+    """
+    from . import api
+
+    arguments: dict[str, Any] = dict(call.arguments)
+    match call.function:
+        case "inspect":
+            return api.inspect(**arguments)
+        case "localise":
+            return api.localise(**arguments, tell=tell)
+        case "validate":
+            return api.validate(**arguments, tell=tell)

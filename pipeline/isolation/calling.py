@@ -1,0 +1,78 @@
+"""A function of the Python API in a child process: a file that kills or hangs it ends no more."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...core.errors import CheckpointError, ModelcError, RunnerError
+from ...core.events import Finished, Started, Tell, silence
+from ..calls import Call, Returned
+from .bounds import Bounds
+from .child import Death, carried_out
+from .crossing import Answered, Interrupted, Message, Stopped, error_of
+from .dying import describe_death, is_running
+
+
+def call_isolated(
+    call: Call,
+    tell: Tell = silence,
+    *,
+    bounds: Bounds | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Returned:
+    """Call the function in a process of its own.
+
+    Args:
+        call: what to call.
+        tell: listens to progress, in this process.
+        bounds: what a step of it may take.
+        environment: of the child; None is this process's own.
+
+    Raises:
+        ModelcError: what the function raised; RunnerError where the artifact ended the process or
+            hit a bound, CheckpointError where the checkpoint did.
+        BrokenOffError: a bug of ours in the child.
+        KeyboardInterrupt: this process was interrupted; nothing of the child is left.
+    """
+    heard = _Heard(tell)
+    with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
+        death = carried_out(call, heard, bounds or Bounds(), Path(folder), environment)
+        if death is not None:
+            raise heard.error_after(death, Path(folder))
+    match heard.end:
+        case Answered() as answered:
+            return answered.value
+        case Stopped() as stopped:
+            raise error_of(stopped)
+        case Interrupted():
+            raise KeyboardInterrupt
+    raise RuntimeError("the child ended without an answer")
+
+
+class _Heard:
+    """Passes events on, and keeps how the call ended and which steps are open."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._open: list[str] = []
+        self.end: Message | None = None
+
+    def __call__(self, message: Message) -> None:
+        if isinstance(message, Answered | Stopped | Interrupted):
+            self.end = message
+            return
+        if isinstance(message, Started):
+            self._open.append(message.step)
+        elif isinstance(message, Finished) and message.step in self._open:
+            self._open.remove(message.step)
+        self._tell(message)  # type: ignore[arg-type]  # no record begins or ends in a call
+
+    def error_after(self, death: Death, logs: Path) -> ModelcError:
+        """The error to raise after the child died: of the side that was running."""
+        for step in reversed(self._open):
+            self._tell(Finished(step=step, passed=False, seconds=0.0, detail=death.name))
+        message, hint = describe_death(death, self._open, logs)
+        of_checkpoint = bool(self._open) and not is_running(self._open[-1])
+        return (CheckpointError if of_checkpoint else RunnerError)(message, hint=hint)
