@@ -137,16 +137,19 @@ def validate(
         if rejudge:
             result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
         else:
-            moved = o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted)
             settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
             arguments = {
-                "path": path, "against": source, "moved": moved, "precision": precision,
+                "path": path, "against": source, "precision": precision,
                 "judging": judging, "settings": settings, "measuring": measuring, "replay": replay,
+                "moved": o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
             }  # fmt: skip
-            bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
             call = Call(function="validate", arguments=arguments)
-            kind: type[Manifest | Verdict] = Manifest if path.is_dir() else Verdict
-            result = b.answer(call, kind, bounds, screen)
+            bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+            result = (
+                b.answer(call, Manifest, bounds, screen)
+                if path.is_dir()
+                else b.answer(call, Verdict, bounds, screen)
+            )
     raise typer.Exit(_shown(result, path, reports, json=json))
 
 
