@@ -59,19 +59,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a run read beside its order: the user's code, files, variables, packages they loaded.
+    """What a run read beside its order: the user's modules and files, packages that were loaded.
 
     `files` is SHA-256 by path, with `/`, relative to the folder where the run was started where it
-    lies below that; of what was only looked for, `present` or `absent`. `packages` is version by
-    distribution name, `variables` SHA-256 of the value by name of an environment variable.
-    `missing` are modules that the user's code asked for and that were not there: by dotted name the
-    folders of the user's that were looked through, told as in `files`.
+    lies below that; `absent` of what was not there. `packages` is version by distribution name.
+    `declared` is one digest by entry of `depends`: a glob, or `env:NAME`.
     """
 
     files: dict[str, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    declared: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

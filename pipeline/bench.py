@@ -15,7 +15,7 @@ from ..core.verdict import Verdict
 from ..sources.stamp import UNSTAMPED, Stamp
 from ..validators.judge import Reference
 from .accuracy import LabelledFeeds
-from .caching.watching import Watching
+from .caching.read_tracker import ReadTracker
 from .calibration_cache import CalibrationCache
 from .folder import OutputFolder
 from .order import Order
@@ -31,7 +31,7 @@ class Bench:
     `record` is of the calibration of this run, or of the parent's where that is quantized.
     `labelled` is the labelled data with eager's answers, where accuracy is measured. `programs` are
     those taken down already, by the rewrites of the model and the capture. `stamp` is of the
-    checkpoint when it was read. `watched` knows what was read beside the order. `narrowed` are the
+    checkpoint when it was read. `tracker` knows what was read beside the order. `narrowed` are the
     eager sides within smaller domains, by these as `--input` reads them. `places` are sizes that
     every artifact is judged at beside the feeds', by what they were found for. `held` are sets of
     rewrites with which an artifact passed, the latest first.
@@ -49,7 +49,7 @@ class Bench:
     labelled: LabelledFeeds | None = None
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     stamp: Stamp = UNSTAMPED
-    watched: Watching | None = None
+    tracker: ReadTracker | None = None
     narrowed: dict[str, Subject] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)

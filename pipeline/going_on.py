@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from ..core.manifest import Failure, Manifest
 from ..core.records import Checkpoint, Needs, step_of
 from .bench import Bench
 from .caching.digests import changed_since
+from .caching.loaded_packages import loaded_packages
 from .caching.needs import merged
-from .caching.watching import Watching, watching
+from .caching.read_tracker import ReadTracker, track_reads
 from .order import GoingOn, Order
 from .plan import Step
 from .record import read_by
@@ -73,10 +74,14 @@ def _has_key(name: str, key: str, going_on: GoingOn) -> bool:
     return key == going_on.keys.get(step_of(name), "")
 
 
-def watching_for(order: Order, checkpoint: Checkpoint) -> AbstractContextManager[Watching]:
-    """What hears of files that are read beside the order."""
+def tracker_for(order: Order, checkpoint: Checkpoint) -> AbstractContextManager[ReadTracker | None]:
+    """What tracks files that are read beside the order; None where no later run asks for them."""
+    if not order.going_on.keys:
+        return nullcontext()
     ours = [place for place in (order.out, order.cache) if place is not None]
-    return watching(Path.cwd(), keyed=_keyed(order, checkpoint), ours=ours)
+    return track_reads(
+        Path.cwd(), keyed=_keyed(order, checkpoint), ours=ours, declared=order.depends
+    )
 
 
 def _keyed(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
@@ -90,6 +95,6 @@ def _keyed(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 
 def with_needs(manifest: Manifest, bench: Bench) -> Manifest:
     """The record with what was read until now."""
-    if bench.watched is None:
-        return manifest
-    return replace(manifest, needs=merged(manifest.needs, bench.watched.needs()))
+    tracker = bench.tracker
+    needs = Needs(packages=loaded_packages()) if tracker is None else tracker.needs()
+    return replace(manifest, needs=merged(manifest.needs, needs))

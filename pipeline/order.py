@@ -260,8 +260,9 @@ class Order:
     part of the domain, which is then their own; `guard` asks for a check of it inside of an
     ONNX. `settings` are options that one target alone has, as text. `cache` is a folder for
     what later runs may use again, up to `cache_limit` bytes (None: the usual); None does
-    without. `measuring` is what is measured on labelled data. `patches` are functions of the
-    user's (`package.module:fn`) that change the copy of the model which is captured;
+    without. `measuring` is what is measured on labelled data. `depends` are what the model's code
+    needs beside its modules and the files that it opens in the project. `patches` are functions
+    of the user's (`package.module:fn`) that change the copy of the model which is captured;
     `custom_ops` and `runtimes` as in a Job. `going_on` is what is left of the order by what was
     done before. `overwrite` moves artifacts of another model in `out` away; `discards` removes
     them, for a folder that is all the project's own. `timed` measures the latency of all lower
@@ -289,6 +290,7 @@ class Order:
     cache_limit: int | None = None
     measuring: Measuring | None = None
     patches: tuple[str, ...] = ()
+    depends: tuple[str, ...] = ()
     custom_ops: Mapping[str, str] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()
     going_on: GoingOn = field(default_factory=GoingOn)
@@ -340,6 +342,7 @@ class Order:
             "inputs": " ".join(self.source.inputs),
             "static": " ".join(self.source.static),
             "patch": " ".join(self.patches),
+            "depends": " ".join(self.depends),
             "custom_op": " ".join(f"{op}={fn}" for op, fn in self.custom_ops.items()),
             "for": " ".join(self.runtimes),
             "device": self.judging.device or "",

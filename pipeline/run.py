@@ -25,7 +25,7 @@ from .calibrating import calibration_for
 from .calibration_cache import CalibrationCache
 from .custom_ops import functions_of
 from .folder import OutputFolder, opened
-from .going_on import gone_on, steps_left, still_keyed, watching_for, with_needs
+from .going_on import gone_on, steps_left, still_keyed, tracker_for, with_needs
 from .held_out import moved_record, refer, stored
 from .localising.refusal import Scene, with_guilty
 from .making import make, make_above_one
@@ -61,7 +61,7 @@ def run(
         stage = Stage(tell=tell, logs=folder.logs)
         order = replace(order, going_on=still_keyed(order.going_on, stage))
         checkpoint = read_checkpoint(order.source, stage)
-        watched = held.enter_context(watching_for(order, checkpoint))
+        tracker = held.enter_context(tracker_for(order, checkpoint))
         functions_of(order.custom_ops)  # what is not there is told before eager runs
         known = known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
@@ -73,7 +73,7 @@ def run(
         manifest = gone_on(manifest, known, order.going_on)
         if begun is not None:
             begun(manifest)
-        bench = measured(replace(bench_for(order, subject, folder, stage), watched=watched), held)
+        bench = measured(replace(bench_for(order, subject, folder, stage), tracker=tracker), held)
         left = steps_left(plan, manifest, order.going_on)
         bench = _calibrated(bench, plan if _has_int8(left) else (), held)
         for done, step in enumerate(left, start=1):

@@ -76,6 +76,11 @@ _MADE = (
     Key(name="guard", kind=B, usual=False),
     Key(name="capture-timeout", kind=N, above=0, usual=CAPTURE_TIMEOUT),
     Key(name="patch", many=True, check=checks.spec),
+    Key(
+        name="depends", many=True,
+        told="What the model needs beside its modules and the files that its code opens in the "
+        "project: files, globs, folders, env:NAME. A change makes its artifacts again.",
+    ),
     Key(name="custom-op", many=True, check=checks.custom_op),
     Key(name="for", many=True),
 )  # fmt: skip

@@ -51,6 +51,7 @@ def order_of(
         settings=_settings(of),
         cache=None if of.truth("no-cache") else cache,
         patches=of.texts("patch"),
+        depends=of.texts("depends"),
         custom_ops=asked.custom_ops_of(of.texts("custom-op")),
         runtimes=of.texts("for"),
     )  # fmt: skip

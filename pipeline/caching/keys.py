@@ -1,6 +1,6 @@
 """Keys of steps: one SHA-256 over all that a step depends on and that is known before it runs.
 
-What the user's code and the frameworks read beside that is watched while they run: see watching.py.
+What the user's code reads of the project beside that is tracked while it runs: see read_tracker.py.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from ..plan import Step
 from .canonical import canonical
 from .digests import Digests
 from .machine import gpus, machine
+from .needs import check_declared
 from .own_code import digest_of_code
 
 # Every field of an Order is in one of these, which a test holds: a new one is not forgotten.
 OF_EVERY_STEP = (
     "source", "capture", "opset", "external_data", "narrow", "guard", "capture_timeout",
-    "signature", "parent_precision", "settings", "measuring", "patches", "custom_ops", "runtimes",
-    "timed",
+    "signature", "parent_precision", "settings", "measuring", "patches", "depends", "custom_ops",
+    "runtimes", "timed",
 )  # fmt: skip
 OF_SOME_STEPS = ("wanted", "judging", "lowering")  # by the step's own precision
 OF_NO_STEP = (
@@ -60,6 +61,7 @@ def step_keys(
     """
     if order.parent is not None:
         return {}
+    check_declared(order.depends, root)
     shared = [*_tools(digests), *_inputs(order, root, digests)]
     precisions = {step.wanted.precision for step in plan}
     lowered = {one: tuple(_lowering(order, one, root, digests)) for one in precisions}

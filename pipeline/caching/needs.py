@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from ...core.digest import sha256_of
+from ...core.errors import UsageError
 from ...core.records import Needs
 from .digests import Digests
 from .loaded_packages import installed_as
-from .missing import found_of
 
-ABSENT = "absent"  # what was looked for and was not there
-PRESENT = "present"  # what was looked for and was there, and nobody read it
+ABSENT = "absent"  # what was opened and was not there
+_VARIABLE = "env:"
 UNSURE = "unsure"  # what changed meanwhile, or cannot be known: no digest is ever equal to it
 
 
@@ -27,7 +28,7 @@ def unmet(needs: Needs, root: Path, digests: Digests) -> str:
         root: the folder that its paths are relative to.
         digests: what remembers digests of files.
     """
-    kinds = (_files, _packages, _variables, _modules)
+    kinds = (_files, _packages, _declared)
     return next((told for kind in kinds for told in kind(needs, root, digests)), "")
 
 
@@ -36,7 +37,7 @@ def _files(needs: Needs, root: Path, digests: Digests) -> Iterator[str]:
         if then == UNSURE:
             yield f"{name}: what was read of it cannot be known again"
             continue
-        now = _now(root / name, name, then, digests)
+        now = digest_now(root / name, digests.of)
         if now != then:
             yield _told(name, then, now)
 
@@ -49,16 +50,10 @@ def _packages(needs: Needs, _: Path, digests: Digests) -> Iterator[str]:
             yield f"the package {name} changed: {' -> '.join(versions)}"
 
 
-def _variables(needs: Needs, _: Path, __: Digests) -> Iterator[str]:
-    for name, then in needs.variables.items():
-        now = digest_of_value(os.environ.get(name))
-        if now != then:
-            yield _told(f"the environment variable {name}", then, now)
-
-
-def _modules(needs: Needs, root: Path, _: Digests) -> Iterator[str]:
-    for name in found_of(needs.missing, root):
-        yield _told(f"the module {name}", ABSENT, PRESENT)
+def _declared(needs: Needs, root: Path, digests: Digests) -> Iterator[str]:
+    for entry, then in needs.declared.items():
+        if digest_declared(entry, root, digests.of) != then:
+            yield f"what depends names with {entry!r} changed"
 
 
 def merged(one: Needs, other: Needs) -> Needs:
@@ -69,11 +64,7 @@ def merged(one: Needs, other: Needs) -> Needs:
     return Needs(
         files=files,
         packages=_alike(one.packages, other.packages),
-        variables=_alike(one.variables, other.variables),
-        missing={
-            name: tuple(sorted({*one.missing.get(name, ()), *other.missing.get(name, ())}))
-            for name in sorted(one.missing.keys() | other.missing.keys())
-        },
+        declared=_alike(one.declared, other.declared),
     )
 
 
@@ -84,16 +75,8 @@ def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
 
 
 def joined(one: str, other: str) -> str:
-    """What two looks at a name say: that something was there says less than what was in it."""
-    known = {one, other} - {PRESENT}
-    if len(known) == 1 and (one == other or ABSENT not in known):
-        return known.pop()
-    return UNSURE if known else PRESENT
-
-
-def digest_of_value(value: str | None) -> str:
-    """SHA-256 of a variable's value, `ABSENT` where it is not set."""
-    return ABSENT if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
+    """What two reads of a file say: the digest where they agree."""
+    return one if one == other else UNSURE
 
 
 def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
@@ -106,21 +89,45 @@ def digest_now(path: Path, digest: Callable[[Path], str] = sha256_of) -> str:
         return UNSURE
 
 
-def names_now(folder: Path) -> str:
-    """One digest over the names in a folder, without what Python itself puts there."""
-    try:
-        names = sorted(one.name for one in folder.iterdir() if one.name != "__pycache__")
-    except NotADirectoryError:
-        return UNSURE
-    except FileNotFoundError:
-        return ABSENT
-    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+def digest_declared(entry: str, root: Path, digest: Callable[[Path], str] = sha256_of) -> str:
+    """One digest over the names and bytes that an entry of `depends` names.
+
+    Args:
+        entry: a glob relative to `root`, where a folder stands for all files below it; or
+            `env:NAME`, an environment variable.
+        root: the folder of modelc.toml.
+        digest: of one file.
+    """
+    if entry.startswith(_VARIABLE):
+        value = os.environ.get(entry.removeprefix(_VARIABLE))
+        parts = [ABSENT if value is None else value]
+    else:
+        parts = [f"{path.as_posix()}\0{digest_now(path, digest)}" for path in files_of(entry, root)]
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-def _now(path: Path, name: str, then: str, digests: Digests) -> str:
-    if then == PRESENT:
-        return PRESENT if path.exists() else ABSENT
-    return names_now(path) if name.endswith("/") else digest_now(path, digests.of)
+def files_of(entry: str, root: Path) -> list[Path]:
+    """The files that a glob names, and those below folders that it names; sorted."""
+    named = glob.glob(entry, root_dir=root, recursive=True)  # noqa: PTH207 - an entry may be absolute
+    found: set[Path] = set()
+    for path in (root / name for name in named):
+        below = path.rglob("*") if path.is_dir() else [path]
+        found |= {one for one in below if one.is_file() and "__pycache__" not in one.parts}
+    return sorted(found)
+
+
+def check_declared(entries: Sequence[str], root: Path) -> None:
+    """Refuse an entry of `depends` that names nothing.
+
+    Raises:
+        UsageError: there is no file of that name below the folder.
+    """
+    for entry in entries:
+        if entry == _VARIABLE or (not entry.startswith(_VARIABLE) and not files_of(entry, root)):
+            raise UsageError(
+                f"depends: {entry!r} names no file in {root}",
+                hint="give files, globs such as configs/*.yaml, or env:NAME",
+            )
 
 
 def _told(name: str, then: str, now: str) -> str:

@@ -38,6 +38,7 @@ OF_RUN = {
     "isolate",
     "sign-key",
 }  # of `modelc run` as a whole
+OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
 OTHERWISE = {"fp16", "bf16", "int8", "tolerance"}  # `precision` says them; a table says it
 KINDS = {Kind.WHOLE: (int,), Kind.NUMBER: (float,), Kind.TRUTH: (bool,), Kind.TEXT: (str,)}
 
@@ -57,7 +58,7 @@ BUILD = options("build-trt")
 def test_every_option_of_export_is_a_key_and_every_key_is_one() -> None:
     own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE
     engine = {key.name for key in ENGINE}
-    assert own == set(MODEL) - engine - {"checkpoint", "precision"}
+    assert own == set(MODEL) - engine - {"checkpoint", *OF_PROJECTS}
 
 
 def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
@@ -67,7 +68,7 @@ def test_every_setting_of_an_engine_is_a_key_and_every_key_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [key for key in FOR_ALL if key.name != "precision"], ids=lambda key: key.name
+    "key", [key for key in FOR_ALL if key.name not in OF_PROJECTS], ids=lambda key: key.name
 )
 def test_a_key_is_of_its_options_type(key: Key) -> None:
     annotation = (EXPORT.get(key.name) or BUILD[key.name]).type_descriptor.annotation

@@ -1,0 +1,196 @@
+"""What a run reads of the user's project beside its order, so that a later run sees it changed.
+
+Tracked are the user's modules that were loaded and the files below the project that were opened,
+by the interpreter's own audit events. Everything else that a model depends on is declared in
+modelc.toml (`depends`): environment variables, folders that code lists, files elsewhere, what other
+programs or the network give.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from ...core.records import Needs
+from .loaded_packages import loaded_packages
+from .needs import UNSURE, digest_declared, digest_now, joined
+from .own_code import is_own
+from .places import is_theirs
+
+_CODE = (".py", ".pyc")  # a module is known by its name in sys.modules
+
+
+@dataclass
+class Read:
+    """What was read in this process so far, digest by absolute path.
+
+    It outlives a run: what one read of a module's data at its import is not read again by the next.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+
+
+class ReadTracker:
+    """Takes in what is opened while it is active.
+
+    Args:
+        root: the project; paths are relative to it.
+        keyed: files and folders whose bytes are in the keys of the steps. What lies beside them
+            counts as the project does.
+        ours: folders that modelc itself writes to: output and cache.
+        declared: entries of `depends`.
+        read: what was read before; None is all that this process read.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keyed: Iterable[Path] = (),
+        ours: Iterable[Path] = (),
+        declared: Iterable[str] = (),
+        read: Read | None = None,
+    ) -> None:
+        self.read = _READ if read is None else read
+        self._root = os.path.realpath(root)
+        self._keyed = tuple(os.path.realpath(path) for path in keyed)
+        self._ours = tuple(os.path.realpath(path) for path in ours)
+        self._places = (self._root, *(str(Path(place).parent) for place in self._keyed))
+        self._declared = {entry: digest_declared(entry, root) for entry in declared}
+        self._busy = threading.local()
+        self._process = os.getpid()
+        self._of_workers: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - for as long as it is active
+
+    def hear_opened(self, name: object, flags: object) -> None:
+        """Take in one opened file; nothing is raised from here, as it would end the user's call."""
+        if getattr(self._busy, "now", False) or not isinstance(name, (str, bytes, os.PathLike)):
+            return
+        self._busy.now = True
+        try:
+            self._take_in(
+                os.path.realpath(os.fsdecode(name)), flags if isinstance(flags, int) else 0
+            )
+        except Exception as error:  # noqa: BLE001 - what cannot be looked at cannot be known again
+            self._note(f"{name!r}: {error}", UNSURE)
+        finally:
+            self._busy.now = False
+
+    def _take_in(self, path: str, flags: int) -> None:
+        if path.endswith(_CODE) or not self._counts(path):
+            return
+        makes = flags & (os.O_WRONLY | os.O_CREAT) and not Path(path).exists()
+        if flags & os.O_TRUNC or makes:
+            if path not in self.read.files:
+                self.read.written.add(path)  # what is in it then comes from this run
+            return
+        if flags & os.O_WRONLY or path in self.read.written or Path(path).is_dir():
+            return
+        now = _stamp(path)
+        if path not in self.read.files or self.read.stamps.get(path) != now:
+            self.read.stamps[path] = now
+            self._note(path, digest_now(Path(path)))
+
+    def _counts(self, path: str) -> bool:
+        """Whether it lies in the project, and is neither installed, modelc's own nor in a key."""
+        if not _is_in(path, self._places) or is_theirs(path) or is_own(Path(path)):
+            return False
+        return not (_is_in(path, self._ours) or _is_in(path, self._keyed))
+
+    def _note(self, name: str, digest: str) -> None:
+        if os.getpid() != self._process:  # a worker of a loader, which was forked off
+            line = f"{digest} {name}\n".encode(errors="surrogateescape")
+            self._of_workers.write(line)
+            return
+        self.read.files[name] = joined(self.read.files.get(name, digest), digest)
+
+    def needs(self) -> Needs:
+        """What was read so far, with the modules that are loaded and their packages."""
+        self._busy.now = True
+        try:
+            self._hear_workers()
+            self._add_modules()
+            files = {self._relative(name): one for name, one in sorted(self.read.files.items())}
+            return Needs(files=files, packages=loaded_packages(), declared=self._declared)
+        finally:
+            self._busy.now = False
+
+    def _hear_workers(self) -> None:
+        size = os.fstat(self._of_workers.fileno()).st_size
+        lines = os.pread(self._of_workers.fileno(), size, 0).decode(errors="surrogateescape")
+        for line in filter(None, lines.split("\n")):
+            digest, _, name = line.partition(" ")
+            self._note(name, digest)
+
+    def _add_modules(self) -> None:
+        """The user's modules, also those that were loaded before this was active."""
+        for module in list(sys.modules.values()):
+            name = getattr(module, "__file__", None)
+            if not isinstance(name, str) or is_theirs(name):
+                continue
+            path = os.path.realpath(name)
+            known = path in self.read.files or is_theirs(path) or is_own(Path(path))
+            if not known and Path(path).is_file():
+                self._note(path, digest_now(Path(path)))
+
+    def _relative(self, name: str) -> str:
+        path = Path(name)
+        near = path.relative_to(self._root) if path.is_relative_to(self._root) else path
+        return near.as_posix()
+
+    def close(self) -> None:
+        """Take in nothing more."""
+        self._of_workers.close()
+
+
+_READ = Read()
+_active: list[ReadTracker] = []
+_hooked: list[bool] = []
+
+
+@contextmanager
+def track_reads(
+    root: Path,
+    *,
+    keyed: Iterable[Path] = (),
+    ours: Iterable[Path] = (),
+    declared: Iterable[str] = (),
+    read: Read | None = None,
+) -> Iterator[ReadTracker]:
+    """Track what this process reads until the end of the block; arguments as of `ReadTracker`."""
+    if not _hooked:
+        sys.addaudithook(_hear)  # it cannot be taken away again: one for all runs
+        _hooked.append(True)
+    tracker = ReadTracker(root, keyed=keyed, ours=ours, declared=declared, read=read)
+    _active.append(tracker)
+    try:
+        yield tracker
+    finally:
+        _active.remove(tracker)
+        tracker.close()
+
+
+def _hear(event: str, args: tuple[object, ...]) -> None:
+    if event == "open" and _active:
+        for tracker in tuple(_active):
+            tracker.hear_opened(args[0], args[2])
+
+
+def _is_in(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}{os.sep}") for place in places)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
