@@ -85,7 +85,7 @@ def noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[
     """
     everything = tuple(range(count))
     if count <= min(_SINGLY, most):
-        found = {(layer,): measure((layer,)) for layer in everything}
+        found: dict[Block, Noise] = {(layer,): measure((layer,)) for layer in everything}
     else:
         whole = worst_of(measure(everything))
         size = -(-count // min(_BLOCKS, most - 1))
