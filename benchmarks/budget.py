@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="resnet, tinybert")
     parser.add_argument("--consumer", action="append", choices=CONSUMERS, help="only this one")
     parser.add_argument("--min-sqnr", type=float, help=f"dB; default {MORE:g} more than plain INT8")
-    parser.add_argument("--budget", type=float, default=10.0, help="minutes of each search")
+    parser.add_argument("--max-trials", type=int, help="of each search; default: modelc's own")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     args = parser.parse_args()
     failed = 0
@@ -92,12 +92,12 @@ def main() -> int:
             folder = Path(name) / model
             folder.mkdir()
             for consumer in args.consumer or CONSUMERS:
-                order = order_of(model, consumer, folder, args.samples, args.budget)
+                order = order_of(model, consumer, folder, args.samples, args.max_trials)
                 failed += not report(model, consumer, order, args.min_sqnr)
     return 1 if failed else 0
 
 
-def order_of(name: str, consumer: str, folder: Path, samples: int, minutes: float) -> Order:
+def order_of(name: str, consumer: str, folder: Path, samples: int, trials: int | None) -> Order:
     """INT8 for one consumer, its cache in the folder."""
     model = models(name)
     checkpoint, calib = folder / "model.safetensors", folder / f"calib-{name}"
@@ -113,7 +113,7 @@ def order_of(name: str, consumer: str, folder: Path, samples: int, minutes: floa
         out=folder / f"out-{consumer}",
         lowering=Lowering(
             calibration=CalibrationOptions(source=str(calib)), quantizer="onnxruntime",
-            budget=minutes,
+            max_trials=trials,
         ),
         cache=folder / "cache",
     )  # fmt: skip
@@ -122,7 +122,7 @@ def order_of(name: str, consumer: str, folder: Path, samples: int, minutes: floa
 def report(name: str, consumer: str, order: Order, min_sqnr: float | None) -> bool:
     """Print what one model gives for one consumer; whether the budget was met."""
     plain = int8_of(
-        run(replace(order, lowering=replace(order.lowering, budget=None)), silence).artifacts
+        run(replace(order, lowering=replace(order.lowering, max_trials=None)), silence).artifacts
     )
     base = next(a.sqnr for a in plain.attempts if a.sqnr is not None)
     wanted = round(base + MORE, 1) if min_sqnr is None else min_sqnr

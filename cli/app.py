@@ -18,6 +18,7 @@ from .. import __version__
 from ..core.errors import ModelcError
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
+from ..projects.keys import FORMER
 from . import (
     build_ov,
     build_trt,
@@ -154,8 +155,12 @@ def _misused(error: TyperException, *, debug: bool) -> int:
     message = error.format_message().replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
+    hint = f"{command} --help"
+    former = FORMER.get(str(getattr(error, "option_name", "")).removeprefix("--"))
+    if former:
+        message, hint = message.partition(" (")[0], f"use --{former}"
     if message:
-        _tell(message, f"{command} --help", error if debug else None)
+        _tell(message, hint, error if debug else None)
     return error.exit_code
 
 

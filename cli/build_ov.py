@@ -56,7 +56,7 @@ def build_ov(
     preprocess: p.PreprocessText = None,
     quantizer: p.Quantizer = None,
     keep_fp: p.KeepFp = None,
-    budget: p.Budget = None,
+    max_trials: p.MaxTrials = None,
     no_cache: p.NoCache = False,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
@@ -103,7 +103,7 @@ def build_ov(
             preprocess=of_calibration(preprocess, data, calib),
             quantizer=quantizer,
             keep_fp=keep_fp,
-            budget=budget,
+            max_trials=max_trials,
         ),
         cache=o.cache_folder(no_cache=no_cache),
         measuring=measuring_of(

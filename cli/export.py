@@ -83,7 +83,7 @@ def export(
     quantizer: p.Quantizer = None,
     keep_fp: p.KeepFp = None,
     half_io: p.HalfIo = False,
-    budget: p.Budget = None,
+    max_trials: p.MaxTrials = None,
     no_cache: p.NoCache = False,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
@@ -114,7 +114,7 @@ def export(
     lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
         calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
-        quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, budget=budget,
+        quantizer=quantizer, keep_fp=keep_fp, half_io=half_io, max_trials=max_trials,
     )  # fmt: skip
     order = Order(
         source=source,

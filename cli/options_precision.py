@@ -97,13 +97,13 @@ Quantizer = Annotated[
         rich_help_panel=_CALIB,
     ),
 ]
-Budget = Annotated[
-    float | None,
+MaxTrials = Annotated[
+    int | None,
     typer.Option(
-        "--budget",
-        metavar="MINUTES",
-        help="With --int8 and --min-sqnr or --max-drop: the most time to find the layers that go "
-        "back to floating point; default 30.",
+        "--max-trials",
+        metavar="N",
+        help="With --int8 and --min-sqnr or --max-drop: the most artifacts that are made and "
+        "judged to find the layers that go back to floating point; default 32.",
         rich_help_panel=_CALIB,
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     import openvino
 
 _LARGEST_STEP = 1 << 20  # of a remainder that is written otherwise
+_LANES = 64  # bytes in a register of AVX-512
 
 
 def keep_order_of_equals(model: openvino.Model) -> None:
@@ -113,6 +115,52 @@ def keep_lone_keys(model: openvino.Model) -> None:
             first = op.constant([0], dtype="int64")
             within = op.softmax(op.unsqueeze(node.input_value(0), first), -1)
             replace(node, op.squeeze(within, first))
+
+
+def keep_lone_columns(model: openvino.Model) -> None:
+    """Keep INT8 convolutions right whose kernel is as wide as their input, in place.
+
+    There, OpenVINO 2026.4's CPU gives other numbers in 8 bits (AVX-512), without an error: where
+    the stride is not below the kernel's width and a row of the kernel has a multiple of 64 values,
+    its channels alone have none. SegFormer's reductions of keys are such. A stride means nothing
+    where there is one column, and becomes 1. Where the width is dynamic, the input is padded by a
+    stride, which makes one more column, and that is cut off. Both leave the convolution in 8 bits.
+    Call it when the bounds of the inputs are set.
+    """
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "Convolution"]:
+        data, kernel = (node.get_input_partial_shape(i) for i in (0, 1))
+        told = node.get_attributes()
+        if kernel.is_dynamic or data.rank.is_dynamic or told["auto_pad"].startswith("same"):
+            continue
+        wide = (kernel[-1].get_length() - 1) * told["dilations"][-1] + 1
+        padded = told["pads_begin"][-1] + told["pads_end"][-1] > 0
+        if padded or wide == 1 or told["strides"][-1] < wide:
+            continue
+        row, channels = math.prod(kernel.to_shape()[i] for i in (1, -1)), kernel[1].get_length()
+        if data[-1].is_static and data[-1].get_length() == wide:
+            node.set_attribute("strides", [*told["strides"][:-1], 1])
+        elif (
+            data[-1].is_dynamic
+            and data[-1].get_min_length() <= wide
+            and row % _LANES == 0 < channels % _LANES
+        ):
+            replace(node, _with_lone_column(node, told))
+
+
+def _with_lone_column(node: Any, told: dict[str, Any]) -> openvino.Node:
+    """The same convolution by way of an output that is one column wider."""
+    from openvino import opset13 as op
+
+    right = [*told["pads_end"][:-1], told["strides"][-1]]
+    wider = op.convolution(
+        node.input_value(0),
+        node.input_value(1),
+        told["strides"],
+        told["pads_begin"],
+        right,
+        told["dilations"],
+    )
+    return op.slice(wider, whole(0), whole(-1), whole(1), whole(-1))
 
 
 def _softplus(x: openvino.Output) -> openvino.Node:

@@ -38,6 +38,7 @@ from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
 from .openvino_bounds import bounded, check_bounds
 from .openvino_exact import (
+    keep_lone_columns,
     keep_lone_keys,
     keep_remainders,
     keep_small_softplus,
@@ -104,7 +105,9 @@ def convert(job: Job) -> Converted:
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
     keep_lone_keys(model)
-    if job.precision is not Precision.INT8:  # as above
+    if job.precision is Precision.INT8:
+        keep_lone_columns(model)
+    else:  # as above
         keep_lengths(model)
     check_bounds(model, job.signature)
     for key, value in job.metadata.items():

@@ -34,9 +34,7 @@ class Ranked:
     ranking: Ranking
 
 
-def rank_layers(
-    step: Step, plain: Trial, parent: Parent, bench: Bench, more: Callable[[], bool]
-) -> Ranked:
+def rank_layers(step: Step, plain: Trial, parent: Parent, bench: Bench, *, most: int) -> Ranked:
     """Measure the noise of each layer alone in 8 bits, from the cache what is known.
 
     Args:
@@ -45,7 +43,7 @@ def rank_layers(
             quantizer for the same target stand in.
         parent: the float model.
         bench: with the samples.
-        more: whether there is time to take quiet blocks of layers apart.
+        most: how many measurements it may make; those from the cache count.
 
     Raises:
         ConversionError: no quantizer gives Q/DQ here, or the switched model would not run.
@@ -61,7 +59,7 @@ def rank_layers(
             feeds = _spread(bench)
             runs = _Runs(board, feeds, store, key, lambda n: bench.stage.advance(title, n, n))
             gate = bench.order.judging.min_sqnr or 0.0
-            found = noises(len(board.layers), runs.noise, allowed=10 ** (-gate / 10), more=more)
+            found = noises(len(board.layers), runs.noise, allowed=10 ** (-gate / 10), most=most)
         _tell(board, runs, clock, bench)
     return Ranked(layers=board.layers, ranking=ranked(found))
 

@@ -69,33 +69,30 @@ def ranked(noise: Sequence[Noise]) -> Ranking:
     return Ranking(order=tuple(order), noise=tuple(noise))
 
 
-def noises(
-    count: int, measure: Measure, *, allowed: float, more: Callable[[], bool]
-) -> tuple[Noise, ...]:
-    """The noise of each of `count` layers.
+def noises(count: int, measure: Measure, *, allowed: float, most: int) -> tuple[Noise, ...]:
+    """The noise of each of `count` layers, by at most `most` measurements.
 
-    Up to 48 are measured one by one. Of more, blocks of neighbours are measured first; then always
-    the loudest is halved, until all that are left are single layers or too quiet to matter. A
-    block's noise is shared out evenly. So the number of runs stays near that of the layers that
-    matter, and where time is short it goes to the loudest.
+    Up to 48 layers are measured one by one. Of more, blocks of neighbours are measured first; then
+    always the loudest is halved, until all that are left are single layers or too quiet to matter.
+    The noise of a block is shared evenly among its layers. So the number of measurements stays near
+    that of the layers that matter, and where they are few, they go to the loudest.
 
     Args:
         count: how many layers there are.
         measure: runs a block.
         allowed: noise over signal that the budget allows.
-        more: whether there is time; without, blocks stay whole, and those not yet measured share
-            what all together have more than those that were.
+        most: how often `measure` may be called, at least 2; what it answers from a cache counts.
     """
     everything = tuple(range(count))
-    if count <= _SINGLY:
-        found = _measured([(layer,) for layer in everything], measure, None, more)
+    if count <= min(_SINGLY, most):
+        found: dict[Block, Noise] = {(layer,): measure((layer,)) for layer in everything}
     else:
-        whole = measure(everything)
-        least = _NEGLIGIBLE * min(allowed, worst_of(whole)) / _BLOCKS
-        size = -(-count // _BLOCKS)
-        starts = range(0, count, size)
-        found = _measured([everything[at : at + size] for at in starts], measure, whole, more)
-        _take_apart(found, measure, least, more)
+        whole = worst_of(measure(everything))
+        size = -(-count // min(_BLOCKS, most - 1))
+        blocks = [everything[at : at + size] for at in range(0, count, size)]
+        found = {block: measure(block) for block in blocks}
+        least = _NEGLIGIBLE * min(allowed, whole) / _BLOCKS
+        _take_apart(found, measure, least, halvings=(most - 1 - len(blocks)) // 2)
     shared = {
         layer: tuple(entry / len(block) for entry in noise)
         for block, noise in found.items()
@@ -104,30 +101,11 @@ def noises(
     return tuple(shared[layer] for layer in everything)
 
 
-def _measured(
-    blocks: Sequence[Block], measure: Measure, whole: Noise | None, more: Callable[[], bool]
-) -> dict[Block, Noise]:
-    """The noise of each block; of those for which there is no time, a share of what is left.
-
-    Nothing is known to be left without `whole`, the noise of all together.
-    """
-    found: dict[Block, Noise] = {}
-    for block in blocks:
-        if found and not more():
-            break
-        found[block] = measure(block)
-    sums = [math.fsum(entries) for entries in zip(*found.values(), strict=True)]
-    left = [max(a - b, 0.0) for a, b in zip(whole or sums, sums, strict=True)]
-    rest = [block for block in blocks if block not in found]
-    layers = sum(map(len, rest))
-    return found | {block: tuple(n * len(block) / layers for n in left) for block in rest}
-
-
 def _take_apart(
-    found: dict[Block, Noise], measure: Measure, least: float, more: Callable[[], bool]
+    found: dict[Block, Noise], measure: Measure, least: float, *, halvings: int
 ) -> None:
-    """Halve the loudest block, again and again, while there is time and one that matters."""
-    while more():
+    """Halve the loudest block, at most so often, while there is one that matters."""
+    for _ in range(halvings):
         wide = [b for b, noise in found.items() if len(b) > 1 and worst_of(noise) > least]
         if not wide:
             return

@@ -24,7 +24,7 @@ Judge: TypeAlias = Callable[[tuple[int, ...]], Point]
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The layers to keep, None where no set was found; `ended` where time cut the search short."""
+    """The layers to keep, None where none was found; `ended` where the limit of trials did it."""
 
     kept: tuple[int, ...] | None
     ended: bool = False
@@ -42,7 +42,7 @@ def fewest(ranking: Ranking, target: float | None, judge: Judge, more: Callable[
         target: dB to aim at, None where the budget says none; whether a set holds is the judge's
             word alone.
         judge: makes and judges the artifact with these layers in floating point.
-        more: whether there is time for another one.
+        more: whether another one is allowed.
     """
     low, high = _bracket(ranking, target, judge, more)
     if high is None:

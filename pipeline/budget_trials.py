@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from shutil import rmtree
 from typing import TypeAlias
@@ -37,12 +36,13 @@ class Making:
 class Trials:
     """Makes, judges and remembers; of what lies on disk only the best stays.
 
-    `points` are the trade-offs by set of layers. Those of earlier runs come from the cache.
+    `points` are the trade-offs by set of layers, at most `most` of them. Those of earlier runs come
+    from the cache.
     """
 
-    def __init__(self, making: Making, ranked: Ranked, deadline: float) -> None:
+    def __init__(self, making: Making, ranked: Ranked, most: int) -> None:
         bench = making.bench
-        self._making, self._ranked, self._deadline = making, ranked, deadline
+        self._making, self._ranked, self.most = making, ranked, most
         self._store = store_in(bench.order.cache)
         order = bench.order
         references = (*bench.subject.references, *bench.held_out)
@@ -50,7 +50,6 @@ class Trials:
             "trial", str(order.judging), digest_over(references), str(order.opset),
             str(order.external_data), str(sorted(order.settings.items())), _labelled(bench),
         )  # fmt: skip
-        self._longest = 0.0  # seconds of one trial
         self._live: tuple[Kept, Trial] | None = None
         self.points: dict[Kept, TradeOff] = {}
 
@@ -62,8 +61,8 @@ class Trials:
         return f"these were chosen by the worst of {count} held-out samples{few}"
 
     def more(self) -> bool:
-        """Whether there is time for one that takes as long as the longest so far."""
-        return time.monotonic() + self._longest < self._deadline
+        """Whether another one is allowed. Those from the cache count, as they decide alike."""
+        return len(self.points) < self.most
 
     def judge(self, layers: Kept) -> Point:
         """Whether the artifact with these layers in floating point holds the budget."""
@@ -126,8 +125,6 @@ class Trials:
             trial = self._attempt(kept)
         except (ConversionError, RunnerError) as error:
             return TradeOff(kept=titles, passed=False, error=error.message, seconds=clock.seconds)
-        finally:
-            self._longest = max(self._longest, clock.seconds)
         point = tradeoff_of(trial, titles, clock.seconds)
         self._keep_live(kept, trial, point)
         return point

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from ..core.errors import ConversionError, RunnerError
@@ -12,12 +11,13 @@ from .bench import Bench, Parent
 from .budget_layers import Ranked, rank_layers
 from .budget_search import Found, fewest
 from .budget_trials import Kept, Making, Trials, tradeoff_of
-from .order import MINUTES
+from .order import MAX_TRIALS
 from .plan import Step
 from .trying import Trial
 
-_MINUTE = 60.0  # seconds
-_FOR_RANKING = 0.5  # of the time
+# Measurements that ranking may make for each trial allowed: each runs a few samples, where a trial
+# calibrates, converts and runs all feeds.
+_MEASUREMENTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,12 @@ def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced
     first = tradeoff_of(plain, (), 0.0)
     if plain.verdict.passed or not _is_numeric(plain):
         return Balanced(trial=plain, tradeoffs=(replace(first, chosen=plain.verdict.passed),))
-    seconds = (bench.order.lowering.budget or MINUTES) * _MINUTE
-    start = time.monotonic()
-    ranked = _ranked(step, plain, parent, bench, until=start + _FOR_RANKING * seconds)
+    most = bench.order.lowering.max_trials or MAX_TRIALS
+    ranked = _ranked(step, plain, parent, bench, most=_MEASUREMENTS * most)
     if ranked is None:
         return Balanced(trial=plain, tradeoffs=(first,))
     making = Making(step=step, way=plain.way, parent=parent, bench=bench)
-    trials = Trials(making, ranked, start + seconds)
+    trials = Trials(making, ranked, most)
     ranking = ranked.ranking if first.sqnr is None else ranked.ranking.scaled_to(first.sqnr)
     found = fewest(ranking, bench.order.judging.min_sqnr, trials.judge, trials.more)
     if found.kept is not None:
@@ -56,12 +55,10 @@ def balanced(step: Step, plain: Trial, parent: Parent, bench: Bench) -> Balanced
     return _missed(trials, found, plain, first, ranked)
 
 
-def _ranked(
-    step: Step, plain: Trial, parent: Parent, bench: Bench, *, until: float
-) -> Ranked | None:
-    """The layers, ranked in the time there is; None, and told, where they cannot be."""
+def _ranked(step: Step, plain: Trial, parent: Parent, bench: Bench, *, most: int) -> Ranked | None:
+    """The layers by at most `most` measurements; None, with a note, where they cannot be ranked."""
     try:
-        return rank_layers(step, plain, parent, bench, more=lambda: time.monotonic() < until)
+        return rank_layers(step, plain, parent, bench, most=most)
     except (ConversionError, RunnerError) as error:
         text = f"{step.name}: layers cannot be ranked, so none is returned: {error.message}"
         bench.stage.note(text, warning=True)
@@ -88,7 +85,7 @@ def _met(trials: Trials, kept: Kept, found: Found, first: TradeOff, ranked: Rank
     notes = [f"{len(kept)} of {len(ranked.layers)} quantized layers stay in floating point"]
     notes.append(trials.rests_on)
     if found.ended:
-        notes.append("--budget ended the search: fewer layers might do")
+        notes.append(f"--max-trials {trials.most} ended the search: fewer layers might do")
     verdict = replace(trial.verdict, notes=(*trial.verdict.notes, *notes))
     chosen = kept if verdict.passed else None
     return Balanced(
@@ -107,7 +104,7 @@ def _missed(
     else:
         trials.clear()
     count = 0 if trial is plain or best is None else len(best)
-    why = "before --budget ran out" if found.ended else "with any number of layers"
+    why = f"within --max-trials {trials.most}" if found.ended else "with any number of layers"
     reached = "" if trial.verdict.sqnr is None else f"{trial.verdict.sqnr:.1f} dB "
     if trial.accuracy is not None:
         reached += f"and a drop of {trial.accuracy.drop:.4g} "

@@ -114,7 +114,7 @@ def lowering_of(  # noqa: PLR0913 - the options of precision
     quantizer: str | None = None,
     keep_fp: Sequence[str] | None = None,
     half_io: bool = False,
-    budget: float | None = None,
+    max_trials: int | None = None,
 ) -> Lowering:
     """How precision is lowered.
 
@@ -136,7 +136,7 @@ def lowering_of(  # noqa: PLR0913 - the options of precision
         method=calib_method,
         keep=tuple(keep_fp or ()),
         half_io=half_io,
-        budget=budget,
+        max_trials=max_trials,
     )
 
 

@@ -21,7 +21,7 @@ from ..validators.feeds import LEAST_FEEDS
 from ..validators.tolerance import TOLERANCES, within, without_floor
 from .measuring import Measuring
 
-MINUTES = 30.0  # that accuracy-aware INT8 may take, unless --budget says otherwise
+MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +191,8 @@ class Lowering:
 
     `quantizer` None tries all that suit, `method` None is the quantizer's own. `keep` are patterns
     of what stays in floating point, by node, module path or operator; `half_io` makes inputs and
-    outputs half as well. `budget` is the most minutes that INT8 may take to find the layers to
-    return to floating point, None is `MINUTES`.
+    outputs half as well. `max_trials` is the most INT8 artifacts that are made and judged to
+    find the layers to return to floating point, None is `MAX_TRIALS`.
     """
 
     calibration: CalibrationOptions | None = None
@@ -200,11 +200,14 @@ class Lowering:
     method: str | None = None
     keep: tuple[str, ...] = ()
     half_io: bool = False
-    budget: float | None = None
+    max_trials: int | None = None
 
     def __post_init__(self) -> None:
-        if self.budget is not None and not 0 < self.budget < math.inf:
-            raise UsageError(f"--budget {self.budget:g} is no time", hint="give minutes: 30")
+        if self.max_trials is not None and self.max_trials < 1:
+            raise UsageError(
+                f"--max-trials must be at least 1, not {self.max_trials}",
+                hint=f"the default is --max-trials {MAX_TRIALS}",
+            )
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""
@@ -214,7 +217,7 @@ class Lowering:
             "calib_method": self.method or "",
             "keep_fp": " ".join(self.keep),
             "half_io": "true" if self.half_io else "",
-            "budget": "" if self.budget is None else f"{self.budget:g}",
+            "max_trials": "" if self.max_trials is None else str(self.max_trials),
             **({} if self.calibration is None else _samples(self.calibration)),
         }
 

@@ -198,7 +198,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
         "--quantizer": (lowering.quantizer, quantizes, "nothing is quantized: add --int8"),
         "--calib-method": (lowering.method, quantizes, "nothing is quantized: add --int8"),
         "--half-io": (lowering.half_io, halves, "nothing becomes half: add --fp16 or --bf16"),
-        "--budget": (lowering.budget, searches, "no search: add --int8 and --min-sqnr"),
+        "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
         "--keep-fp": (lowering.keep, quantizes or halves, "nothing leaves fp32: add --fp16"),
     }
     for option, (given, of_use, why) in asked.items():

@@ -124,7 +124,7 @@ _LOWERING = (
     Key(name="quantizer", check=checks.quantizer),
     Key(name="keep-fp", many=True),
     Key(name="half-io", kind=B, usual=False),
-    Key(name="budget", kind=N, above=0),
+    Key(name="max-trials", kind=W, least=1, most=100_000),
     Key(name="no-cache", kind=B, usual=False),
 )
 ENGINE = (  # settings of one format, checked by it
@@ -142,6 +142,9 @@ ENGINE = (  # settings of one format, checked by it
     Key(name="trust-engine", kind=B),
     Key(name="builder", choices=("auto", "python", "trtexec")),
 )
+FORMER = {  # options of earlier versions, and what to write instead
+    "budget": "max-trials, a count of artifacts in place of minutes; the default is 32",
+}
 FOR_ALL = (*_MADE, *_SOURCE, *_JUDGING, *_DATA, *_LOWERING, *ENGINE)
 MODEL = {key.name: key for key in (*OWN, *FOR_ALL)}
 DEFAULTS = {key.name: key for key in FOR_ALL}

@@ -46,7 +46,7 @@ def order_of(
             calib_seed=of.whole("calib-seed"), calib_method=of.text("calib-method"),
             preprocess=asked.of_calibration(preprocess, data, calib),
             quantizer=of.text("quantizer"), keep_fp=of.texts("keep-fp"),
-            half_io=of.truth("half-io"), budget=of.number("budget"),
+            half_io=of.truth("half-io"), max_trials=of.whole("max-trials"),
         ),
         settings=_settings(of),
         cache=None if of.truth("no-cache") else cache,

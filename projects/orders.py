@@ -30,7 +30,7 @@ from .wording import OPTION, place_of
 # does not hold is a fault.
 _FOR_SOME = frozenset({
     "calib", "calib-samples", "calib-select", "calib-seed", "calib-method", "preprocess",
-    "quantizer", "keep-fp", "half-io", "budget", "metric", "label", "metric-output", "patch",
+    "quantizer", "keep-fp", "half-io", "max-trials", "metric", "label", "metric-output", "patch",
     "custom-op", "for", *(key.name for key in ENGINE),
 })  # fmt: skip
 

@@ -14,6 +14,7 @@ from ..pipeline.limits import parse_limits
 from .faults import Faults
 from .keys import (
     DEFAULTS,
+    FORMER,
     GATE,
     GATES,
     LIMIT,
@@ -242,6 +243,8 @@ def hint_for(name: str, known: Collection[str]) -> str:
     for table, keys in ((GATES, GATE), (TOLERANCE, LIMIT)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
+    if name in FORMER:
+        return f"write {FORMER[name]}"
     near = _near(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 

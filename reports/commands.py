@@ -18,7 +18,7 @@ _WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
           "preprocess": "--preprocess", "atol": "--atol", "rtol": "--rtol",
           "min_sqnr": "--min-sqnr", "capture_timeout": "--capture-timeout",
           "search": "--search", "sensitivity": "--sensitivity",
-          "budget": "--budget", "data": "--data",
+          "max_trials": "--max-trials", "data": "--data",
           "metric": "--metric", "metric_output": "--metric-output",
           "max_drop": "--max-drop"}  # fmt: skip
 _LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance": "--tolerance",

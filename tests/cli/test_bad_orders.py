@@ -162,3 +162,9 @@ def test_with_debug_the_traceback_comes_before_the_error(door: Door) -> None:
     assert ran.returncode == 2
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-2].startswith("error: no such file: nofile.onnx")
+
+
+def test_minutes_of_a_search_are_a_count_now(refuse: Refuse, digits: tuple[str, ...]) -> None:
+    told = refuse("export", *digits, *REST, "--budget", "5", code=2)
+    assert "error: No such option: --budget\n" in told
+    assert "hint:  use --max-trials, a count of artifacts in place of minutes" in told

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.converters.openvino_exact import (
+    keep_lone_columns,
     keep_lone_keys,
     keep_order_of_equals,
     keep_remainders,
@@ -233,3 +234,58 @@ def test_attention_that_never_has_one_key_stays_one_kernel() -> None:
     model = attention((2, 64))
     keep_lone_keys(model)
     assert "Unsqueeze" not in {node.get_type_name() for node in model.get_ordered_ops()}
+
+
+def convolution_in_8_bits(width: openvino.Dimension, *, channels: int = 16) -> openvino.Model:
+    """Of kernels of 8 x 8 that do not overlap, its input and weights quantized."""
+    import openvino
+    from openvino import opset13 as op
+
+    draw = np.random.default_rng(0)
+    weights = draw.integers(-127, 128, (16, channels, 8, 8)).astype(np.int8)
+    scale = op.constant(np.full((16, 1, 1, 1), 0.01, np.float32))
+    x = op.parameter([openvino.Dimension(1, 4), channels, -1, width], np.float32)
+    low, high = (op.constant(np.float32(0.03 * end)) for end in (-120, 135))
+    rounded = op.fake_quantize(x, low, high, low, high, 256)
+    factors = op.multiply(op.convert(op.constant(weights), "f32"), scale)
+    made = op.convolution(rounded, factors, [8, 8], [0, 0], [0, 0], [1, 1])
+    return openvino.Model([op.relu(made)], [x])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_convolution_in_8_bits_as_wide_as_its_input_is_right(*, dynamic: bool) -> None:
+    import openvino
+
+    def compiled(mode: str, *, kept: bool) -> openvino.CompiledModel:
+        model = convolution_in_8_bits(
+            openvino.Dimension(8, 128) if dynamic else openvino.Dimension(8)
+        )
+        if kept:
+            keep_lone_columns(model)
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "LP_TRANSFORMS_MODE": mode}
+        return openvino.Core().compile_model(model, "CPU", settings)
+
+    in_floats, in_8_bits = compiled("NO", kept=False), compiled("YES", kept=True)
+    for height, width in ((8, 8), (16, 8), (12, 8), *(((8, 16), (9, 12)) if dynamic else ())):
+        x = np.random.default_rng(1).standard_normal((2, 16, height, width)).astype(np.float32)
+        wanted, found = in_floats(x)[0], in_8_bits(x)[0]
+        assert wanted.shape == found.shape
+        assert np.abs(found - wanted).max() < 1e-2 * np.abs(wanted).max()
+    run = [node.get_rt_info() for node in in_8_bits.get_runtime_model().get_ordered_ops()]
+    made = [
+        info["primitiveType"].astype(str)
+        for info in run
+        if info["layerType"].astype(str) == "Convolution"
+    ]
+    assert len(made) == 1
+    assert made[0].endswith("I8")
+
+
+@pytest.mark.parametrize(("least", "channels"), [(9, 16), (8, 64), (8, 3)])
+def test_other_convolutions_in_8_bits_stay_as_they_are(least: int, channels: int) -> None:
+    import openvino
+
+    model = convolution_in_8_bits(openvino.Dimension(least, 128), channels=channels)
+    before = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    keep_lone_columns(model)
+    assert [node.get_friendly_name() for node in model.get_ordered_ops()] == before

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -278,15 +279,28 @@ def test_damaged_records_are_measured_anew(ordered: Callable[..., Order], tmp_pa
     assert chosen_of(second) == chosen_of(first)
 
 
-def test_time_that_is_up_ends_the_search(ordered: Callable[..., Order]) -> None:
-    began = time.perf_counter()
-    manifest = run(ordered("outliers", "onnx", min_sqnr=29.0, budget=1e-6))
-    assert time.perf_counter() - began < 60
-    assert manifest.exit_code == 1
-    verdict = manifest.verdict_of("rejected/onnx-int8")
-    assert verdict is not None
-    assert "before --budget ran out" in verdict.reason
-    assert len(int8_of(manifest).tradeoffs) == 1
+def test_the_search_ends_after_the_trials_allowed(ordered: Callable[..., Order]) -> None:
+    for out in ("first", "again"):  # again: with trials from the cache, which count alike
+        manifest = run(ordered("outliers", "onnx", min_sqnr=90.0, max_trials=2, out=out))
+        assert manifest.exit_code == 1
+        verdict = manifest.verdict_of("rejected/onnx-int8")
+        assert verdict is not None
+        assert "within --max-trials 2" in verdict.reason
+        assert len(int8_of(manifest).tradeoffs) == 3  # plain, and two trials
+
+
+def test_a_slow_machine_keeps_the_same_layers(
+    ordered: Callable[..., Order], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = int8_of(run(ordered("outliers", "onnx", min_sqnr=26.0, out="usual")))
+    real, jumps = time.monotonic, count()
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 3600.0 * next(jumps))
+    order = replace(ordered("outliers", "onnx", min_sqnr=26.0, out="slow"), cache=None)
+    slow = int8_of(run(replace(order, capture_timeout=1e9)))
+    assert slow.capture == usual.capture
+    assert [point.kept for point in slow.tradeoffs] == [point.kept for point in usual.tradeoffs]
+    assert chosen_of(slow) == chosen_of(usual)
+    assert [file.sha256 for file in slow.files] == [file.sha256 for file in usual.files]
 
 
 @pytest.mark.parametrize("pattern", ["head", "blocks.1"])
@@ -317,24 +331,24 @@ def test_a_drop_of_accuracy_is_a_budget_too(ordered: Callable[..., Order]) -> No
 
 def test_a_drop_that_cannot_be_met_is_told(ordered: Callable[..., Order]) -> None:
     measuring = Measuring(data=LabelledOptions(source="budget_nets:labelled"), max_drop=0.03)
-    order = ordered("classifier", "onnx", min_sqnr=None, budget=1e-6)
+    order = ordered("classifier", "onnx", min_sqnr=None, max_trials=1)
     manifest = run(replace(order, measuring=measuring))
     assert manifest.exit_code == 1
     verdict = manifest.verdict_of("rejected/onnx-int8")
     assert verdict is not None
-    assert "before --budget ran out" in verdict.reason
+    assert "within --max-trials 1" in verdict.reason
     assert "a drop of" in verdict.reason
 
 
-@pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_budget_that_is_no_time_is_refused(minutes: float) -> None:
-    with pytest.raises(UsageError, match="--budget"):
-        Lowering(budget=minutes)
+@pytest.mark.parametrize("trials", [0, -1])
+def test_a_number_of_trials_below_one_is_refused(trials: int) -> None:
+    with pytest.raises(UsageError, match="--max-trials must be at least 1"):
+        Lowering(max_trials=trials)
 
 
-def test_a_budget_without_anything_to_search_for_is_refused(ordered: Callable[..., Order]) -> None:
-    with pytest.raises(UsageError, match="--budget has no effect"):
-        make_plan(ordered("outliers", "onnx", min_sqnr=None, budget=5.0))
+def test_trials_without_anything_to_search_for_are_refused(ordered: Callable[..., Order]) -> None:
+    with pytest.raises(UsageError, match="--max-trials has no effect"):
+        make_plan(ordered("outliers", "onnx", min_sqnr=None, max_trials=5))
 
 
 def test_openvino_is_searched_with_its_own_quantizer(ordered: Callable[..., Order]) -> None:

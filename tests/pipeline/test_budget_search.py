@@ -121,7 +121,7 @@ def test_a_trial_that_breaks_is_a_trial_that_misses() -> None:
 
 
 @pytest.mark.parametrize("trials", [0, 1, 2, 3, 5])
-def test_it_ends_when_time_is_up_with_the_best_so_far(trials: int) -> None:
+def test_it_ends_after_the_trials_allowed_with_the_best_so_far(trials: int) -> None:
     bed = Bed([2.0**-i * 1e-2 for i in range(40)], target=40.0, hidden=5e-5)
     found = bed.find(more=lambda: len(bed.judged) < trials)
     assert len(bed.judged) <= trials
@@ -137,7 +137,7 @@ def test_few_layers_are_measured_one_by_one() -> None:
         measured.append(layers)
         return (float(layers[0]),)
 
-    found = noises(5, measure, allowed=1.0, more=lambda: True)
+    found = noises(5, measure, allowed=1.0, most=5)
     assert found == tuple((float(i),) for i in range(5))
     assert measured == [(i,) for i in range(5)]
 
@@ -149,7 +149,7 @@ def runs_for(loud: Collection[int], count: int) -> tuple[int, Ranking]:
         measured.append(layers)
         return (sum(1e-2 if layer in loud else 1e-9 for layer in layers),)
 
-    found = noises(count, measure, allowed=1e-3, more=lambda: True)
+    found = noises(count, measure, allowed=1e-3, most=1000)
     return len(measured), ranked(found)
 
 
@@ -159,30 +159,35 @@ def test_of_many_layers_only_loud_blocks_are_taken_apart() -> None:
     assert runs <= 1 + 16 + 2 * 2 * 5
 
 
-def cut_short(after: int, noise: Callable[[int], float], count: int = 512) -> Ranking:
-    """The ranking when there is time for so many runs."""
+def ranked_by(most: int, noise: Callable[[int], float], count: int = 512) -> Ranking:
+    """The ranking by so many measurements."""
     measured: list[tuple[int, ...]] = []
 
     def measure(layers: tuple[int, ...]) -> Noise:
         measured.append(layers)
         return (sum(map(noise, layers)),)
 
-    found = noises(count, measure, allowed=1e-6, more=lambda: len(measured) < after)
-    assert len(measured) <= after + 1
+    found = noises(count, measure, allowed=1e-6, most=most)
+    assert len(measured) <= most
     return ranked(found)
 
 
-def test_when_time_is_short_the_loudest_block_is_taken_apart_first() -> None:
-    ranking = cut_short(1 + 16 + 10, lambda layer: 1e-2 if layer == 444 else 1e-4)
+def test_with_few_measurements_the_loudest_block_is_taken_apart_first() -> None:
+    ranking = ranked_by(1 + 16 + 10, lambda layer: 1e-2 if layer == 444 else 1e-4)
     assert ranking.order[0] == 444
 
 
-def test_what_was_not_measured_shares_the_noise_that_is_left() -> None:
-    ranking = cut_short(3, lambda layer: 1e-4 if layer >= 64 else 1e-6)
-    assert min(ranking.order[:400]) >= 64
-    assert ranking.predicted(()) == pytest.approx(decibel(448e-4 + 64e-6), abs=0.01)
+@pytest.mark.parametrize("most", [2, 3, 4, 17, 18, 19, 128])
+@pytest.mark.parametrize("count", [1, 2, 10, 48, 49, 512])
+def test_no_more_is_measured_than_allowed_and_every_layer_has_a_noise(
+    most: int, count: int
+) -> None:
+    ranking = ranked_by(most, lambda layer: 1e-4 / (1 + layer), count=count)
+    assert sorted(ranking.order) == list(range(count))
+    whole = math.fsum(1e-4 / (1 + layer) for layer in range(count))
+    assert ranking.predicted(()) == pytest.approx(decibel(whole))
 
 
-def test_few_layers_not_measured_in_time_come_last() -> None:
-    ranking = cut_short(3, lambda _: 1e-4, count=10)
-    assert set(ranking.order[:3]) == {0, 1, 2}
+def test_with_few_measurements_layers_are_measured_in_blocks() -> None:
+    ranking = ranked_by(4, lambda layer: 1e-2 if layer == 7 else 1e-6, count=10)
+    assert set(ranking.order[:4]) == {4, 5, 6, 7}

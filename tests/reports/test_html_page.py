@@ -189,14 +189,14 @@ def test_the_order_is_written_as_a_command(full: Manifest) -> None:
 
 
 def test_the_command_has_all_that_the_order_said_of_the_verdict(full: Manifest) -> None:
-    said = {"min_sqnr": "43", "search": "20", "budget": "1", "data": "../held.npz",
+    said = {"min_sqnr": "43", "search": "20", "max_trials": "1", "data": "../held.npz",
             "preprocess": "resize=8x8,scale=1/255", "max_drop": "0.005",
             "tolerance": "min-cosine=0.9 logits:rtol=0.01",
             "accept_branch": "gate.py:24", "static": "seq height", "patch": "nets:fast",
             "custom_op": "my::a=ops:a my::b=ops:b", "for": "onnxruntime==1.20"}  # fmt: skip
     shown = " ".join(Page(html_page.render(replace(full, order={**full.order, **said}))).text)
     for words in (
-        "--min-sqnr 43", "--search 20", "--budget 1", "--data ../held.npz", "--max-drop 0.005",
+        "--min-sqnr 43", "--search 20", "--max-trials 1", "--data ../held.npz", "--max-drop 0.005",
         "--preprocess resize=8x8,scale=1/255", "--accept-branch gate.py:24",
         "--static seq --static height", "--patch nets:fast", "--for onnxruntime==1.20",
         "--custom-op my::a=ops:a --custom-op my::b=ops:b",

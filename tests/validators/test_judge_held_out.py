@@ -135,3 +135,59 @@ def test_a_quiet_channel_may_drown_in_8_bit_noise() -> None:
 
     assert "channel 3" in verdict(by_channel=True).reason
     assert verdict(by_channel=False).passed
+
+
+def judged_boxes(errors: Callable[[int, Array], Array], **limits: float) -> Verdict:
+    """Two numbers on ten samples, near zero on the last, judged in INT8 with these errors."""
+    draw = np.random.default_rng(5)
+    boxes = [draw.uniform(0.2, 0.8, (1, 2)).astype(np.float32) for _ in range(9)]
+    boxes.append(np.array([[0.01, -0.06]], np.float32))
+    feeds = [
+        NamedFeed(name=f"held-out-{number}", arrays={"x": box}, sizes={})
+        for number, box in enumerate(boxes)
+    ]
+    bare = resolve([parse_input("x:float32[batch=1..8,2]")], {})
+    return judge(
+        artifact="model.bin",
+        references=[Reference(feed=feed, outputs={"y": feed.arrays["x"] + 0}) for feed in feeds],
+        replies=[Reply(outputs={"y": box + errors(i, box)}) for i, box in enumerate(boxes)],
+        tolerance=tolerance_for(Precision.INT8, **limits),
+        device="cpu",
+        artifact_inputs=["x"],
+        signature=bare.with_outputs(["y"]),
+        by_channel=False,
+    )
+
+
+def noise(number: int, box: Array) -> Array:
+    """About 0.01, as 8 bits leave: 36 dB usually, 14 dB where the box is near zero."""
+    del box
+    sign = 1 if number % 2 else -1
+    return np.array([[0.009 * sign, -0.008]], np.float32)
+
+
+def test_a_box_near_zero_on_one_sample_does_not_reject_noise_that_is_everywhere() -> None:
+    verdict = judged_boxes(noise)
+    assert verdict.sqnr is not None
+    assert 10 < verdict.sqnr < 15
+    assert verdict.passed, verdict.reason
+    assert [one.feed for one in verdict.outputs if one.excuse] == ["held-out-9"]
+    assert any("is small" in note for note in verdict.notes)
+
+
+def test_what_the_user_asks_for_is_asked_of_every_sample() -> None:
+    assert not judged_boxes(noise, min_sqnr=15.0).passed
+
+
+@pytest.mark.parametrize("share", [-2.0, -1.0, -0.5, 1.0])
+def test_a_box_near_zero_that_is_wrong_is_rejected(share: float) -> None:
+    """Of it alone: negated, zero, halved, doubled."""
+    assert not judged_boxes(lambda i, box: box * share if i == 9 else noise(i, box)).passed
+
+
+def test_noise_that_is_larger_on_the_small_box_is_rejected() -> None:
+    assert not judged_boxes(lambda i, box: noise(i, box) * (1.0 if i == 9 else 0.3)).passed
+
+
+def test_noise_that_is_too_much_everywhere_is_rejected() -> None:
+    assert not judged_boxes(lambda i, box: noise(i, box) * 30).passed
