@@ -23,6 +23,7 @@ from .capture.users import users_place
 from .onnx_linear_algebra import OF_MATRICES
 from .onnx_pooling import OF_POOLS
 from .onnx_program_ops import OF_PROGRAMS, floordiv
+from .onnx_scatter import OF_SCATTERS
 from .onnx_script_names import OF_NAMES
 from .onnx_symbolic_ops import SymbolicOps, given
 from .onnx_translations import BOTH, OF_SCRIPTS
@@ -34,7 +35,7 @@ Write = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
 _OURS = frozenset(
     write
-    for table in (OF_SCRIPTS, OF_MATRICES, OF_NAMES, OF_POOLS, OF_PROGRAMS)
+    for table in (OF_SCRIPTS, OF_MATRICES, OF_NAMES, OF_POOLS, OF_PROGRAMS, OF_SCATTERS)
     for write in table.values()
 )
 
@@ -89,7 +90,8 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
 
     ops = onnxscript.values.Opset("", opset)
     table: dict[Any, Write] = {operator.floordiv: functools.partial(floordiv, ops)}
-    for name, write in {**BOTH, **OF_MATRICES, **OF_POOLS, **OF_PROGRAMS, **custom_ops}.items():
+    ours = {**BOTH, **OF_MATRICES, **OF_POOLS, **OF_PROGRAMS, **OF_SCATTERS}
+    for name, write in {**ours, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)
@@ -116,7 +118,7 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
-    functions = {**OF_SCRIPTS, **OF_MATRICES, **OF_NAMES, **custom_ops}
+    functions = {**OF_SCRIPTS, **OF_MATRICES, **OF_NAMES, **OF_SCATTERS, **custom_ops}
     kept = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():

@@ -6,53 +6,67 @@ floor(i n / m) to ceil((i + 1) n / m), for m windows over n places.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .onnx_translations import cannot_write, rank_of, size_of
+from .onnx_translations import rank_of, size_of
 
 if TYPE_CHECKING:
     import onnx_ir
 
 Write = Callable[..., object]
-_MOST = 256  # windows; each maximum is a slice of its own
+_INT64 = 7  # onnx.TensorProto
 
 
-def adaptive_average(op: Any, self: Any, output_size: Sequence[Any]) -> Any:
-    """Means over windows, along one axis after the other: all windows of a row are of one size."""
-    sizes = output_size if isinstance(output_size, list | tuple) else [output_size]
+def adaptive_average(op: Any, self: Any, output_size: Any) -> Any:
+    """Means over windows: sums along one axis after the other, then divided, as eager does."""
+    sizes, rank = _listed(output_size), rank_of(self)
     if all(size == 1 for size in sizes):
         return op.ReduceMean(self, list(range(-len(sizes), 0)), keepdims=1)
     given = [size_of(self, axis) for axis in range(-len(sizes), 0)]
     strides = [_stride(one, size) for one, size in zip(given, sizes, strict=True)]
-    if None not in strides and rank_of(self) == len(sizes) + 2:
+    if None not in strides and rank == len(sizes) + 2:
         return op.AveragePool(self, kernel_shape=strides, strides=strides)
-    rank = rank_of(self)
+    total, widths = self, []
     for axis, size in zip(range(rank - len(sizes), rank), sizes, strict=True):
-        self = _averaged(op, self, axis, size, rank)
-    return self
+        windows = _windows(op, op.Shape(self, start=axis, end=axis + 1), size)
+        parts = op.Gather(total, windows.places, axis=axis)
+        inside = _widened(op, windows.inside, rank - axis - 1)
+        parts = op.Where(inside, parts, op.CastLike(0.0, self))
+        total = op.ReduceSum(parts, [axis + 1], keepdims=0)
+        widths.append(op.CastLike(_widened(op, windows.widths, rank - axis - 1), self))
+    for width in widths:
+        total = op.Div(total, width)
+    return total
 
 
-def adaptive_maximum(op: Any, self: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
-    """Maxima of windows, and their places in the image."""
-    sizes = output_size if isinstance(output_size, list | tuple) else [output_size]
-    if not all(isinstance(size, int) for size in sizes) or math.prod(sizes) > _MOST:
-        raise cannot_write("adaptive_max_pool", f"with a dynamic output or of over {_MOST} windows")
-    axes = list(range(-len(sizes), 0))
-    full = op.Shape(self, start=-len(sizes))
-    outer = op.Shape(self, start=0, end=-len(sizes))
-    row = op.Concat(outer, op.Constant(value_ints=[-1]), axis=0)
-    values, places = [], []
-    for window in itertools.product(*map(range, sizes)):
-        first, last = _bounds(op, window, full, sizes)
-        part = op.Reshape(op.Slice(self, first, last, axes), row)
-        values.append(op.ReduceMax(part, [-1], keepdims=1))
-        best = op.ArgMax(part, axis=-1, keepdims=1)
-        places.append(_place_in_image(op, best, (first, last), full, len(sizes)))
-    shape = op.Concat(outer, op.Constant(value_ints=list(sizes)), axis=0)
-    return tuple(op.Reshape(op.Concat(*one, axis=-1), shape) for one in (values, places))
+def adaptive_maximum(op: Any, self: Any, output_size: Any) -> tuple[Any, Any]:
+    """Maxima of windows, and their places in the image: of the last NaN, else of the first maximum.
+
+    Along one axis after the other, from the last: in a window the rows come before the columns.
+    """
+    sizes, rank = _listed(output_size), rank_of(self)
+    top, found, stride = self, None, None
+    for axis, size in reversed(list(zip(range(rank - len(sizes), rank), sizes, strict=True))):
+        count = op.Shape(self, start=axis, end=axis + 1)
+        windows = _windows(op, count, size)
+        parts = op.Gather(top, windows.places, axis=axis)
+        top, best = _largest(op, parts, _widened(op, windows.inside, rank - axis - 1), axis + 1)
+        at = op.Add(best, _widened(op, windows.first, rank - axis - 1))
+        if found is None:
+            found, stride = at, count
+        else:
+            inner = op.Gather(found, windows.places, axis=axis)
+            inner = op.GatherElements(inner, op.Unsqueeze(best, [axis + 1]), axis=axis + 1)
+            found = op.Add(op.Squeeze(inner, [axis + 1]), op.Mul(at, stride))
+            stride = op.Mul(stride, count)
+    return top, found
+
+
+def _listed(sizes: Any) -> list[Any]:
+    return list(sizes) if isinstance(sizes, list | tuple) else [sizes]
 
 
 def _stride(given: int | None, size: Any) -> int | None:
@@ -62,41 +76,52 @@ def _stride(given: int | None, size: Any) -> int | None:
     return given // size
 
 
-def _averaged(op: Any, values: Any, axis: int, size: Any, rank: int) -> Any:
-    """Means along an axis, by a matrix of weights [windows, places]."""
-    count = op.Shape(values, start=axis, end=axis + 1)
+@dataclass(frozen=True, kw_only=True)
+class _Windows:
+    """The windows along an axis, written as wide as the widest."""
+
+    places: Any  # [windows, places]
+    inside: Any  # [windows, places]: whether a place is one of the window's
+    first: Any  # [windows]
+    widths: Any  # [windows]
+
+
+def _windows(op: Any, count: Any, size: Any) -> _Windows:
+    """The windows along an axis of `count` places."""
     length = op.Constant(value_ints=[size]) if isinstance(size, int) else op.Reshape(size, [1])
-    windows = op.Unsqueeze(op.Range(0, op.Squeeze(length), 1), [1])
-    first, last = _bounds(op, windows, count, length)
-    places = op.Range(0, op.Squeeze(count), 1)
-    inside = op.And(op.GreaterOrEqual(places, first), op.Less(places, last))
-    widths = op.CastLike(op.Sub(last, first), values)
-    weights = op.Div(op.CastLike(inside, values), widths)
-    if axis == rank - 1:
-        return op.MatMul(values, op.Transpose(weights, perm=[1, 0]))
-    order = list(range(rank))  # the axis comes last but one
-    order[axis], order[-2] = order[-2], order[axis]
-    return op.Transpose(op.MatMul(weights, op.Transpose(values, perm=order)), perm=order)
+    numbers = op.Range(0, op.Squeeze(length), 1)
+    first = op.Div(op.Mul(count, numbers), length)
+    end = op.Add(op.Mul(op.Add(numbers, 1), count), op.Sub(length, 1))
+    last = op.Div(end, length)
+    widths = op.Sub(last, first)
+    steps = op.Range(0, op.ReduceMax(widths, keepdims=0), 1)
+    places = op.Add(op.Unsqueeze(first, [1]), steps)
+    return _Windows(
+        places=op.Min(places, op.Sub(count, 1)),
+        inside=op.Less(places, op.Unsqueeze(last, [1])),
+        first=first,
+        widths=widths,
+    )
 
 
-def _bounds(op: Any, windows: Any, count: Any, sizes: Any) -> tuple[Any, Any]:
-    """The first place of windows, and the one behind the last, along each axis."""
-    first = op.Div(op.Mul(count, windows), sizes)
-    end = op.Add(op.Mul(op.Add(windows, 1), count), op.Sub(sizes, 1))
-    return first, op.Div(end, sizes)
+def _widened(op: Any, values: Any, axes: int) -> Any:
+    """With as many axes more, behind all others."""
+    return op.Unsqueeze(values, list(range(-axes, 0))) if axes else values
 
 
-def _place_in_image(op: Any, best: Any, bounds: tuple[Any, Any], full: Any, axes: int) -> Any:
-    """The place in the image of what is at a place in a window, both counted row by row."""
-    widths = op.Sub(bounds[1], bounds[0])
-    found, stride = None, None
-    for axis in reversed(range(axes)):
-        width, start, whole = (op.Gather(one, [axis]) for one in (widths, bounds[0], full))
-        at = op.Add(op.Mod(best, width), start)
-        best = op.Div(best, width)
-        found = at if found is None else op.Add(found, op.Mul(at, stride))
-        stride = whole if stride is None else op.Mul(stride, whole)
-    return found
+def _largest(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
+    """The largest inside along an axis, NaN before all others, and its place."""
+    lost = op.IsNaN(parts)
+    shown = op.Where(op.And(inside, op.Not(lost)), parts, op.CastLike(-math.inf, parts))
+    lost = op.Cast(op.And(inside, lost), to=_INT64)
+    any_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=0), 0)
+    top = op.ReduceMax(shown, [axis], keepdims=0)
+    last_lost = op.ArgMax(lost, axis=axis, keepdims=0, select_last_index=1)
+    best = op.ArgMax(shown, axis=axis, keepdims=0)
+    return (
+        op.Where(any_lost, op.CastLike(math.nan, parts), top),
+        op.Where(any_lost, last_lost, best),
+    )
 
 
 OF_POOLS: Mapping[str, Write] = {

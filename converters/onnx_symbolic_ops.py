@@ -18,6 +18,8 @@ def given(value: Any) -> Any:
     if node.kind() == "onnx::Constant" and node.kindOf("value") == "t":
         held = node.t("value")
         return held.item() if held.dim() == 0 else value
+    if node.kind() == "onnx::Constant" and node.kindOf("value") == "s":
+        return node.s("value")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Pooling to a given size in ONNX: as eager computes it, at any size of the image."""
+"""Pooling to a given size in ONNX: as eager has it, at any size of the image, NaN and Inf too."""
 
 from __future__ import annotations
 
@@ -51,6 +51,38 @@ def test_pools_take_images_of_any_size(job_of: JobOf) -> None:
                 np.testing.assert_allclose(
                     one, eager, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {size}"
                 )
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_windows(job_of: JobOf, odd: float) -> None:
+    job = job_of(Pools(), SPEC, capture=Capture.EXPORT)
+    onnx_graph.convert(job)
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for seed, size in enumerate(SIZES):
+            drawn = np.random.default_rng(seed)
+            x = drawn.normal(size=(2, 2, *size)).round().astype(np.float32)  # equal ones among them
+            x[drawn.random(x.shape) < 0.2] = odd
+            wanted = Pools()(torch.tensor(x))
+            found = runner.run({"x": x}).values()
+            for (name, eager), one in zip(wanted.items(), found, strict=True):
+                np.testing.assert_allclose(
+                    one, eager, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {size}"
+                )
+
+
+class Large(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.adaptive_max_pool2d(x, (20, 21))
+
+
+def test_maxima_of_any_number_of_windows(job_of: JobOf) -> None:
+    job = job_of(Large(), SPEC, capture=Capture.EXPORT)
+    onnx_graph.convert(job)
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for size in SIZES:
+            x = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(0))
+            (found,) = runner.run({"x": x.numpy()}).values()
+            np.testing.assert_array_equal(found, Large()(x))
 
 
 class Fixed(nn.Module):

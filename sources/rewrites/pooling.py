@@ -1,0 +1,109 @@
+"""Maximum pooling to sizes that follow from sizes: torch's operator takes numbers alone.
+
+A window of torch's reaches from floor(i n / m) to ceil((i + 1) n / m), for m windows over n places.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .rewrite import Module, Rewrite, calls_any
+from .swapping import attribute, swapped
+
+if TYPE_CHECKING:
+    import torch
+
+_SIGN = "specialized it"  # what torch.export says of a size that became a number
+_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
+
+
+def _suits(module: Module, reasons: Sequence[str]) -> bool:
+    told = any(_SIGN in reason for reason in reasons)
+    names = frozenset({*_NAMES, *(f"{name}_with_indices" for name in _NAMES)})
+    return told and calls_any(module, names)
+
+
+@contextmanager
+def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    import torch
+
+    with ExitStack() as held:
+        line = torch.adaptive_max_pool1d
+        held.enter_context(swapped({line: _for_any_size(line)}))
+        for name in _NAMES[1:]:
+            ours = _for_any_size(getattr(torch._C._nn, name))
+            held.enter_context(attribute(torch._C._nn, name, ours))
+        yield
+
+
+def _for_any_size(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch's own; where a size is no plain number, by windows as wide as the widest may be."""
+
+    @functools.wraps(plain)  # torch asks for names of what it overrides
+    def pool(x: torch.Tensor, output_size: Any) -> Any:
+        sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size]
+        if all(type(size) is int for size in sizes):
+            return plain(x, output_size)
+        top, places, stride = x, None, 1
+        axes = range(x.ndim - len(sizes), x.ndim)
+        for axis, size in reversed(list(zip(axes, sizes, strict=True))):
+            top, places = _pool_axis(top, places, axis, size, stride)
+            stride *= x.shape[axis]
+        return top, places
+
+    return pool
+
+
+def _pool_axis(
+    values: torch.Tensor, places: torch.Tensor | None, axis: int, size: Any, stride: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maxima of windows along an axis: of the last NaN, else of the first maximum.
+
+    Args:
+        values: maxima along the axes behind.
+        places: where these are in what lies behind the axis.
+        axis: counted from the front.
+        size: how many windows.
+        stride: how many elements of the image one step along the axis is.
+    """
+    import torch
+
+    count, behind = values.shape[axis], values.ndim - axis - 1
+
+    def widened(numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.reshape(*numbers.shape, *[1] * behind)
+
+    def taken(image: torch.Tensor) -> torch.Tensor:
+        return image.index_select(axis, within).unflatten(axis, (size, widest))
+
+    numbers, widest = torch.arange(size, device=values.device), (count + size - 1) // size + 1
+    first, last = numbers * count // size, ((numbers + 1) * count + size - 1) // size
+    steps = torch.arange(widest, device=values.device)
+    reached = first[:, None] + steps
+    within = reached.clamp(max=count - 1).flatten()
+    inside, parts = widened(reached < last[:, None]), taken(values)
+    is_lost = torch.isnan(parts)
+    shown = torch.where(inside & ~is_lost, parts, -math.inf)
+    lost = (inside & is_lost) * widened(steps + 1)  # 0 where none is
+    last_lost = lost.amax(axis + 1)
+    top = torch.where(last_lost > 0, math.nan, shown.amax(axis + 1))
+    best = torch.where(last_lost > 0, last_lost - 1, shown.argmax(axis + 1))
+    at = (best + widened(first)) * stride
+    if places is not None:
+        at = at + taken(places).gather(axis + 1, best.unsqueeze(axis + 1)).squeeze(axis + 1)
+    return top, at
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="dynamic-max-pool",
+        summary="adaptive max pooling to sizes that follow from others, by its windows",
+        suits=_suits,
+        during=_during,
+        signs=(_SIGN,),
+    ),
+)

@@ -1,0 +1,81 @@
+"""Values reduced by an index in ONNX: every reduction, with what was there and without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelc.converters import onnx_graph
+from modelc.core.capture import Capture
+from modelc.core.contract import Job
+
+JobOf = Callable[..., Job]
+pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]
+SPECS = ("x:float32[n=1..20,4]", "index:int64[n]{0..4}")
+SIZES = (1, 2, 7, 20)
+
+
+class Reduces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("base", torch.linspace(-1, 1, 20).reshape(5, 4))
+        self.register_buffer("whole", torch.tensor([3, -4, 5, 7, 9]))
+
+    def reduce(self, x: Tensor, index: Tensor, how: str) -> Tensor:
+        wide, whole = index.unsqueeze(1).expand_as(x), index * 3 - 7
+        found = [
+            self.base.scatter_reduce(0, wide, x, how, include_self=False),
+            self.base.scatter_reduce(0, wide, x, how, include_self=True),
+            self.base.scatter_reduce(-2, wide[:, :3], x, how, include_self=False),  # 3 of 4 columns
+            self.whole.scatter_reduce(0, index, whole, how, include_self=False)[:, None],
+            self.whole.scatter_reduce(0, index, whole, how, include_self=True)[:, None],
+        ]
+        return torch.cat(found, 1)
+
+    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return (
+            self.reduce(x, index, "mean"),
+            self.reduce(x, index, "amax"),
+            self.reduce(x, index, "amin"),
+            self.reduce(x, index, "prod"),
+            self.reduce(x, index, "sum"),
+        )
+
+
+class Rows(nn.Module):
+    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        base = torch.full((4, 5), 0.3)
+        return (
+            base.index_reduce(1, index, x.t(), "mean", include_self=False),
+            base.index_reduce(-1, index, x.t(), "amax", include_self=True),
+        )
+
+
+def feeds() -> list[dict[str, np.ndarray]]:
+    found = []
+    for count in SIZES:
+        for odd in (0.0, math.nan, math.inf, -math.inf):
+            drawn = np.random.default_rng(count)
+            x = drawn.normal(size=(count, 4)).astype(np.float32)
+            x[drawn.random(x.shape) < 0.3] = odd
+            found.append({"x": x, "index": drawn.integers(0, 5, count)})
+    return found
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.SCRIPT])
+@pytest.mark.parametrize("net", [Reduces, Rows])
+def test_a_reduction_is_eagers(job_of: JobOf, net: type[nn.Module], capture: Capture) -> None:
+    job = job_of(net(), *SPECS, capture=capture)
+    onnx_graph.convert(job)
+    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+        for feed in feeds():
+            wanted = net()(torch.tensor(feed["x"]), torch.tensor(feed["index"]))
+            for at, (one, eager) in enumerate(zip(runner.run(feed).values(), wanted, strict=True)):
+                np.testing.assert_allclose(
+                    one, eager, rtol=1e-5, atol=1e-6, err_msg=f"{at} of {len(feed['index'])}"
+                )
