@@ -29,6 +29,7 @@ from .tables import show_json
 
 if TYPE_CHECKING:
     from ..pipeline.caching.taking_up import Caching
+    from ..pipeline.provenance.signing import PrivateKey
     from ..projects.run_record import RunRecord
     from ..projects.running import TellOf
 
@@ -69,14 +70,16 @@ def run_project(asked: Asked, given: Given) -> int:
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
         return 0
-    ended = _carried_out(models, planned, asked, given)
+    with _refusals(asked, given):
+        key = private_key(asked.sign_key)
+    ended = _carried_out(models, planned, asked, given, key)
     record = record_of_run(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
     )
     if base is not None:
         parts = Parts.of(planned, models)
         record = against(record, regression_of(base, ended, parts, prepare_only=asked.prepare_only))
-    return _told(ended, record, planned, asked)
+    return _told(ended, record, planned, asked, key)
 
 
 @contextmanager
@@ -107,7 +110,11 @@ def _forget(out: Path, asked: Asked) -> None:
 
 
 def _carried_out(
-    models: Sequence[ModelOrder], planned: Planned, asked: Asked, given: Given
+    models: Sequence[ModelOrder],
+    planned: Planned,
+    asked: Asked,
+    given: Given,
+    key: PrivateKey | None,
 ) -> tuple[Ended, ...]:
     from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
@@ -122,7 +129,6 @@ def _carried_out(
     reports = formats_of(run.report)
     with ExitStack() as held, _importable(planned.settings.project.folder):
         with _refusals(asked, given):
-            key = private_key(asked.sign_key)
             for model in models:
                 held.enter_context(fresh_reports(model.order.out, reports))
             screen, of = held.enter_context(_listening(models, run, asked))
@@ -181,7 +187,13 @@ def _listening(
         yield screen, tell_of(screen, width)
 
 
-def _told(ended: Sequence[Ended], record: RunRecord, planned: Planned, asked: Asked) -> int:
+def _told(
+    ended: Sequence[Ended],
+    record: RunRecord,
+    planned: Planned,
+    asked: Asked,
+    key: PrivateKey | None,
+) -> int:
     """Write the record and the documents, show them; the exit code."""
     from ..pipeline.reporting import write_reports
     from ..projects.run_record import write_record
@@ -191,7 +203,7 @@ def _told(ended: Sequence[Ended], record: RunRecord, planned: Planned, asked: As
     for one in ended:
         if one.manifest is not None and run.report:
             write_reports(one.manifest, Path(one.folder), formats_of(run.report))
-    write_record(record, run.out)
+    write_record(record, run.out, key)
     if asked.ci is not None:
         asked.ci.told(ended, record, planned.settings.project, run.out)
     elif not asked.json:

@@ -13,6 +13,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from modelc.pipeline.order import Source
+
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]
 PEM, NO_CIPHER = serialization.Encoding.PEM, serialization.NoEncryption()
@@ -40,6 +42,11 @@ def key(tmp_path: Path) -> Path:
 @pytest.fixture
 def gate(exports: Callable[[str], Path], tmp_path: Path) -> Path:
     return shutil.copytree(exports("gate"), tmp_path / "out")
+
+
+@pytest.fixture
+def gate_checkpoint(sources: Callable[[str], Source]) -> Path:
+    return sources("gate").checkpoint
 
 
 def test_a_sound_folder_is_shown_and_ends_with_0(digits_copy: Path, door: Door) -> None:
@@ -125,3 +132,29 @@ def test_a_bill_of_materials_is_written_or_shown(gate: Path, tmp_path: Path, doo
     assert (shown.returncode, ran.returncode) == (0, 0)
     assert json.loads(shown.stdout)["bomFormat"] == "CycloneDX"
     assert (tmp_path / "sbom.json").read_text() == shown.stdout
+
+
+PROJECT = """
+[models.gate]
+checkpoint = "{checkpoint}"
+model = "modelc.sample_models.gate:gate"
+input = ["x:float32[batch=1..4,16]"]
+to = "torchscript"
+feeds = 8
+"""
+
+
+def test_a_signed_run_signs_its_own_record(
+    gate_checkpoint: Path, key: Path, door: Door, tmp_path: Path
+) -> None:
+    project = tmp_path / "modelc.toml"
+    project.write_text(PROJECT.format(checkpoint=gate_checkpoint))
+    out = tmp_path / "out"
+    ran = door("run", "-f", project, "-o", out, "--no-cache", "--sign-key", key)
+    assert ran.returncode == 0, ran.stderr
+    public = key.with_name("pub.pem")
+    assert door("verify", out, "--key", public).returncode == 0
+    (out / "run.json.sig").unlink()
+    found = door("verify", out, "--key", public)
+    assert found.returncode == 1
+    assert "FAIL run, signature" in found.stdout
