@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,7 +130,7 @@ def validate(
     )  # fmt: skip
     reports = r.formats_beside(path, report)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
-    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen):
+    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
         result = (
             rejudge_it(path, judging=judging, tell=screen)
             if rejudge
@@ -138,7 +139,7 @@ def validate(
                 against=source,
                 moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
                 precision=precision,
-                judging=judging,
+                judging=replace(judging, trusts_record=trusts),
                 settings=settings_of(
                     tf32=True, profiles=None, plugins=plugins, trust_engine=trusted
                 ),
@@ -152,7 +153,7 @@ def validate(
 
 def _signed(
     path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
-) -> Callable[[Tell], AbstractContextManager[None]]:
+) -> Callable[[Tell], AbstractContextManager[bool]]:
     """What keeps the signature of a folder true, given who listens; a single file has none.
 
     Raises:
@@ -167,7 +168,7 @@ def _signed(
         raise UsageError(
             "--sign-key has no effect on a single file", hint="give the folder that it lies in"
         )
-    return lambda _: nullcontext()
+    return lambda _: nullcontext(enter_result=True)
 
 
 def _shown(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> int:

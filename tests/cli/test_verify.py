@@ -13,7 +13,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from modelc.core.digest import sha256_of
+from modelc.pipeline.manifest_file import as_json
 from modelc.pipeline.order import Source
+from modelc.pipeline.provenance.sealing import sealed
 
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]
@@ -158,3 +161,44 @@ def test_a_signed_run_signs_its_own_record(
     found = door("verify", out, "--key", public)
     assert found.returncode == 1
     assert "FAIL run, signature" in found.stdout
+
+
+def weaken(folder: Path) -> None:
+    """Put a wrong model there, with a record whose limits let it pass."""
+    import torch
+
+    path = folder / "model.torchscript.pt"
+    model = torch.jit.load(path)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    torch.jit.save(model, path)
+    file = folder / "manifest.json"
+    document = json.loads(file.read_bytes())
+    for one in document["artifacts"]:
+        one["tolerance"] = {"atol": 1e6, "rtol": 1e6, "min_sqnr": -1e3, "floor_factor": None}
+        for part in one["files"]:
+            part["sha256"] = sha256_of(folder / part["name"])
+            part["size"] = (folder / part["name"]).stat().st_size
+    file.write_bytes(sealed(as_json({**document, "seal": ""})))
+
+
+@pytest.mark.slow
+def test_to_sign_no_limit_is_taken_from_the_record_that_is_signed(
+    gate: Path, key: Path, door: Door
+) -> None:
+    weaken(gate)
+    assert door("validate", gate).returncode == 0  # within the recorded limits
+    ran = door("validate", gate, "--sign-key", key)
+    assert ran.returncode == 1
+    assert "limits and accepted branches on record are not used" in ran.stderr
+    assert (gate / "rejected" / "model.torchscript.pt").is_file()
+
+
+@pytest.mark.slow
+def test_limits_that_the_key_has_signed_are_kept(gate: Path, key: Path, door: Door) -> None:
+    loose = ("--tolerance", "floor-factor=1000")
+    assert door("validate", gate, "--sign-key", key, *loose).returncode == 0
+    ran = door("validate", gate, "--sign-key", key)
+    assert ran.returncode == 0
+    assert "are not used" not in ran.stderr
