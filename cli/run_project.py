@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from ..projects.only import only
 from ..projects.orders import Planned, plan_project
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
+from ..sources.user_code import code_in
 from .ci_run import Ci
 from .options import cache_folder
 from .options_sign import private_key
@@ -127,7 +127,7 @@ def _carried_out(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
-    with ExitStack() as held, _importable(planned.settings.project.folder):
+    with ExitStack() as held, code_in(planned.settings.project.folder):
         with _refusals(asked, given):
             for model in models:
                 held.enter_context(fresh_reports(model.order.out, reports))
@@ -157,20 +157,6 @@ def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[Caching | N
     with Digests(folder) as digests:
         steps = StepCache(folder, limit, tell=tell, remote=remote)
         yield Caching(root=Path.cwd(), digests=digests, steps=steps)
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Have the project's folder on the way to modules: its factories lie beside the file."""
-    place = str(folder.resolve())
-    added = place not in sys.path
-    if added:
-        sys.path.insert(0, place)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(place)
 
 
 @contextmanager

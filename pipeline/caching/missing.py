@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from ...sources.user_code import code_folders
 from .asking import USER, asker
 from .places import is_theirs
 
@@ -36,7 +37,8 @@ class Missing:
     ) -> ModuleSpec | None:
         """Find nothing, and remember it where the user's code asks."""
         if asker(direct=True) == USER:
-            folders = map(os.path.abspath, sys.path if path is None else path)  # "" is this one
+            places = (*sys.path, *code_folders()) if path is None else path
+            folders = map(os.path.abspath, places)  # "" is this one
             own = (one for one in folders if not _is_theirs(one))
             self.looked_in.setdefault(name, set()).update(own)
         return None

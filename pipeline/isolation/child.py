@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ...core.events import Entered
+from ...sources.user_code import registered_folders
 from ..finish_order import AnyOrder
 from ..folder import LOGS
 from .bounds import Bounds
@@ -131,8 +132,13 @@ def _give(process: subprocess.Popen[bytes], order: AnyOrder, bounds: Bounds) -> 
     """Send the request; a child that died meanwhile is found dead by who listens."""
     modules: Mapping[str, object] = sys.modules
     absent = tuple(name for name, module in modules.items() if module is None)
-    path = tuple(sys.path)
-    request = Request(order=order, path=path, absent=absent, threads=bounds.threads)
+    request = Request(
+        order=order,
+        path=tuple(sys.path),
+        code_folders=registered_folders(),
+        absent=absent,
+        threads=bounds.threads,
+    )
     if process.stdin is None:
         raise RuntimeError("the child was started without a pipe")
     try:

@@ -17,6 +17,7 @@ class Request:
 
     order: AnyOrder
     path: tuple[str, ...]
+    code_folders: tuple[str, ...] = ()  # of the user's, beside the current one
     absent: tuple[str, ...] = ()  # modules whose import is to fail, as in the parent
     threads: int | None = None
 
