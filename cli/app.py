@@ -37,6 +37,7 @@ from . import (
     validate,
     verify,
 )
+from .streams import flush_streams, open_streams
 
 INTERRUPTED = 130
 BUG = 70
@@ -89,11 +90,11 @@ def main() -> None:
     native libraries that crash on their way out would change the exit code.
     """
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails, as it may
+    stdout = open_streams()
     sleep_while_waiting()
     _heed_signals()
     code = door(sys.argv[1:])
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    flush_streams(stdout)
     os._exit(code)
 
 

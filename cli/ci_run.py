@@ -17,6 +17,7 @@ from ..projects.run_record import RunRecord
 from .ci_place import CiPlace, ci_place
 from .ci_screen import CiScreen
 from .render_run import show_run
+from .streams import lenient_stream
 from .tables import plain_console
 
 
@@ -115,9 +116,7 @@ class Ci:
     @contextmanager
     def _written(self) -> Iterator[TextIO]:
         """Where lines go: a copy of the stream, in UTF-8 whatever the job's locale is."""
-        with os.fdopen(
-            os.dup(2 if self.json else 1), "w", encoding="utf-8", errors="replace", buffering=1
-        ) as stream:
+        with lenient_stream(os.dup(2 if self.json else 1), "utf-8", closes=True) as stream:
             yield stream
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from ..projects.only import only
 from ..projects.orders import Planned, plan_project
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
+from ..sources.user_code import code_in
 from .ci_run import Ci
 from .options import cache_folder
 from .options_sign import private_key
@@ -29,6 +29,7 @@ from .tables import show_json
 
 if TYPE_CHECKING:
     from ..pipeline.caching.taking_up import Caching
+    from ..pipeline.provenance.signing import PrivateKey
     from ..projects.run_record import RunRecord
     from ..projects.running import TellOf
 
@@ -69,14 +70,16 @@ def run_project(asked: Asked, given: Given) -> int:
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
         return 0
-    ended = _carried_out(models, planned, asked, given)
+    with _refusals(asked, given):
+        key = private_key(asked.sign_key)
+    ended = _carried_out(models, planned, asked, given, key)
     record = record_of_run(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
     )
     if base is not None:
         parts = Parts.of(planned, models)
         record = against(record, regression_of(base, ended, parts, prepare_only=asked.prepare_only))
-    return _told(ended, record, planned, asked)
+    return _told(ended, record, planned, asked, key)
 
 
 @contextmanager
@@ -107,7 +110,11 @@ def _forget(out: Path, asked: Asked) -> None:
 
 
 def _carried_out(
-    models: Sequence[ModelOrder], planned: Planned, asked: Asked, given: Given
+    models: Sequence[ModelOrder],
+    planned: Planned,
+    asked: Asked,
+    given: Given,
+    key: PrivateKey | None,
 ) -> tuple[Ended, ...]:
     from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
@@ -120,9 +127,8 @@ def _carried_out(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
-    with ExitStack() as held, _importable(planned.settings.project.folder):
+    with ExitStack() as held, code_in(planned.settings.project.folder):
         with _refusals(asked, given):
-            key = private_key(asked.sign_key)
             for model in models:
                 held.enter_context(fresh_reports(model.order.out, reports))
             screen, of = held.enter_context(_listening(models, run, asked))
@@ -154,20 +160,6 @@ def _caching(run: RunSettings, asked: Asked, tell: Tell) -> Iterator[Caching | N
 
 
 @contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Have the project's folder on the way to modules: its factories lie beside the file."""
-    place = str(folder.resolve())
-    added = place not in sys.path
-    if added:
-        sys.path.insert(0, place)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(place)
-
-
-@contextmanager
 def _listening(
     models: Sequence[ModelOrder], run: RunSettings, asked: Asked
 ) -> Iterator[tuple[Tell, TellOf]]:
@@ -181,7 +173,13 @@ def _listening(
         yield screen, tell_of(screen, width)
 
 
-def _told(ended: Sequence[Ended], record: RunRecord, planned: Planned, asked: Asked) -> int:
+def _told(
+    ended: Sequence[Ended],
+    record: RunRecord,
+    planned: Planned,
+    asked: Asked,
+    key: PrivateKey | None,
+) -> int:
     """Write the record and the documents, show them; the exit code."""
     from ..pipeline.reporting import write_reports
     from ..projects.run_record import write_record
@@ -191,7 +189,7 @@ def _told(ended: Sequence[Ended], record: RunRecord, planned: Planned, asked: As
     for one in ended:
         if one.manifest is not None and run.report:
             write_reports(one.manifest, Path(one.folder), formats_of(run.report))
-    write_record(record, run.out)
+    write_record(record, run.out, key)
     if asked.ci is not None:
         asked.ci.told(ended, record, planned.settings.project, run.out)
     elif not asked.json:

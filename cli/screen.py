@@ -13,6 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
 from ..reports.words import clean
+from .streams import lenient_stream
 from .tables import CleanConsole, say
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _WIDE = 90  # columns of the terminal
 @contextmanager
 def error_console() -> Iterator[Console]:
     """A console on a copy of stderr, which stays on the terminal while chatter goes to logs."""
-    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1) as stream:
+    with lenient_stream(os.dup(2), "utf-8", closes=True) as stream:
         yield CleanConsole(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,14 +134,15 @@ def validate(
     )  # fmt: skip
     reports = r.formats_beside(path, report)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
-    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen):
+    with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
         if rejudge:
             result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
         else:
             settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
             arguments = {
                 "path": path, "against": source, "precision": precision,
-                "judging": judging, "settings": settings, "measuring": measuring, "replay": replay,
+                "judging": replace(judging, trusts_record=trusts), "settings": settings,
+                "measuring": measuring, "replay": replay,
                 "moved": o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
             }  # fmt: skip
             call = Call(function="validate", arguments=arguments)
@@ -155,7 +157,7 @@ def validate(
 
 def _signed(
     path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
-) -> Callable[[Tell], AbstractContextManager[None]]:
+) -> Callable[[Tell], AbstractContextManager[bool]]:
     """What keeps the signature of a folder true, given who listens; a single file has none.
 
     Raises:
@@ -170,7 +172,7 @@ def _signed(
         raise UsageError(
             "--sign-key has no effect on a single file", hint="give the folder that it lies in"
         )
-    return lambda _: nullcontext()
+    return lambda _: nullcontext(enter_result=True)
 
 
 def _shown(result: Manifest | Verdict, path: Path, reports: Sequence[Format], *, json: bool) -> int:

@@ -7,6 +7,7 @@ its directory is compared with the file first. Nothing is unpacked here, and not
 from __future__ import annotations
 
 import stat
+import struct
 import zipfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING
@@ -18,6 +19,11 @@ LARGEST_RATIO = 100  # bytes of members for each byte of the archive; code shrin
 _SMALL = 256 * 2**20  # bytes of all members that may be packed however tightly: masks of zeros
 _HEADER = 30  # bytes before a member's name: the least that lies between two members
 _ENCRYPTED = 0x1
+_END, _END_SIZE = b"PK\x05\x06", 22
+_LONGEST_END = _END_SIZE + 0xFFFF  # with the longest comment
+_LOCATOR, _LOCATOR_SIZE = b"PK\x06\x07", 20  # of the end record with numbers of 64 bits
+_END_64, _END_64_SIZE = b"PK\x06\x06", 56
+_ELSEWHERE = "its directory is not where its end says: something else stands before it"
 _SHOWN = 60  # characters of a name
 
 
@@ -71,11 +77,43 @@ def _fault(stream: IO[bytes]) -> str:
         members = archive.infolist()
         end = archive.start_dir
     return (
-        next(filter(None, map(_fault_of_member, members)), "")
+        _fault_of_end(stream, size)
+        or next(filter(None, map(_fault_of_member, members)), "")
         or _fault_of_names(members)
         or _fault_of_places(members, end)
         or _fault_of_sizes(members, size)
     )
+
+
+def _fault_of_end(stream: IO[bytes], size: int) -> str:
+    """Readers differ in where they take the directory from.
+
+    torch reads it where the end record says that it begins, and zipfile where it must begin to end
+    there: what is checked with one and loaded with the other must be the same.
+    """
+    first = max(0, size - _LONGEST_END)
+    stream.seek(first)
+    tail = stream.read()
+    found = tail.rfind(_END)
+    end = first + found
+    length, begin = struct.unpack_from("<II", tail, found + 12)
+    locator = _read_at(stream, end - _LOCATOR_SIZE, _LOCATOR_SIZE)
+    if locator.startswith(_LOCATOR):
+        end -= _LOCATOR_SIZE + _END_64_SIZE
+        record = _read_at(stream, end, _END_64_SIZE)
+        (stated,) = struct.unpack_from("<Q", locator, 8)
+        if stated != end or not record.startswith(_END_64):
+            return _ELSEWHERE
+        length, begin = struct.unpack_from("<QQ", record, 40)
+    return "" if begin + length == end else _ELSEWHERE
+
+
+def _read_at(stream: IO[bytes], place: int, size: int) -> bytes:
+    """So many bytes at a place; none where it lies before the beginning."""
+    if place < 0:
+        return b""
+    stream.seek(place)
+    return stream.read(size)
 
 
 def _fault_of_member(member: zipfile.ZipInfo) -> str:

@@ -257,7 +257,12 @@ def accepted_in(manifest: Manifest) -> tuple[str, ...]:
 
 
 def accepting(judging: Judging, manifest: Manifest) -> Judging:
-    """The same judging, that accepts what the manifest's artifacts were accepted with as well."""
+    """The same judging, that accepts what the manifest's artifacts were accepted with as well.
+
+    A manifest that is not trusted adds nothing.
+    """
+    if not judging.trusts_record:
+        return judging
     return replace(judging, accept=(*judging.accept, *accepted_in(manifest)))
 
 

@@ -82,9 +82,14 @@ def write_manifest(manifest: Manifest, folder: Path) -> Path:
     return write_whole(folder / FILE, as_text(manifest))
 
 
-def drop_signature(folder: Path) -> None:
-    """Remove what was signed of an earlier manifest, before another takes its place."""
-    (folder / SIGNATURE).unlink(missing_ok=True)
+def signature_path(record: Path) -> Path:
+    """Where the signature of a record lies."""
+    return record.with_name(f"{record.name}.sig")
+
+
+def drop_signature(folder: Path, file: str = FILE) -> None:
+    """Remove the signature of an earlier record, before another takes its place."""
+    signature_path(folder / file).unlink(missing_ok=True)
 
 
 def as_text(manifest: Manifest) -> bytes:

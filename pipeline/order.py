@@ -101,7 +101,8 @@ class Judging:
     seconds a worse feed is looked for once an artifact passed; None does not look. `accept` are the
     branches (`FILE:LINE`) that a capture may freeze without a feed on their other arm.
     `sensitivity` is how many faults are planted in copies of an artifact that passed; None plants
-    some where that is cheap.
+    some where that is cheap. Without `trusts_record` no limit and no accepted branch is taken from
+    a manifest: what a key has not signed must not say how it is judged before it is signed.
     """
 
     feeds: int | None = None
@@ -118,6 +119,7 @@ class Judging:
     search: float | None = None
     accept: tuple[str, ...] = ()
     sensitivity: int | None = None
+    trusts_record: bool = True
 
     def summary(self) -> dict[str, str]:
         """What a manifest keeps of it beside feeds and seed: limits, search, accepted branches."""

@@ -185,5 +185,5 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
 
 
 def as_exported(judging: Judging, then: Tolerance | None) -> Judging:
-    """The tolerances of the export, where none are asked for now."""
-    return replace(judging, recorded=then)
+    """The tolerances of the export, where none are asked for now and the record is trusted."""
+    return replace(judging, recorded=then if judging.trusts_record else None)

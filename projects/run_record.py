@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..core.errors import UsageError, first_line
@@ -13,12 +14,16 @@ from ..core.manifest import Manifest
 from ..core.records import REJECTED
 from ..core.verdict import State
 from ..core.whole import write_whole
-from ..pipeline.manifest_file import as_json
+from ..pipeline.manifest_file import as_json, drop_signature
 from ..pipeline.provenance.sealing import sealed
+from ..pipeline.provenance.signing import sign
 from ..reports.artifact_warnings import warnings_of, warnings_of_all
 from .gates import Breach
 from .outcome import Ended, exit_code_of
 from .regression_records import Regression
+
+if TYPE_CHECKING:
+    from ..pipeline.provenance.signing import PrivateKey
 
 FILE = "run.json"
 SCHEMA_VERSION = 1
@@ -101,15 +106,19 @@ def against(record: RunRecord, regression: Regression | None) -> RunRecord:
     return replace(record, regression=regression, exit_code=code)
 
 
-def write_record(record: RunRecord, folder: Path) -> Path:
-    """Write `run.json` into the folder of all models, whole or not at all.
+def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None) -> Path:
+    """Write `run.json` into the folder of all models, whole or not at all, and sign it.
 
     Raises:
         UsageError: the folder cannot be written.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        return write_whole(folder / FILE, sealed(as_json(replace(record, seal=""))))
+        drop_signature(folder, FILE)
+        path = write_whole(folder / FILE, sealed(as_json(replace(record, seal=""))))
+        if key is not None:
+            sign(folder, key, file=FILE)
+        return path
 
 
 def clear_record(folder: Path) -> None:
@@ -126,6 +135,7 @@ def clear_record(folder: Path) -> None:
             hint="move it away, or give another folder with -o",
         )
     with writing(folder):
+        drop_signature(folder, FILE)
         path.unlink(missing_ok=True)  # says what is wrong with the folder
 
 
@@ -138,6 +148,7 @@ def forget_record(folder: Path) -> None:
     path = folder / FILE
     with writing(folder):
         if path.is_file() and path.read_bytes().startswith(_BEGINNING):
+            drop_signature(folder, FILE)
             path.unlink()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from ..pipeline.manifest_file import FILE as MANIFEST
 from ..pipeline.manifest_file import read_manifest
 from ..pipeline.provenance.records import Check, Finding, Verification, Verified, verification
 from ..pipeline.provenance.sealing import seal_holds
+from ..pipeline.provenance.signing import check_signature
+from ..pipeline.provenance.unclaimed import manifest_folders, unclaimed_models
 from ..pipeline.provenance.verifying import verify_folder
 from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
 
@@ -25,38 +27,47 @@ if TYPE_CHECKING:
 def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
     """Check a folder of one model, or of a run with several and what earlier runs left beside them.
 
+    Every folder below it that has a manifest is checked, and every model file must be claimed.
+
     Args:
         folder: it holds a manifest, or the `run.json` of a run.
-        key: of whoever must have signed the manifests.
+        key: of whoever must have signed the manifests and the record of the run.
 
     Raises:
         UsageError: it holds neither.
     """
-    if (folder / MANIFEST).is_file():
-        return verification([verify_folder(folder, key=key)])
+    places = manifest_folders(folder)
     if not (folder / FILE).is_file():
-        raise UsageError(
-            f"{folder} has neither {MANIFEST} nor {FILE}",
-            hint="give what modelc export or modelc run wrote",
-        )
+        if folder not in places:
+            raise UsageError(
+                f"{folder} has neither {MANIFEST} nor {FILE}",
+                hint="give what modelc export or modelc run wrote",
+            )
+        return verification(_verify_each(places, folder, key))
     text = (folder / FILE).read_bytes()
+    strays = () if folder in places else tuple(unclaimed_models(folder))
     try:
         record = _read(text)
     except ValueError as error:
         wrong = Check(of="run", what="form", found=Finding.FAILED, detail=first_line(error))
-        return verification([], [wrong])
+        return verification(_verify_each(places, folder, key), [wrong, *strays])
     models = [_of_model(one, folder, key) for one in record.models]
     claimed = [one for one in models if one is not None]
-    named = {one.name for one in record.models}
-    earlier = [verify_folder(place, key=key, name=place.name) for place in _beside(folder, named)]
-    return verification([*claimed, *earlier], [*_of_run(record, text, folder)])
+    named = {folder / one.name for one in record.models}
+    earlier = _verify_each([one for one in places if one not in named], folder, key)
+    run = _of_run(record, text, folder)
+    signature = check_signature(folder / FILE, text, key, of="run")
+    return verification([*claimed, *earlier], [*run, signature, *strays])
 
 
-def _beside(folder: Path, named: Collection[str]) -> Iterator[Path]:
-    """Folders of models that the last run left out, and whose manifests claim something still."""
-    for place in sorted(folder.iterdir()):
-        if place.name not in named and (place / MANIFEST).is_file():
-            yield place
+def _verify_each(places: Sequence[Path], root: Path, key: PublicKey | None) -> tuple[Verified, ...]:
+    """Check folders of models, each by its name below the root."""
+    return tuple(
+        verify_folder(
+            place, key=key, name="" if place == root else place.relative_to(root).as_posix()
+        )
+        for place in places
+    )
 
 
 def _read(text: bytes) -> RunRecord:

@@ -16,6 +16,7 @@ from .quiet import Form, form_of
 from .spans import within
 from .syntax import meanings
 from .taint import Conversion, Seen
+from .user_code import code_folders
 
 EXAMPLE = "example"  # what the feed that is captured is called
 _ARMS = {"T": "true", "F": "false"}
@@ -246,7 +247,7 @@ def followed_at(seen: Iterable[Conversion]) -> frozenset[Place]:
 def shortest(file: str) -> str:
     """A file relative to the current folder or to where it is imported from, if it lies there."""
     path = Path(file)
-    for root in (Path.cwd(), *map(Path, sys.path)):
+    for root in map(Path, (*code_folders(), *sys.path)):
         if root.is_absolute() and path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return str(path)

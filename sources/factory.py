@@ -7,7 +7,6 @@ import difflib
 import importlib
 import inspect
 import re
-import sys
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Union, get_args, get_origin
 from ..core.errors import CheckpointError, UsageError, first_line
 from .hyper_parameters import HyperParameters
 from .loaded import Module
+from .user_code import code_folders, user_code_importable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +60,7 @@ def built(
 
     if not _SPEC.fullmatch(spec):
         raise UsageError(f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec))
-    with working_folder_importable(), seeded():  # importing may build, too
+    with user_code_importable(), seeded():  # importing may build, too
         found = _found(spec, "--model")
         if isinstance(found, nn.Module):
             if arguments:
@@ -120,30 +120,13 @@ def find(spec: str, option: str) -> object:
         UsageError: there is no such module or name.
         CheckpointError: the user's module raised while it was imported.
     """
-    with working_folder_importable():
+    with user_code_importable():
         return _found(spec, option)
 
 
 def _found(spec: str, option: str) -> object:
     module_name, _, attribute = spec.partition(":")
     return _attribute(_import(module_name, f"{option} {spec}"), attribute, f"{option} {spec}")
-
-
-@contextmanager
-def working_folder_importable() -> Iterator[None]:
-    """Put the working folder first on the import path; at the end of it afterwards.
-
-    First, so that the user's `nets.py` wins; then last, so that a user's `onnx.py` does not
-    shadow a library that is imported later.
-    """
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-        if here not in sys.path:
-            sys.path.append(here)
 
 
 def _mend(spec: str) -> str:
@@ -171,10 +154,11 @@ def _import(name: str, asked: str) -> ModuleType:
 
 
 def _importable() -> list[str]:
-    """Dotted names of the modules in the working folder, two folders deep."""
-    here = Path.cwd()
-    files = [*here.glob("*.py"), *here.glob("*/*.py"), *here.glob("*/*/*.py")]
-    names = [".".join(file.relative_to(here).with_suffix("").parts) for file in files]
+    """Dotted names of the modules in the user's folders, two folders deep."""
+    names = []
+    for here in map(Path, code_folders()):
+        files = [*here.glob("*.py"), *here.glob("*/*.py"), *here.glob("*/*/*.py")]
+        names += [".".join(file.relative_to(here).with_suffix("").parts) for file in files]
     return [name.removesuffix(".__init__") for name in names]
 
 

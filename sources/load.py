@@ -17,7 +17,7 @@ from .half_casts import half_cast
 from .loaded import Loaded
 from .method import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
-from .weights import lay_apart
+from .weights import form_of, lay_apart, refuse_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
         UsageError: the factory is not what was asked for.
         MissingError: the kind needs a package that is not here.
     """
+    from torch.nn.parameter import is_lazy
+
     if checkpoint.kind not in _OPENERS:
         raise CheckpointError(
             f"{checkpoint.path} is of the unknown kind {checkpoint.kind!r}",
@@ -52,6 +54,9 @@ def load(checkpoint: Checkpoint) -> Loaded:
         )
     _check_arguments(checkpoint)
     loaded = _OPENERS[checkpoint.kind](checkpoint)
+    for name, tensor in (*loaded.module.named_parameters(), *loaded.module.named_buffers()):
+        if not is_lazy(tensor):
+            refuse_form(name, tensor, form_of(tensor))  # whatever the factory built
     if checkpoint.method is not None:
         loaded = with_method(loaded, checkpoint.method)
     notes = list(loaded.notes)

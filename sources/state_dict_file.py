@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from ..core.call import parameters_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.torch_file import read_safely, torch_load, unreadable
-from .factory import built, working_folder_importable
+from .factory import built
 from .factory_inputs import loaded_from
 from .hyper_parameters import KEY, is_lightning, recorded_in
 from .identify import weight_files
 from .loaded import Loaded
 from .sniff import PICKLE, STATE_DICT
+from .user_code import user_code_importable
 from .weights import Filling, renaming
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
             raise _with_objects(refusal) from refusal
         if not allow_pickle or "refused" not in refusal.message:
             raise
-    with working_folder_importable():
+    with user_code_importable():
         try:
             return torch_load(path, weights_only=False), PICKLE
         except Exception as error:

@@ -13,7 +13,7 @@ from ..core.torch_modes import through_calls
 from .mapped import Places, Taking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import torch
     from torch.overrides import TorchFunctionMode
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # DataParallel; Lightning and wrappers; compile
 PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
 _SHOWN = 10
+_TO_PLAIN = {"quantized": "tensor.dequantize()", "nested": "tensor.to_padded_tensor(0.0)"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class Filling:
         self.unexpected: set[str] = set()
         self.missing: set[str] | None = None
         self.half: set[str] = set()
+        self.cast: dict[tuple[str, str], list[str]] = {}
         self._taking = Taking()
         lay_apart((*module.parameters(), *module.buffers()))
 
@@ -100,8 +102,9 @@ class Filling:
         fitting: dict[str, torch.Tensor] = {}
         for key, tensor in tensors.items():
             name = self.rename(key)
-            if tensor.dtype in (torch.float16, torch.bfloat16):
-                self.half.add(str(tensor.dtype).removeprefix("torch."))
+            if isinstance(own.get(name), torch.Tensor):
+                refuse_form(key, tensor, form_of(own[name]))
+                self._note_cast(key, tensor.dtype, own[name].dtype)
             if name in own and not _fits(own[name], tensor):
                 found, wanted = tuple(tensor.shape), tuple(own[name].shape)
                 self.mismatched.append(f"{name} is {found} where the module has {wanted}")
@@ -115,6 +118,25 @@ class Filling:
         # each portion lacks what the others bring: missing is what all of them lack
         lacking = set(missing)
         self.missing = lacking if self.missing is None else self.missing & lacking
+
+    def _note_cast(self, key: str, found: torch.dtype, wanted: torch.dtype) -> None:
+        """Keep what is to be said of a tensor whose dtype is not the module's.
+
+        Raises:
+            CheckpointError: it is complex and the module is not: half of it would be lost.
+        """
+        import torch
+
+        then, now = (str(dtype).removeprefix("torch.") for dtype in (found, wanted))
+        if found.is_complex and not wanted.is_complex:
+            raise CheckpointError(
+                f"{key} is {then} where the module has {now}: its imaginary part would be lost",
+                hint="save what the module computes with, or build a module with complex weights",
+            )
+        if found in (torch.float16, torch.bfloat16):
+            self.half.add(then)
+        elif found != wanted:
+            self.cast.setdefault((then, now), []).append(key)
 
     def _load(self, state: dict[str, object]) -> tuple[Sequence[str], Sequence[str]]:
         """What is missing, and what the module does not have.
@@ -166,7 +188,12 @@ class Filling:
             found.append(f"kept as the factory drew them from seed 0: {kept} of {len(own)} tensors")
         kinds = " and ".join(sorted(self.half))
         halves = [f"the checkpoint's weights are {kinds}"] if kinds else []
-        return (*self.rename.notes, *halves, *found)
+        return (*self.rename.notes, *halves, *self._casts(), *found)
+
+    def _casts(self) -> Iterator[str]:
+        for (then, now), keys in sorted(self.cast.items()):
+            count = "1 tensor was" if len(keys) == 1 else f"{len(keys)} tensors were"
+            yield f"{count} cast from {then} to {now}: {_some(keys)}"
 
 
 def _taking_over(taking: Taking) -> TorchFunctionMode:
@@ -231,5 +258,41 @@ def _part(word: str, names: Sequence[str], others: Sequence[str]) -> str:
     for name in names[:_SHOWN]:
         near = difflib.get_close_matches(name, others[:1000], n=1)
         shown.append(f"{name} (close: {near[0]})" if near else name)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {word}: {', '.join(shown)}{more}"
+    return f"{len(names)} {word}: {_some(shown, of=len(names))}"
+
+
+def _some(names: Sequence[str], *, of: int | None = None) -> str:
+    """The first names, and how many more there are."""
+    more = (of or len(names)) - _SHOWN
+    return f"{', '.join(names[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
+
+
+def form_of(tensor: torch.Tensor) -> str:
+    """How a tensor holds its values: `dense`, `sparse_coo`, `quantized`, `meta`, `nested`, ..."""
+    import torch
+
+    if tensor.is_meta:
+        return "meta"
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_quantized:
+        return "quantized"
+    return "dense" if tensor.layout is torch.strided else str(tensor.layout).removeprefix("torch.")
+
+
+def refuse_form(name: str, tensor: torch.Tensor, wanted: str = "dense") -> None:
+    """Refuse a tensor without values, a nested one, and one of another form than is wanted.
+
+    Raises:
+        CheckpointError: it is one of these.
+    """
+    form = form_of(tensor)
+    if form not in ("meta", "nested") and form == wanted:
+        return
+    meta = "meta" in (form, wanted)
+    raise CheckpointError(
+        f"the tensor {name} is {form} where the module has a {wanted} one",
+        hint="build the module on the cpu: a tensor on the meta device has no values"
+        if meta
+        else f"save it as a plain tensor: {_TO_PLAIN.get(form, 'tensor.to_dense()')}",
+    )

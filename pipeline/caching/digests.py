@@ -174,7 +174,7 @@ def _stamp(found: os.stat_result) -> str:
 
 
 def _opened(path: Path | None) -> sqlite3.Connection | None:
-    if path is None:
+    if path is None or path.is_symlink():  # what is behind a link is not modelc's
         return None
     import sqlite3
 

@@ -26,7 +26,7 @@ def collect(layout: Layout, *, limit: int, older_than: float | None = None) -> i
         now = time.time()
         for path, used in layout.entries():
             if older_than is not None and now - used > older_than:
-                path.unlink()
+                layout.remove(path)
         shrink(layout, limit)
         return before - layout.size()
 
@@ -45,13 +45,13 @@ def shrink(layout: Layout, limit: int, newest: Path | None = None) -> None:
         added = sum(more.values()) + path.stat().st_size
         full = full or total + added > limit
         if entry is None or (full and path != newest):
-            path.unlink()
+            layout.remove(path)
         else:
             kept.update(more)
             total += added
     for blob in layout.blobs():
         if blob.name not in kept:
-            blob.unlink()
+            layout.remove(blob)
     layout.drop_empty()
 
 
@@ -63,17 +63,17 @@ def verify(layout: Layout) -> tuple[str, ...]:
     """
     found: list[str] = []
     with _writing(layout):
-        found += [told for path in list(layout.blobs()) if (told := _wrong(path))]
+        found += [told for path in list(layout.blobs()) if (told := _wrong(layout, path))]
     with _writing(layout), layout.locked():
         for path, _ in layout.entries():
             entry = read_or_none(path)
             if entry is None:
-                path.unlink()
+                layout.remove(path)
                 found.append(f"entry {path.stem[:12]}: damaged, or no entry of this modelc")
                 continue
             gone = [file.name for file in entry.files if not layout.blob(file.sha256).is_file()]
             if gone:
-                path.unlink()
+                layout.remove(path)
                 found.append(f"{entry.artifact} of {entry.model}: {', '.join(gone)} is not there")
     return tuple(found)
 
@@ -89,7 +89,7 @@ def _writing(layout: Layout) -> Iterator[None]:
         ) from error
 
 
-def _wrong(blob: Path) -> str:
+def _wrong(layout: Layout, blob: Path) -> str:
     """What is wrong with a file; it is then removed."""
     digest = hashlib.sha256()
     try:
@@ -100,5 +100,5 @@ def _wrong(blob: Path) -> str:
         return ""
     if digest.hexdigest() == blob.name:
         return ""
-    blob.unlink(missing_ok=True)
+    layout.remove(blob)
     return f"file {blob.name[:12]}: its digest is another"

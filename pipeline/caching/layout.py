@@ -4,13 +4,18 @@ entries/KEY/NAME.json   NAME is the SHA-256 of the entry; several where one key 
 blobs/AB/SHA256         the files of all entries, each once
 drafts/                 what is being written, each with the lock of whoever writes it
 .lock                   the store's own; it ends with the process that holds it
+
+A draft's folder is 64 random hexadecimal digits, as KEY, NAME and SHA256 are. The folder of a cache
+may be any folder of the user's: what has another name, or lies behind a link, is not the store's
+and is neither counted nor removed.
 """
 
 from __future__ import annotations
 
 import errno
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +26,12 @@ from .entry import Entry, FaultyError, decoded, is_digest
 LOCK = ".lock"
 _ENTRIES, _BLOBS, _DRAFTS = "entries", "blobs", "drafts"
 _PATIENCE = 60.0  # seconds to wait for a lock that is held for moments
+_DIGITS = 64  # of a SHA-256
+_OWN = re.compile(
+    r"entries/[0-9a-f]{64}(/[0-9a-f]{64}\.json)?"
+    r"|blobs/([0-9a-f]{2})(/\2[0-9a-f]{62})?"
+    r"|drafts/[0-9a-f]{64}"
+)
 _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -45,16 +56,44 @@ class Layout:
     def entries(self) -> list[tuple[Path, float]]:
         """All entries and when each was used, in seconds since 1970, the last first."""
         found = []
-        for place in folders_in(self.folder / _ENTRIES):
-            for path in entries_in(place):
-                with suppress(FileNotFoundError):
-                    found.append((path, path.stat().st_mtime))
+        for path in self._files(_ENTRIES):
+            with suppress(FileNotFoundError):
+                found.append((path, path.stat().st_mtime))
         return sorted(found, key=lambda one: one[1], reverse=True)
+
+    def entries_of(self, key: str) -> list[Path]:
+        """The files of a key's entries; reading them through a link is harmless."""
+        return [
+            path for path in _children(self.place(key)) if self._is_named(path) and path.is_file()
+        ]
 
     def blobs(self) -> Iterator[Path]:
         """All files."""
-        for place in folders_in(self.folder / _BLOBS):
-            yield from place.iterdir()
+        return self._files(_BLOBS)
+
+    def remove(self, path: Path) -> None:
+        """Remove an entry or a file of the store, but nothing behind a link or of another name."""
+        places = (one for one in (path, *path.parents) if one.is_relative_to(self.folder))
+        if self._is_named(path) and not any(one.is_symlink() for one in places):
+            path.unlink(missing_ok=True)
+
+    def _files(self, room: str) -> Iterator[Path]:
+        for place in self._folders(room):
+            for path in _children(place):
+                if self._is_named(path) and not path.is_symlink() and path.is_file():
+                    yield path
+
+    def _folders(self, room: str) -> list[Path]:
+        """The store's own folders in a room."""
+        place = self.folder / room
+        if self.folder.is_symlink() or place.is_symlink():
+            return []
+        found = (path for path in _children(place) if not path.is_symlink() and path.is_dir())
+        return [path for path in found if self._is_named(path)]
+
+    def _is_named(self, path: Path) -> bool:
+        """Whether the store itself gives such a name."""
+        return _OWN.fullmatch(path.relative_to(self.folder).as_posix()) is not None
 
     def size(self) -> int:
         """Bytes of all files and entries."""
@@ -96,8 +135,9 @@ class Layout:
         place = self.folder / _DRAFTS
         with self.locked():
             place.mkdir(parents=True, exist_ok=True)
-            _clear(place)
-            draft = Path(tempfile.mkdtemp(dir=place))
+            self._clear_drafts()
+            draft = place / secrets.token_hex(_DIGITS // 2)
+            draft.mkdir(mode=0o700)
             lock = FileLock(draft / LOCK)
             lock.acquire()
         try:
@@ -107,25 +147,23 @@ class Layout:
             shutil.rmtree(draft, ignore_errors=True)
 
     def drop_empty(self) -> None:
-        """Remove folders that nothing is in."""
-        for room in (_ENTRIES, _BLOBS):
-            for place in folders_in(self.folder / room):
-                with suppress(OSError):  # something is in it
-                    place.rmdir()
+        """Remove folders of the store that nothing is in."""
+        for place in (*self._folders(_ENTRIES), *self._folders(_BLOBS)):
+            with suppress(OSError):  # something is in it
+                place.rmdir()
 
+    def _clear_drafts(self) -> None:
+        """Remove drafts whose writer is no more: its lock is free."""
+        from filelock import FileLock, Timeout
 
-def _clear(drafts: Path) -> None:
-    """Remove drafts whose writer is no more: its lock is free."""
-    from filelock import FileLock, Timeout
-
-    for draft in folders_in(drafts):
-        lock = FileLock(draft / LOCK, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            continue
-        lock.release()
-        shutil.rmtree(draft, ignore_errors=True)
+        for draft in self._folders(_DRAFTS):
+            lock = FileLock(draft / LOCK, timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:
+                continue
+            lock.release()
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def read(path: Path) -> Entry:
@@ -146,17 +184,9 @@ def read_or_none(path: Path) -> Entry | None:
         return None
 
 
-def folders_in(place: Path) -> list[Path]:
-    """The folders in a place that may not be there."""
+def _children(place: Path) -> list[Path]:
+    """What is in a folder that may not be there."""
     try:
-        return sorted(path for path in place.iterdir() if path.is_dir())
-    except OSError:
-        return []
-
-
-def entries_in(place: Path) -> list[Path]:
-    """The files of entries in the folder of a key."""
-    try:
-        return sorted(place.glob("*.json"))
+        return sorted(place.iterdir())
     except OSError:
         return []

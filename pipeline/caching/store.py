@@ -21,7 +21,7 @@ from ...core.whole import flush_folder
 from .copying import copied
 from .entry import Entry, FaultyError, encoded, name_of
 from .housekeeping import shrink
-from .layout import Layout, entries_in, read
+from .layout import Layout, read
 
 FOLDER = "results"  # of the cache folder: the store of steps and quantizers
 LIMIT = 10 * 10**9  # bytes of all files; what was used least recently goes first
@@ -50,7 +50,7 @@ class Store:
 
     def entries(self, key: str) -> Iterator[Stored]:
         """The entries of a key, the last used first; damaged ones are removed and told."""
-        paths = entries_in(self.layout.place(key))
+        paths = self.layout.entries_of(key)
         found = [one for path in paths if (one := self._read(path)) is not None]
         yield from sorted(found, key=lambda one: one.used, reverse=True)
 
@@ -153,9 +153,9 @@ class Store:
         """Remove what is damaged, so that it is found missing and made anew."""
         self._say(f"a result in the cache was {fault}: made anew")
         with suppress(OSError), self.layout.locked():
-            path.unlink(missing_ok=True)
+            self.layout.remove(path)
             if blob:
-                self.layout.blob(blob).unlink(missing_ok=True)
+                self.layout.remove(self.layout.blob(blob))
 
     def _say(self, text: str) -> None:
         if text not in self._said:

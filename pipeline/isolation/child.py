@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ...core.events import Entered, Started
+from ...sources.user_code import registered_folders
 from ..calls import Call
 from .bounds import Bounds
 from .crossing import Answered, Interrupted, Message, Result, Stopped, message_in
@@ -136,8 +137,13 @@ def _give(process: subprocess.Popen[bytes], work: Work, bounds: Bounds) -> None:
     """Send the request; a child that died meanwhile is found dead by who listens."""
     modules: Mapping[str, object] = sys.modules
     absent = tuple(name for name, module in modules.items() if module is None)
-    path = tuple(sys.path)
-    request = Request(work=work, path=path, absent=absent, threads=bounds.threads)
+    request = Request(
+        work=work,
+        path=tuple(sys.path),
+        code_folders=registered_folders(),
+        absent=absent,
+        threads=bounds.threads,
+    )
     if process.stdin is None:
         raise RuntimeError("the child was started without a pipe")
     try:

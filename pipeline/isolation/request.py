@@ -22,6 +22,7 @@ class Request:
 
     work: Work
     path: tuple[str, ...]
+    code_folders: tuple[str, ...] = ()  # of the user's, beside the current one
     absent: tuple[str, ...] = ()  # modules whose import is to fail, as in the parent
     threads: int | None = None
 

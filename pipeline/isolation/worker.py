@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ...core import threads
+from ...sources.user_code import register_folders
 from ..calls import Call, perform
 from ..finish_order import FinishOrder
 from .crossing import Answered, Begun, Interrupted, Message, Result, line_of, stopped_by
@@ -75,6 +76,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - 
 
 def _carried_out(request: Request, told: _Channel) -> Result | Answered:
     sys.path[:] = request.path
+    register_folders(request.code_folders)
     absent: Mapping[str, None] = dict.fromkeys(request.absent)
     sys.modules.update(absent)  # type: ignore[arg-type]  # None makes their import fail
     threads.sleep_while_waiting()

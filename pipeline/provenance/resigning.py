@@ -16,11 +16,13 @@ from .signing import sign, signed_by
 if TYPE_CHECKING:
     from .signing import PrivateKey
 
+_UNUSED = "the limits and accepted branches on record are not used (give them as options)"
+
 
 @contextmanager
 def signing(
     folder: Path, key: PrivateKey | None, tell: Tell, *, judges_all: bool = False
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Sign the manifest that the block leaves, however it ends; without a key, tell what is gone.
 
     Whoever writes a manifest removes the signature of the one before. To sign is to vouch for all
@@ -31,6 +33,10 @@ def signing(
         key: what signs; None signs nothing.
         tell: listens.
         judges_all: the block judges everything that is there anew.
+
+    Yields:
+        Whether limits and accepted branches may be taken from the record: not where the key is to
+        vouch for a record that it did not sign.
 
     Raises:
         UsageError: the folder holds a record that this key did not sign.
@@ -44,8 +50,11 @@ def signing(
             hint=f"judge it anew and sign it: modelc validate {folder} --sign-key KEY; or give "
             "another -o",
         )
+    if not ours:
+        text = f"{folder / FILE} is not signed by this key: {_UNUSED}"
+        tell(Noted(text=text, warning=True))
     try:
-        yield
+        yield ours
         ours = ours or _all_judged(folder)
     finally:
         if key is not None and ours:

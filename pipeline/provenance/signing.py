@@ -1,4 +1,7 @@
-"""Ed25519 signatures of a manifest's exact bytes, beside it in `manifest.json.sig` (64 bytes)."""
+"""Ed25519 signatures of the exact bytes of a record, beside it in `FILE.sig` (64 bytes).
+
+The records are the `manifest.json` of a model and the `run.json` of a run.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.errors import MissingError, UsageError
 from ...core.whole import write_whole
-from ..manifest_file import FILE, SIGNATURE
+from ..manifest_file import FILE, signature_path
 from .records import Check, Finding
 
 if TYPE_CHECKING:
@@ -65,14 +68,14 @@ def read_public(path: Path) -> PublicKey:
     return key
 
 
-def sign(folder: Path, key: PrivateKey) -> Path:
-    """Sign the folder's manifest as it is now; the file is there whole or not at all."""
-    return write_whole(folder / SIGNATURE, key.sign((folder / FILE).read_bytes()))
+def sign(folder: Path, key: PrivateKey, file: str = FILE) -> Path:
+    """Sign a record of the folder as it is now; the signature is written whole or not at all."""
+    return write_whole(signature_path(folder / file), key.sign((folder / file).read_bytes()))
 
 
 def signed_by(folder: Path, key: PublicKey) -> bool:
     """Whether the manifest as it is now was signed with that key."""
-    path = folder / SIGNATURE
+    path = signature_path(folder / FILE)
     return path.is_file() and holds((folder / FILE).read_bytes(), path.read_bytes(), key)
 
 
@@ -87,21 +90,25 @@ def holds(text: bytes, signature: bytes, key: PublicKey) -> bool:
     return True
 
 
-def check_signature(folder: Path, text: bytes, key: PublicKey | None) -> Check:
-    """The manifest's signature, where a key is given; without one nothing is said of it."""
-    path = folder / SIGNATURE
+def check_signature(
+    path: Path, text: bytes, key: PublicKey | None, *, of: str = "manifest"
+) -> Check:
+    """Check the signature of the record in `path`, whose bytes are `text`.
+
+    Without a key nothing is said of it.
+    """
+    signature = signature_path(path)
+    there = signature.is_file()
     if key is None:
-        detail = (
-            "there, and not checked: no --key" if path.is_file() else "none, and none asked for"
-        )
-        return Check(of="manifest", what="signature", found=Finding.UNCHECKED, detail=detail)
-    if not path.is_file():
-        detail = f"{SIGNATURE} is not there"
-    elif holds(text, path.read_bytes(), key):
-        return Check(of="manifest", what="signature", found=Finding.HOLDS)
+        detail = "there, and not checked: no --key" if there else "none, and none asked for"
+        return Check(of=of, what="signature", found=Finding.UNCHECKED, detail=detail)
+    if not there:
+        detail = f"{signature.name} is not there"
+    elif holds(text, signature.read_bytes(), key):
+        return Check(of=of, what="signature", found=Finding.HOLDS)
     else:
-        detail = "not of this manifest by this key"
-    return Check(of="manifest", what="signature", found=Finding.FAILED, detail=detail)
+        detail = f"not of this {of} by this key"
+    return Check(of=of, what="signature", found=Finding.FAILED, detail=detail)
 
 
 def _bytes(path: Path, hint: str) -> bytes:

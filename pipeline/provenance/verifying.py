@@ -16,11 +16,11 @@ from ...core.loading import is_loader
 from ...core.manifest import Manifest
 from ..committing import COMMIT
 from ..manifest_file import FILE, manifest_in
-from ..plan import STEM
 from .artifacts import Subject, checks_of
 from .records import Check, Finding, Verified
 from .sealing import seal_holds
 from .signing import check_signature
+from .unclaimed import unclaimed_models
 
 if TYPE_CHECKING:
     from .signing import PublicKey
@@ -64,7 +64,7 @@ def verify_folder(
         *_of_source(folder, manifest),
         *(check for artifact in manifest.artifacts for check in checks_of(artifact, subject)),
         *_not_claimed(manifest),
-        *_strangers(folder, manifest, targets),
+        *unclaimed_models(folder, _claimed(folder, manifest)),
     )
     return Verified(folder=str(folder), checks=checks, name=name)
 
@@ -88,7 +88,7 @@ def _of_manifest(
         found=LACKING if holds is None else HOLDS if holds else FAILED,
         detail="" if holds else "it has none" if holds is None else "changed since it was written",
     )
-    yield check_signature(folder, text, key)
+    yield check_signature(folder / FILE, text, key)
 
 
 def _of_source(folder: Path, manifest: Manifest) -> Iterator[Check]:
@@ -138,12 +138,11 @@ def _not_claimed(manifest: Manifest) -> Iterator[Check]:
         yield Check(of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}")
 
 
-def _strangers(folder: Path, manifest: Manifest, targets: tuple[Target, ...]) -> Iterator[Check]:
-    """Models that no record names: under a name that modelc gives, they pass for proven."""
-    known = {file.name for file in manifest.files}
-    for path in sorted(folder.iterdir()):
-        if path.name in known or path.name.startswith(".") or not path.is_file():
-            continue
-        if path.name.startswith(f"{STEM}.") and any(path.name.endswith(t.SUFFIX) for t in targets):
-            detail = "no record names it, so nothing says that it was ever judged"
-            yield Check(of=path.name, what="verdict", found=FAILED, detail=detail)
+def _claimed(folder: Path, manifest: Manifest) -> frozenset[Path]:
+    """What the record accounts for: artifacts, the checkpoint where it lies here, samples."""
+    checkpoint = folder / manifest.checkpoint.path
+    root = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    read = [root / file.name for file in manifest.checkpoint.files]
+    own = [folder / file.name for file in manifest.files]
+    samples = [] if manifest.feeds.samples is None else [folder / manifest.feeds.samples]
+    return frozenset(path.resolve() for path in (*read, *own, *samples))

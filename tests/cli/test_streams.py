@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,3 +149,65 @@ def test_a_dry_run_writes_nothing_and_tells_the_plan(
     assert ran.returncode == 0
     assert "model.fp16.xml" in ran.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def ended(
+    surroundings: dict[str, str], *arguments: str, redirection: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`modelc ARGUMENTS REDIRECTION` by a shell, which says what a parent would see."""
+    command = shlex.join([sys.executable, "-P", "-m", "modelc", *arguments])
+    return subprocess.run(
+        ["bash", "-c", f"{command} {redirection}"],
+        env={**surroundings, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+NOT_THERE = ("inspect", "not-there.onnx")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("redirection", ["<&- >&-", "> /dev/full", ">&- 2>&-", "2> /dev/full"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(("targets",), 0), (("targets", "--json"), 0), (("--version",), 0), (NOT_THERE, 2)],
+)
+def test_streams_that_take_nothing_change_no_exit_code(
+    surroundings: dict[str, str], redirection: str, arguments: tuple[str, ...], code: int
+) -> None:
+    ran = ended(surroundings, *arguments, redirection=redirection)
+    assert ran.returncode == code, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_that_a_full_disk_took_no_result_is_said(surroundings: dict[str, str]) -> None:
+    ran = ended(surroundings, "targets", redirection="> /dev/full")
+    assert "warning: the result was not written to stdout: No space left on device" in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [("targets",), ("targets", "--json"), ("--help",)])
+def test_a_reader_that_has_left_changes_no_exit_code(
+    surroundings: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "modelc", *arguments],
+        env=surroundings,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        text=True,
+    )
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_result_is_shown_in_ascii_too(demo: Path, surroundings: dict[str, str]) -> None:
+    ran = ended(surroundings, "verify", str(demo), PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0, ran.stderr
+    assert "0 failed" in ran.stdout
+    assert ran.stdout.isascii()

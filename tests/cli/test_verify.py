@@ -13,6 +13,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from modelc.core.digest import sha256_of
+from modelc.pipeline.manifest_file import as_json
+from modelc.pipeline.order import Source
+from modelc.pipeline.provenance.sealing import sealed
+
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]
 PEM, NO_CIPHER = serialization.Encoding.PEM, serialization.NoEncryption()
@@ -40,6 +45,11 @@ def key(tmp_path: Path) -> Path:
 @pytest.fixture
 def gate(exports: Callable[[str], Path], tmp_path: Path) -> Path:
     return shutil.copytree(exports("gate"), tmp_path / "out")
+
+
+@pytest.fixture
+def gate_checkpoint(sources: Callable[[str], Source]) -> Path:
+    return sources("gate").checkpoint
 
 
 def test_a_sound_folder_is_shown_and_ends_with_0(digits_copy: Path, door: Door) -> None:
@@ -125,3 +135,70 @@ def test_a_bill_of_materials_is_written_or_shown(gate: Path, tmp_path: Path, doo
     assert (shown.returncode, ran.returncode) == (0, 0)
     assert json.loads(shown.stdout)["bomFormat"] == "CycloneDX"
     assert (tmp_path / "sbom.json").read_text() == shown.stdout
+
+
+PROJECT = """
+[models.gate]
+checkpoint = "{checkpoint}"
+model = "modelc.sample_models.gate:gate"
+input = ["x:float32[batch=1..4,16]"]
+to = "torchscript"
+feeds = 8
+"""
+
+
+def test_a_signed_run_signs_its_own_record(
+    gate_checkpoint: Path, key: Path, door: Door, tmp_path: Path
+) -> None:
+    project = tmp_path / "modelc.toml"
+    project.write_text(PROJECT.format(checkpoint=gate_checkpoint))
+    out = tmp_path / "out"
+    ran = door("run", "-f", project, "-o", out, "--no-cache", "--sign-key", key)
+    assert ran.returncode == 0, ran.stderr
+    public = key.with_name("pub.pem")
+    assert door("verify", out, "--key", public).returncode == 0
+    (out / "run.json.sig").unlink()
+    found = door("verify", out, "--key", public)
+    assert found.returncode == 1
+    assert "FAIL run, signature" in found.stdout
+
+
+def weaken(folder: Path) -> None:
+    """Put a wrong model there, with a record whose limits let it pass."""
+    import torch
+
+    path = folder / "model.torchscript.pt"
+    model = torch.jit.load(path)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    torch.jit.save(model, path)
+    file = folder / "manifest.json"
+    document = json.loads(file.read_bytes())
+    for one in document["artifacts"]:
+        one["tolerance"] = {"atol": 1e6, "rtol": 1e6, "min_sqnr": -1e3, "floor_factor": None}
+        for part in one["files"]:
+            part["sha256"] = sha256_of(folder / part["name"])
+            part["size"] = (folder / part["name"]).stat().st_size
+    file.write_bytes(sealed(as_json({**document, "seal": ""})))
+
+
+@pytest.mark.slow
+def test_to_sign_no_limit_is_taken_from_the_record_that_is_signed(
+    gate: Path, key: Path, door: Door
+) -> None:
+    weaken(gate)
+    assert door("validate", gate).returncode == 0  # within the recorded limits
+    ran = door("validate", gate, "--sign-key", key)
+    assert ran.returncode == 1
+    assert "limits and accepted branches on record are not used" in ran.stderr
+    assert (gate / "rejected" / "model.torchscript.pt").is_file()
+
+
+@pytest.mark.slow
+def test_limits_that_the_key_has_signed_are_kept(gate: Path, key: Path, door: Door) -> None:
+    loose = ("--tolerance", "floor-factor=1000")
+    assert door("validate", gate, "--sign-key", key, *loose).returncode == 0
+    ran = door("validate", gate, "--sign-key", key)
+    assert ran.returncode == 0
+    assert "are not used" not in ran.stderr

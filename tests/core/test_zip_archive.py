@@ -10,7 +10,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 
+from modelc.core.errors import CheckpointError
+from modelc.core.torch_file import read_safely
 from modelc.core.zip_archive import fault_of_archive, is_archive, members_of
 
 
@@ -114,3 +117,46 @@ def test_what_is_no_archive_has_no_members(tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"PK\x03\x04garbage")
     assert members_of(tmp_path / "x.pt") == ()
     assert members_of(tmp_path / "none.pt") == ()
+
+
+def saved(value: float) -> bytes:
+    stream = io.BytesIO()
+    torch.save({"weight": torch.full((4,), value)}, stream)
+    return stream.getvalue()
+
+
+def test_two_archives_in_one_file_are_refused(tmp_path: Path) -> None:
+    """torch reads the directory where the end says that it is, zipfile where it must end."""
+    path = tmp_path / "both.pt"
+    path.write_bytes(saved(1.0) + saved(0.0))
+    assert torch.load(path)["weight"][0] == 1.0
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith("/data/0"))
+        assert archive.read(name) == bytes(16)
+    with pytest.raises(CheckpointError, match="is not where its end says"):
+        read_safely(path)
+    path.write_bytes(saved(1.0))
+    read_safely(path)
+
+
+@pytest.mark.parametrize("before", [b"#!/bin/sh\n", b"PK\x03\x04", bytes(70_000)])
+def test_what_is_prepended_is_refused(before: bytes) -> None:
+    assert "is not where its end says" in fault(before + packed(("a/data.pkl", b"x" * 50)))
+
+
+def test_a_large_archives_end_must_be_where_it_is_read() -> None:
+    """An end of 64 bits is found by an offset of its own, which zipfile does not look at."""
+    data = bytearray(saved(1.0))
+    locator = data.rfind(b"PK\x06\x07")
+    assert locator > 0
+    assert fault(data) == ""
+    data[locator + 8 : locator + 16] = struct.pack("<Q", 4)
+    assert fault(data) != ""
+
+
+def test_a_comment_at_the_end_is_no_fault() -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a/data.pkl", b"x")
+        archive.comment = b"made today"
+    assert fault(stream.getvalue()) == ""

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
-from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.manifest_file import FILE as MANIFEST
+from modelc.pipeline.manifest_file import SIGNATURE, as_json, read_manifest, write_manifest
 from modelc.pipeline.provenance.records import Finding
-from modelc.pipeline.provenance.sealing import unbound
+from modelc.pipeline.provenance.sealing import sealed, unbound
+from modelc.pipeline.provenance.signing import sign
 from modelc.projects.outcome import Ended
-from modelc.projects.run_record import FILE, record_of_run, write_record
+from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
 from modelc.projects.verifying import verify
+
+KEY = ed25519.Ed25519PrivateKey.generate()
 
 
 def manifest_of(folder: Path) -> Manifest:
@@ -45,7 +51,7 @@ def test_a_run_holds_and_what_was_not_run_is_not_claimed(ran: Path) -> None:
     assert found.passed
     assert [model.name for model in found.models] == ["one", "two"]
     unclaimed = [one for one in found.run if one.found is Finding.UNCHECKED]
-    assert [(one.of, one.detail) for one in unclaimed] == [("three", "not claimed: not-run")]
+    assert [(one.of, one.what) for one in unclaimed] == [("three", "verdict"), ("run", "signature")]
 
 
 def test_a_flipped_bit_in_the_runs_record_fails(ran: Path) -> None:
@@ -109,3 +115,74 @@ def test_a_record_that_is_none_fails(ran: Path) -> None:
 def test_a_folder_of_neither_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"neither manifest\.json nor run\.json"):
         verify(tmp_path)
+
+
+@pytest.fixture
+def signed(ran: Path) -> Path:
+    """The run with each record signed by `KEY`."""
+    for name in ("one", "two"):
+        sign(ran / name, KEY)
+    sign(ran, KEY, file=FILE)
+    return ran
+
+
+def failed_checks(folder: Path) -> set[tuple[str, str]]:
+    found = verify(folder, key=KEY.public_key())
+    checks = [check for model in found.models for check in model.checks] + list(found.run)
+    wrong = {(check.of, check.what) for check in checks if check.found is Finding.FAILED}
+    assert found.passed == (not wrong)
+    return wrong
+
+
+def test_a_signed_run_holds(signed: Path) -> None:
+    assert not failed_checks(signed)
+
+
+def test_a_run_record_that_is_not_signed_fails_with_a_key(signed: Path) -> None:
+    (signed / f"{FILE}.sig").unlink()
+    assert failed_checks(signed) == {("run", "signature")}
+
+
+def test_a_model_dropped_from_the_record_and_sealed_again_fails(signed: Path) -> None:
+    (signed / "two" / MANIFEST).unlink()
+    (signed / "two" / SIGNATURE).unlink()
+    (signed / "two" / "model.torchscript.pt").write_bytes(b"another model")
+    record = json.loads((signed / FILE).read_bytes())
+    record["models"] = [one for one in record["models"] if one["name"] != "two"]
+    (signed / FILE).write_bytes(sealed(as_json({**record, "seal": ""})))
+    wrong = failed_checks(signed)
+    assert {("run", "signature"), ("two/model.torchscript.pt", "verdict")} <= wrong
+
+
+@pytest.mark.parametrize(
+    "name", ["three/model.onnx", "one/a/b/model.pt2", "model.xml", ".hidden/model.engine"]
+)
+def test_a_model_that_no_record_claims_fails_wherever_it_lies(signed: Path, name: str) -> None:
+    (signed / name).parent.mkdir(parents=True, exist_ok=True)
+    (signed / name).write_bytes(b"a stranger")
+    assert {(PurePosixPath(of).name, what) for of, what in failed_checks(signed)} == {
+        (PurePosixPath(name).name, "verdict")
+    }
+
+
+def test_a_folder_behind_a_link_out_of_the_run_fails(signed: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (signed / "latest").symlink_to(signed / "one")  # what is there is looked at where it lies
+    assert not failed_checks(signed)
+    (signed / "three").symlink_to(tmp_path / "elsewhere")
+    assert failed_checks(signed) == {("three", "files")}
+
+
+def test_a_model_of_an_earlier_run_deeper_down_must_be_signed(signed: Path) -> None:
+    shutil.copytree(signed / "one", signed / "old" / "one")
+    assert not failed_checks(signed)
+    (signed / "old" / "one" / SIGNATURE).unlink()
+    assert failed_checks(signed) == {("manifest", "signature")}
+
+
+def test_a_new_record_and_a_cleared_one_have_no_signature(signed: Path) -> None:
+    write_record(record_of_run([], seconds=1.0), signed)
+    assert not (signed / f"{FILE}.sig").exists()
+    sign(signed, KEY, file=FILE)
+    clear_record(signed)
+    assert not (signed / f"{FILE}.sig").exists()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -119,12 +120,37 @@ def test_an_error_while_importing_names_the_users_line(write_module: Write) -> N
         build(f"{name}:build", {})
 
 
-def test_the_working_folder_goes_to_the_end_of_the_path(
+def test_the_working_folder_is_on_the_path_while_the_factory_is_imported_and_behind_all_else(
     write_module: Write, tmp_path: Path
 ) -> None:
-    build(f"{write_module(TYPED)}:ready", {})
-    assert sys.path[-1] == str(tmp_path)
-    assert sys.path.count(str(tmp_path)) == 1
+    before = list(sys.path)
+    name = write_module("""
+        import sys
+        import torch
+        SEEN = list(sys.path)
+        def build():
+            return torch.nn.Identity()
+    """)
+    build(f"{name}:build", {})
+    seen = sys.modules[name].SEEN
+    assert seen == [*before, str(tmp_path)]
+    assert sys.path == before
+
+
+def test_a_module_of_the_users_is_found_for_the_users_code_alone(
+    write_module: Write,
+) -> None:
+    later = write_module("VALUE = 7")
+    name = write_module(f"""
+        import torch
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                from {later} import VALUE
+                return x + VALUE
+    """)
+    net = build(f"{name}:Net", {})
+    assert find_spec(later) is None  # as a library would look for a package that it can use
+    assert net(torch.zeros(1)) == 7
 
 
 def test_what_the_factory_draws_is_the_same_each_time_and_no_draw_of_the_users_is_lost() -> None:

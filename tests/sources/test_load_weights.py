@@ -227,7 +227,10 @@ def test_a_half_precision_checkpoint_is_noted(tmp_path: Path) -> None:
 def test_a_half_precision_module_is_brought_to_float32(tmp_path: Path, write_module: Write) -> None:
     loaded = opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{write_module(NETS)}:half")
     assert loaded.module.weight.dtype == torch.float32
-    assert loaded.notes == ("2 float16 tensors of the module were brought to float32",)
+    assert loaded.notes == (
+        "2 tensors were cast from float32 to float16: weight, bias",
+        "2 float16 tensors of the module were brought to float32",
+    )
 
 
 def test_a_module_that_casts_to_half_itself_is_kept_so(tmp_path: Path, write_module: Write) -> None:
@@ -410,3 +413,71 @@ def test_dynamically_quantized_modules_are_filled(
     loaded = opened(tmp_path / "net.pt", factory, {}, allow_pickle=allow_pickle)
     x = torch.randn(2, 3)
     assert torch.equal(loaded.module(x), module(x))
+
+
+def test_a_complex_weight_is_not_cast_to_a_real_one(tmp_path: Path) -> None:
+    weights = nn.Linear(3, 2).state_dict()
+    weights["weight"] = torch.full((2, 3), 1 + 1j)
+    with pytest.raises(CheckpointError) as caught:
+        opened(saved(tmp_path, weights))
+    assert "weight is complex64 where the module has float32" in caught.value.message
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_other_changes_of_dtype_are_said(tmp_path: Path, *, strict: bool) -> None:
+    weights = {
+        "weight": torch.ones(2, 3, dtype=torch.int8),
+        "bias": torch.ones(2, dtype=torch.float64),
+    }
+    loaded = opened(saved(tmp_path, weights), strict=strict)
+    assert tensor(loaded, "weight").dtype is torch.float32
+    assert loaded.notes == (
+        "1 tensor was cast from float64 to float32: bias",
+        "1 tensor was cast from int8 to float32: weight",
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of beta layouts
+@pytest.mark.parametrize(
+    ("form", "make"),
+    [
+        ("sparse_coo", lambda w: w.to_sparse()),
+        ("sparse_csr", lambda w: w.to_sparse_csr()),
+        ("quantized", lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8)),
+        ("meta", lambda w: w.to("meta")),
+        ("nested", lambda w: torch.nested.nested_tensor([w[0], w[1]])),
+        ("nested", lambda w: torch.nested.nested_tensor([w[0], w[1]], layout=torch.jagged)),
+    ],
+)
+@pytest.mark.parametrize("allow_pickle", [True, False])
+def test_a_tensor_of_another_form_than_the_modules_is_named(
+    tmp_path: Path, form: str, make: Callable[[torch.Tensor], torch.Tensor], *, allow_pickle: bool
+) -> None:
+    weights = dict(nn.Linear(3, 2).state_dict())
+    weights["weight"] = make(torch.randn(2, 3))
+    path = saved(tmp_path, weights)
+    if form == "nested" and not allow_pickle:
+        pytest.skip("torch does not read it as weights")
+    with pytest.raises(CheckpointError) as caught:
+        opened(path, allow_pickle=allow_pickle)
+    assert f"weight is {form}" in caught.value.message
+
+
+def test_a_pickled_module_without_values_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        opened(saved(tmp_path, nn.Linear(3, 2, device="meta")), None, allow_pickle=True)
+    assert "weight is meta" in caught.value.message
+
+
+def test_a_module_that_the_factory_leaves_without_values_is_named(
+    tmp_path: Path, write_module: Write
+) -> None:
+    factory = write_module("""
+        from torch import nn
+        def build():
+            return nn.Linear(3, 2, device="meta")
+    """)
+    with pytest.raises(CheckpointError) as caught:
+        opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{factory}:build")
+    assert "weight is dense where the module has a meta one" in caught.value.message
+    assert "on the cpu" in caught.value.hint

@@ -1,0 +1,106 @@
+"""Where the user's modules lie, and who may import them.
+
+The working folder, and the folder of modelc.toml, are appended to `sys.path`, and only while a
+factory is imported and called. Anywhere else a `tensorrt.py` or `onnx.py` of the user's could stand
+in for a library. Later on, code that lies in these folders may still import what lies beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import FrameType, ModuleType
+
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_registered: list[str] = []
+
+
+def code_folders() -> tuple[str, ...]:
+    """The folders that hold the user's modules: the current one first."""
+    try:
+        here = [os.getcwd()]  # noqa: PTH109 - compared as text
+    except FileNotFoundError:  # it was removed meanwhile
+        here = []
+    return tuple(dict.fromkeys((*here, *_registered)))
+
+
+def registered_folders() -> tuple[str, ...]:
+    """The folders beside the current one, for a child process to register as well."""
+    return tuple(_registered)
+
+
+def register_folders(folders: Iterable[str]) -> None:
+    """Have modules in these folders be the user's, until the process ends."""
+    _registered.extend(folders)
+
+
+@contextmanager
+def code_in(folder: Path) -> Iterator[None]:
+    """Have modules in a folder be the user's within the block."""
+    place = str(folder.resolve())
+    _registered.append(place)
+    try:
+        yield
+    finally:
+        _registered.remove(place)
+
+
+@contextmanager
+def user_code_importable() -> Iterator[None]:
+    """Append the user's folders to the import path within the block."""
+    _install()
+    added = [folder for folder in code_folders() if folder not in sys.path]
+    sys.path.extend(added)
+    try:
+        yield
+    finally:
+        for folder in added:
+            if folder in sys.path:  # the user's code may have put the list back as it was
+                sys.path.remove(folder)
+
+
+class _BesideTheAsker:
+    """Finds modules in the user's folders for code that lies there itself."""
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002 - as a finder is called
+    ) -> ModuleSpec | None:
+        folders = code_folders()
+        if path is not None or not _is_below(_asking_file(), folders):
+            return None
+        return PathFinder.find_spec(name, folders)
+
+
+_FINDER = _BesideTheAsker()
+
+
+def _install() -> None:
+    """Put the finder behind Python's own, which therefore comes first."""
+    if _FINDER not in sys.meta_path:
+        finders: list[object] = list(sys.meta_path)
+        place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
+        sys.meta_path.insert(place, _FINDER)
+
+
+def _asking_file() -> str:
+    """The file whose import statement led here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != __file__ and "importlib" not in name:
+            return os.path.abspath(name)  # noqa: PTH100 - compared as text
+        frame = frame.f_back
+    return ""
+
+
+def _is_below(file: str, folders: Iterable[str]) -> bool:
+    if any(part in file for part in _INSTALLED):
+        return False
+    return any(file.startswith(f"{folder}{os.sep}") for folder in folders)
