@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from .. import __version__
+from ..core.distribution import DISTRIBUTION
 from ..core.errors import ModelcError
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
@@ -68,7 +69,7 @@ app.command("verify")(verify.verify)
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"modelc {__version__}")
+        typer.echo(f"modelc {__version__} ({DISTRIBUTION})")
         raise typer.Exit
 
 
