@@ -14,7 +14,6 @@ EXTRAS = {
     "remote": "fsspec>=2024.6",
     "sign": "cryptography>=44.0",
     "sbom": "cyclonedx-python-lib>=9.0",
-    "tensorrt": "tensorrt>=10.13",
 }
 
 
