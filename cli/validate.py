@@ -51,6 +51,7 @@ def validate(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
+    weights_key: o.WeightsKey = None,
     inputs: o.Input = None,
     static: o.Static = None,
     drop_output: o.DropOutput = None,
@@ -106,7 +107,8 @@ def validate(
 
     trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
-             "--static": static, "--drop-output": drop_output}  # fmt: skip
+             "--static": static, "--drop-output": drop_output,
+             "--weights-key": weights_key}  # fmt: skip
     if against is None:
         _refuse([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
         source = None
@@ -115,7 +117,7 @@ def validate(
         source = source_of(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-            drop_outputs=drop_output, trust=trusted,
+            drop_outputs=drop_output, weights_key=weights_key, trust=trusted,
         )  # fmt: skip
     measuring = measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
@@ -141,7 +143,7 @@ def validate(
                 judging=judging,
                 settings=settings_of(
                     tf32=True, profiles=None, plugins=plugins, trust_engine=trusted
-                ),
+                ),  # fmt: skip
                 measuring=measuring,
                 replay=replay,
                 tell=screen,

@@ -36,6 +36,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     allow_pickle: bool = False,
     method: str | None = None,
     drop_outputs: Sequence[str] = (),
+    weights_key: str | None = None,
 ) -> Checkpoint:
     """Say what the checkpoint at `path` is, and hash its files.
 
@@ -57,6 +58,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         allow_pickle=allow_pickle,
         method=None if method == "forward" else method,
         drop_outputs=tuple(dict.fromkeys(drop_outputs)),
+        weights_key=weights_key,
     )
 
 

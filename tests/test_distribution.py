@@ -95,8 +95,11 @@ def test_the_requirements_of_modelc_are_asked_under_its_own_distribution_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(
-        "modelc.pipeline.doctor.metadata.requires", lambda name: asked.append(name) or ["torch"]
-    )
+
+    def requires(name: str) -> list[str]:
+        asked.append(name)
+        return ["torch"]
+
+    monkeypatch.setattr("modelc.pipeline.doctor.metadata.requires", requires)
     assert own_requirements() == ("torch",)
     assert asked == [DISTRIBUTION]
