@@ -130,6 +130,7 @@ def validate(
         limits=limits_of(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
+    settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
     with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen):
         result = (
@@ -141,9 +142,7 @@ def validate(
                 moved=o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
                 precision=precision,
                 judging=judging,
-                settings=settings_of(
-                    tf32=True, profiles=None, plugins=plugins, trust_engine=trusted
-                ),  # fmt: skip
+                settings=settings,
                 measuring=measuring,
                 replay=replay,
                 tell=screen,
