@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.records import Checkpoint
+
+
+_NO_CLASS = re.compile(r"Can't get attribute '(?P<name>[\w.]+)' on <module '(?P<module>[\w.]+)'")
 
 
 def load(checkpoint: Checkpoint) -> Loaded:
@@ -110,7 +114,30 @@ def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
         try:
             return torch_load(path, weights_only=False), PICKLE
         except Exception as error:
-            raise unreadable(path, error) from error
+            raise _of_other_code(path, error) or unreadable(path, error) from error
+
+
+def _of_other_code(path: Path, error: Exception) -> CheckpointError | None:
+    """The error for a pickle whose classes are not here; None for every other fault."""
+    found = _NO_CLASS.search(str(error))
+    if found is not None and found["module"] == "__main__":
+        return CheckpointError(
+            f"{path} needs the class {found['name']} of the script that saved it",
+            hint="in that script, torch.save(model.state_dict(), ...) instead; then give the class "
+            f"by --model PKG.MOD:{found['name']}",
+        )
+    if found is not None:
+        return CheckpointError(
+            f"{path} needs the class {found['name']}, which {found['module']} does not have",
+            hint=f"give it to {found['module']} again, or save module.state_dict() instead",
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        file = error.name.replace(".", "/")
+        return CheckpointError(
+            f"{path} needs the module {error.name}, which is not here",
+            hint=f"run modelc in the folder that holds {file}.py, or install it",
+        )
+    return None
 
 
 def _with_objects(refusal: CheckpointError) -> CheckpointError:
