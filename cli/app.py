@@ -7,6 +7,8 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -15,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from .. import __version__
+from ..core.distribution import DISTRIBUTION
 from ..core.errors import ModelcError
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
@@ -70,7 +73,7 @@ app.command("verify")(verify.verify)
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"modelc {__version__}")
+        typer.echo(f"modelc {__version__} ({DISTRIBUTION})")
         raise typer.Exit
 
 
@@ -114,22 +117,36 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a sign
     raise KeyboardInterrupt
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Fault:
+    """One thing that stopped the command, as it is told and as `--json` writes it."""
+
+    kind: str
+    message: str
+    hint: str
+
+
 def door(arguments: list[str]) -> int:
-    """Run one command; return its exit code. No traceback passes without --debug."""
-    debug = "--debug" in arguments
+    """Run one command; return its exit code. No traceback passes without --debug.
+
+    With `--json`, what stopped it is a JSON document on stdout as well.
+    """
+    from .tables import forget_json
+
+    forget_json()
+    debug, json = "--debug" in arguments, "--json" in arguments
     try:
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer itself makes an exit of most interrupts
     except Exception as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
-        code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug)
+        code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug, json=json)
     if code == INTERRUPTED:
         name = signal.Signals(_ended_by[0]).name if _ended_by else ""
         code = _SIGNALLED + _ended_by[0] if _ended_by else code
-        _tell(
-            f"ended by {name}" if name else "interrupted",
-            "what was proven before is in the output folder; run again to go on",
-        )
+        message = f"ended by {name}" if name else "interrupted"
+        hint = "what was proven before is in the output folder; run again to go on"
+        _tell_all([_Fault(kind="Interrupted", message=message, hint=hint)], code, json=json)
     return code if isinstance(code, int) else 0
 
 
@@ -139,19 +156,24 @@ def _interrupted(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (cause is not None and _interrupted(cause))
 
 
-def _failed(error: Exception, *, debug: bool) -> int:
+def _failed(error: Exception, *, debug: bool, json: bool) -> int:
     """Tell what stopped the work; the exit code of whose it is to mend."""
     if isinstance(error, TyperException):
-        return _misused(error, debug=debug)
-    if isinstance(error, ModelcError):
-        for one in each_of(error):
-            _tell(one.message, one.hint, error if debug else None)
-        return error.exit_code
-    _tell(f"a bug of modelc: {error!r}", f"please report {_bug_log()}", error if debug else None)
-    return BUG
+        code, faults = error.exit_code, _misused(error)
+    elif isinstance(error, ModelcError):
+        code = error.exit_code
+        faults = [
+            _Fault(kind=type(one).__name__, message=one.message, hint=one.hint)
+            for one in each_of(error)
+        ]
+    else:
+        message, hint = f"a bug of modelc: {error!r}", f"please report {_bug_log()}"
+        code, faults = BUG, [_Fault(kind="Bug", message=message, hint=hint)]
+    _tell_all(faults, code, json=json, error=error if debug else None)
+    return code
 
 
-def _misused(error: TyperException, *, debug: bool) -> int:
+def _misused(error: TyperException) -> list[_Fault]:
     """An error that typer found in the arguments; without a message it has shown the help."""
     message = error.format_message().replace("Value error, ", "")
     context = getattr(error, "ctx", None)
@@ -160,9 +182,24 @@ def _misused(error: TyperException, *, debug: bool) -> int:
     former = FORMER.get(str(getattr(error, "option_name", "")).removeprefix("--"))
     if former:
         message, hint = message.partition(" (")[0], f"use --{former}"
-    if message:
-        _tell(message, hint, error if debug else None)
-    return error.exit_code
+    return [_Fault(kind="UsageError", message=message, hint=hint)] if message else []
+
+
+def _tell_all(
+    faults: Sequence[_Fault], code: int, *, json: bool, error: BaseException | None = None
+) -> None:
+    """Each on stderr; as one document on stdout where that is asked for."""
+    from .tables import show_json_error
+
+    for one in faults:
+        _tell(one.message, one.hint, error)
+    if json and faults:
+        told = [{**asdict(one), "message": _one_line(one.message)} for one in faults]
+        show_json_error(told, code)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
@@ -174,9 +211,8 @@ def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
     with error_console() as console:
         if error is not None:
             console.print(escape("".join(traceback.format_exception(error))), soft_wrap=True)
-        line = " ".join(message.split())
-        console.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
-        console.print(f"[dim]hint:[/]  {escape(' '.join(hint.split()))}", soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(_one_line(message))}", soft_wrap=True)
+        console.print(f"[dim]hint:[/]  {escape(_one_line(hint))}", soft_wrap=True)
 
 
 def _bug_log() -> Path:

@@ -27,6 +27,7 @@ def build_ov(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
+    weights_key: o.WeightsKey = None,
     inputs: o.Input = None,
     static: o.Static = None,
     drop_output: o.DropOutput = None,
@@ -76,7 +77,7 @@ def build_ov(
     source = source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-        drop_outputs=drop_output, trust=trust,
+        drop_outputs=drop_output, weights_key=weights_key, trust=trust,
     )  # fmt: skip
     order = Order(
         source=source,

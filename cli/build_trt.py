@@ -75,6 +75,7 @@ def build_trt(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
+    weights_key: o.WeightsKey = None,
     inputs: o.Input = None,
     static: o.Static = None,
     drop_output: o.DropOutput = None,
@@ -156,7 +157,7 @@ def build_trt(
     source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-        drop_outputs=drop_output, trust=trust)  # fmt: skip
+        drop_outputs=drop_output, weights_key=weights_key, trust=trust)  # fmt: skip
     lowering = asked.lowering_of(
         calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
         calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),

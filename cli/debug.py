@@ -28,6 +28,7 @@ def debug(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
+    weights_key: o.WeightsKey = None,
     inputs: o.Input = None,
     static: o.Static = None,
     drop_output: o.DropOutput = None,
@@ -104,12 +105,14 @@ def debug(
             method=method,
             static=static,
             drop_outputs=drop_output,
+            weights_key=weights_key,
             trust=trust,
         )
     else:
         _refuse({
             "--model": model, "--model-arg": model_arg, "--method": method,
-            "--input": inputs, "--static": static, "--drop-output": drop_output,
+            "--weights-key": weights_key, "--input": inputs, "--static": static,
+            "--drop-output": drop_output,
         })  # fmt: skip
     with ExitStack() as held:
         screen = held.enter_context(Screen(quiet=quiet))

@@ -52,6 +52,7 @@ def export(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
+    weights_key: o.WeightsKey = None,
     inputs: o.Input = None,
     static: o.Static = None,
     drop_output: o.DropOutput = None,
@@ -104,7 +105,7 @@ def export(
     source = asked.source_of(
         checkpoint, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-        drop_outputs=drop_output, trust=trust,
+        drop_outputs=drop_output, weights_key=weights_key, trust=trust,
     )  # fmt: skip
     judging = asked.judging_of(
         feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr,

@@ -12,7 +12,7 @@ from . import options_bounds as b
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A converted model.")],
+    path: Annotated[Path, typer.Argument(help="A converted model, or a checkpoint of weights.")],
     trust: o.Trust = False,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
@@ -20,14 +20,20 @@ def inspect(
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
-    """Show inputs, outputs, dims, opset, size, precision, operators and lineage."""
-    from ..pipeline.calls import Call, Looked
+    """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
+    from ..pipeline.calls import Call, CheckpointContents, Looked
     from ..pipeline.manifest_file import as_json
-    from .render import show_inspection
+    from ..sources.weight_sets import weights_kind
+    from .render import show_checkpoint, show_inspection
     from .tables import show_json
 
-    call = Call(function="inspect", arguments={"path": path, "trust": trust})
     bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
+    if weights_kind(path):
+        call = Call(function="inspect_checkpoint", arguments={"path": path})
+        contents = b.answer(call, CheckpointContents, bounds)
+        show_json(as_json(contents)) if json else show_checkpoint(contents, path)
+        return
+    call = Call(function="inspect", arguments={"path": path, "trust": trust})
     looked = b.answer(call, Looked, bounds)
     if json:
         show_json(as_json(looked))

@@ -69,6 +69,15 @@ Method = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+WeightsKey = Annotated[
+    str | None,
+    typer.Option(
+        "--weights-key",
+        metavar="KEY",
+        help="The weights to take where a checkpoint holds several sets, as state_dict_ema.",
+        rich_help_panel=_MODEL,
+    ),
+]
 Static = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,10 +12,12 @@ from rich.markup import escape
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.verdict import OutputVerdict, Verdict
+from ..pipeline.calls import CheckpointContents
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.rows import sensitivity_lines
 from ..reports.words import counted, figure, size_text
+from ..sources.weight_sets import percent_text
 from .tables import STATES, fitted_table, new_table, result_console, say
 
 
@@ -172,6 +174,20 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
         for info in infos:
             ports.add_row(kind, escape(info.name), escape(info.dtype), escape(_dims(info)))
     console.print(ports)
+
+
+def show_checkpoint(contents: CheckpointContents, path: Path) -> None:
+    """The sets of weights in a checkpoint, and how far they are from one another."""
+    console = result_console()
+    say(console, escape(f"{path}: {contents.kind}, {size_text(contents.size)}"))
+    table = new_table("weights key", "tensors", "parameters", "difference")
+    for one in contents.sets:
+        told = [f"{percent_text(share)} from {key}" for key, share in one.differs.items()]
+        cells = (one.key, f"{one.tensors:,}", f"{one.parameters:,}", ", ".join(told) or "-")
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    if len(contents.sets) > 1:
+        say(console, "export takes the one that fits the module, or that of --weights-key KEY")
 
 
 # What a model says of its origin by digest, beside what the manifest says of it by path.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,18 @@ def plain_console() -> Iterator[tuple[Console, Callable[[], list[str]]]]:
         yield console, lambda: stream.getvalue().splitlines()
 
 
+def show_json_error(errors: Sequence[Mapping[str, str]], exit_code: int) -> None:
+    """The document of a command that an error stopped; nothing where one was written already."""
+    if not _written:
+        document = {"exit_code": exit_code, "error": errors[0], "errors": list(errors)}
+        show_json(json.dumps(document, indent=1).encode() + b"\n")
+
+
+def forget_json() -> None:
+    """A new run of the command begins: nothing is written yet."""
+    _written.clear()
+
+
 def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
     """An empty table with these columns, those in `right` aligned so."""
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
@@ -134,7 +147,11 @@ def say_all(console: Console, lines: Iterable[str]) -> None:
         say(console, line)
 
 
+_written: list[bool] = []  # whether a JSON document went to stdout in this run of the command
+
+
 def show_json(document: bytes) -> None:
     """One JSON document, as it is."""
+    _written.append(True)
     sys.stdout.buffer.write(document)
     sys.stdout.flush()

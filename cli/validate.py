@@ -53,6 +53,7 @@ def validate(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
+    weights_key: o.WeightsKey = None,
     inputs: o.Input = None,
     static: o.Static = None,
     drop_output: o.DropOutput = None,
@@ -111,7 +112,8 @@ def validate(
 
     trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
-             "--static": static, "--drop-output": drop_output}  # fmt: skip
+             "--static": static, "--drop-output": drop_output,
+             "--weights-key": weights_key}  # fmt: skip
     if against is None:
         _refuse([*eager, "--no-strict"], [*eager.values(), no_strict], "without --against")
         source = None
@@ -120,7 +122,7 @@ def validate(
         source = source_of(
             against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
             strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
-            drop_outputs=drop_output, trust=trusted,
+            drop_outputs=drop_output, weights_key=weights_key, trust=trusted,
         )  # fmt: skip
     measuring = measuring_of(
         data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess,
@@ -133,12 +135,12 @@ def validate(
         limits=limits_of(tolerance), search=search, accept=accept_branch, sensitivity=sensitivity,
     )  # fmt: skip
     reports = r.formats_beside(path, report)
+    settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
     with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
         if rejudge:
             result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
         else:
-            settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
             arguments = {
                 "path": path, "against": source, "precision": precision,
                 "judging": replace(judging, trusts_record=trusts), "settings": settings,

@@ -13,6 +13,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from ..core.diagnosis import Check, State
+from ..core.distribution import DISTRIBUTION
 
 # All of them write the folder `onnxruntime`.
 _RUNTIMES = (
@@ -23,7 +24,7 @@ _MAJOR = re.compile(r"^(?P<library>.+)-cu(?P<major>1\d)(?P<part>-.+)?$")
 # Whose needs are looked at, by the start of their names. What they pin of NVIDIA's are libraries
 # that they were compiled against.
 _RELEVANT = (
-    "modelc", "nncf", "nvidia-modelopt", "onnx", "openvino", "tensorrt", "torch",
+    DISTRIBUTION, "nncf", "nvidia-modelopt", "onnx", "openvino", "tensorrt", "torch",
 )  # fmt: skip
 _PINNED = ("nvidia-", "tensorrt")
 _CUDA = re.compile(r"^cuda(?:_version)?\b[^=]*=\s*['\"]([\d.]+)['\"]", flags=re.MULTILINE)
@@ -73,8 +74,21 @@ def _built_with(package: str, file: str) -> str:
 
 def clashes(found: Installed) -> tuple[Check, ...]:
     """Every clash; one check that says there is none where there is none."""
-    checks = (*_runtimes(found), *_majors(found), *_mixed(found))
+    checks = (*_namesake(found), *_runtimes(found), *_majors(found), *_mixed(found))
     return checks or (Check(name="clashes", state=State.OK, told="none"),)
+
+
+def _namesake(found: Installed) -> Iterator[Check]:
+    """The project that has the name `modelc` on the package index brings a command of that name."""
+    if {"modelc", DISTRIBUTION} <= set(found.versions):
+        yield Check(
+            name="modelc",
+            state=State.BROKEN,
+            told=f"modelc {found.versions['modelc']} is not {DISTRIBUTION} (another project has "
+            "that name on the package index, or it is an install from before the renaming), and "
+            "both write the command modelc",
+            mend="pip uninstall -y modelc, then install modelc from its repository again",
+        )
 
 
 def _runtimes(found: Installed) -> Iterator[Check]:
@@ -149,18 +163,18 @@ def unmet(found: Installed, own: Sequence[str]) -> tuple[Check, ...]:
         own: what modelc itself asks for, as requirement texts.
     """
     checks: list[Check] = []
-    for name, needs in {**found.needs, "modelc": own}.items():
+    for name, needs in {**found.needs, DISTRIBUTION: own}.items():
         broken = [
-            text for need in needs if (text := _unmet(need, found, optional=name != "modelc"))
+            text for need in needs if (text := _unmet(need, found, optional=name != DISTRIBUTION))
         ]
         if broken:
-            grave = name == "modelc" or any(text.startswith(_PINNED) for text in broken)
+            grave = name == DISTRIBUTION or any(text.startswith(_PINNED) for text in broken)
             checks.append(
                 Check(
-                    name=f"what {name} needs",
+                    name=f"what {'modelc' if name == DISTRIBUTION else name} needs",
                     state=State.BROKEN if grave else State.WARN,
                     told="; ".join(broken),
-                    mend=f"pip install --upgrade {name}" if name != "modelc" else _pip(broken),
+                    mend=f"pip install --upgrade {name}" if name != DISTRIBUTION else _pip(broken),
                 )
             )
     if not checks:
@@ -169,7 +183,7 @@ def unmet(found: Installed, own: Sequence[str]) -> tuple[Check, ...]:
 
 
 def _met(found: Installed, own: Sequence[str]) -> str:
-    who = [name for name in found.needs if name != "modelc"]
+    who = [name for name in found.needs if name != DISTRIBUTION]
     return f"met: {len(own)} of modelc's own, and those of {len(who)} packages that it works with"
 
 

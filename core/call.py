@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -61,6 +62,9 @@ _KINDS = {
     inspect.Parameter.VAR_POSITIONAL: Kind.REST,
     inspect.Parameter.VAR_KEYWORD: Kind.REST_BY_NAME,
 }
+_NUMBER = re.compile(r"_?\d+$")
+_SHORT = 4  # characters: shorter names are alike by chance
+_LIKE = 0.8
 _REST = (Kind.REST, Kind.REST_BY_NAME)
 
 
@@ -185,9 +189,29 @@ def _homes(heads: Sequence[str], parameters: Sequence[Parameter], call: str) -> 
         if p.name not in known and p.kind is not Kind.KEYWORD and (p.required or not known)
     ]
     unknown = [head for head in heads if head not in known]
+    for head in unknown:
+        _refuse_misspelt(head, [p.name for p in plain if p.name not in known], parameters, call)
     homes: dict[str, Path] = {head: (head,) for head in known}
     homes.update({head: (p.name,) for head, p in zip(unknown, free, strict=False)})
     return homes | _rest_homes(unknown[len(free) :], parameters, call)
+
+
+def _refuse_misspelt(
+    head: str, names: Sequence[str], parameters: Sequence[Parameter], call: str
+) -> None:
+    """Refuse a name that is nearly a parameter's: it would go by order, and name the artifact's.
+
+    A number behind a name, as in `input_1`, is no misspelling.
+    """
+    plain = _NUMBER.sub("", head)
+    if len(plain) < _SHORT or plain in {_NUMBER.sub("", name) for name in names}:
+        return
+    near = difflib.get_close_matches(head, names, n=1, cutoff=_LIKE)
+    if near:
+        raise UsageError(
+            f"{call} has no parameter {head!r} (it takes {_listing(parameters)})",
+            hint=f"did you mean {near[0]!r}?",
+        )
 
 
 def _rest_homes(

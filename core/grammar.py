@@ -9,7 +9,6 @@ them.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
 from .errors import UsageError
+from .names import nearest
 from .signature import DTYPES, FLOATS, InputPattern, RowOrder, ValueRange
 
 _NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
@@ -92,12 +92,21 @@ def parse_input(text: str) -> InputPattern:
     return InputPattern(name=name, dtype=dtype, dims=dims, values=values, text=text)
 
 
+# What other libraries and languages call them; half precision is fed as float32.
+_MEANT = {
+    "float": "float32", "double": "float64", "half": "float32", "float16": "float32",
+    "bfloat16": "float32", "int": "int64", "long": "int64", "boolean": "bool", "byte": "uint8",
+}  # fmt: skip
+
+
 def _dtype(cursor: _Cursor) -> str:
     start = cursor.at
     word = cursor.match(_WORD)
     if word in DTYPES:
         return word
-    near = difflib.get_close_matches(word or "", DTYPES, n=1)
+    word = cursor.text[start:].partition("[")[0].partition("{")[0].strip()
+    plain = word.casefold().removeprefix("torch.").removeprefix("np.")
+    near = [_MEANT[plain]] if plain in _MEANT else nearest(plain, DTYPES)
     hint = f"did you mean {near[0]!r}?" if near else f"dtypes are {', '.join(DTYPES)}"
     raise cursor.fail("a dtype", at=start, hint=hint)
 

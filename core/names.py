@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .errors import UsageError
 
@@ -15,8 +15,14 @@ def fits_a_file(name: str) -> bool:
     return len(name.encode()) <= _LONGEST and "\0" not in name
 
 
+def nearest(name: str, names: Iterable[str], count: int = 1) -> list[str]:
+    """The names that are most like `name`, whatever the case of the letters; may be none."""
+    spelt = {one.casefold(): one for one in names}
+    return [spelt[one] for one in difflib.get_close_matches(name.casefold(), spelt, n=count)]
+
+
 def unknown(noun: str, name: str, names: Sequence[str]) -> UsageError:
     """An error for a name that is not one of `names`, with the nearest one as its hint."""
-    near = difflib.get_close_matches(name, names, n=1)
+    near = nearest(name, names)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from: {', '.join(names)}"
     return UsageError(f"unknown {noun} {name!r}", hint=hint)

@@ -55,6 +55,7 @@ class Checkpoint:
     allow_pickle: bool = False
     method: str | None = None  # what is called instead of forward
     drop_outputs: tuple[str, ...] = ()  # names of outputs to leave out
+    weights_key: str | None = None  # of several sets of weights, the one that is taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ..calibration.label_options import LabelledOptions
 from ..calibration.options import CalibrationOptions
-from ..converters.registry import TARGETS, target_of
+from ..converters.registry import TARGETS
 from ..core.capture import Capture
-from ..core.contract import CAPTURE_TIMEOUT, Inspection, Program, Readiness, Target
-from ..core.errors import LOGGED, ModelcError, UsageError
+from ..core.contract import CAPTURE_TIMEOUT, Readiness, Target
+from ..core.errors import ModelcError, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import Localisation
 from ..core.manifest import Manifest
@@ -18,18 +18,16 @@ from ..core.names import unknown
 from ..core.precision import Precision
 from ..core.verdict import Limits, Verdict
 from .building import build_order
-from .calls import Looked
+from .inspecting import inspect, inspect_checkpoint
 from .localising.asking import Looking, localise_file
 from .localising.localise import MEMORY
-from .manifest_file import read_manifest
 from .measuring import Measuring
 from .order import Judging, Lowering, Order, Source, Wanted
-from .recorded import Moved, record_beside
+from .recorded import Moved
 from .rejudge import rejudge_folder
 from .revalidate import validate_folder
 from .run import run
 from .single import validate_file
-from .trust import refuse_foreign_program
 
 PathLike = str | Path
 
@@ -52,6 +50,7 @@ __all__ = [
     "build",
     "export",
     "inspect",
+    "inspect_checkpoint",
     "localise",
     "rejudge",
     "run",
@@ -71,6 +70,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     inputs: Sequence[str] = (),
     static: Sequence[str] = (),
     drop_outputs: Sequence[str] = (),
+    weights_key: str | None = None,
     samples: PathLike | None = None,
     strict: bool = True,
     allow_pickle: bool = False,
@@ -102,6 +102,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         inputs: input specs in the `--input` language.
         static: dims to fix at their opt size.
         drop_outputs: names of outputs to leave out.
+        weights_key: the weights to take where the checkpoint holds several sets.
         samples: a file of real samples, or `package.module:loader`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
@@ -139,6 +140,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         method=method,
         static=tuple(static),
         drop_outputs=tuple(drop_outputs),
+        weights_key=weights_key,
     )
     order = Order(
         source=source,
@@ -323,58 +325,6 @@ def _precision(text: str) -> Precision:
     if text not in known:
         raise unknown("precision", text, known)
     return Precision(text)
-
-
-def inspect(path: PathLike, *, trust: bool = False) -> Looked:
-    """What a converted model says of itself, and what the manifest beside it says.
-
-    Args:
-        path: a model file.
-        trust: open one that is a program, though no manifest beside it records it.
-
-    Raises:
-        ModelcError: the file is no artifact, or cannot be read.
-    """
-    place = Path(path)
-    _refuse_folder(place)
-    target = target_of(place)
-    if isinstance(target, Program) and target.INSPECT_OPENS:
-        refuse_foreign_program(place, target, trust=trust)
-    beside = record_beside(place)
-    size = place.stat().st_size
-    lineage: tuple[tuple[str, str], ...] = ()
-    if beside is not None:
-        manifest, artifact = beside
-        verdict = manifest.verdict_of(artifact.name)
-        size = artifact.size
-        lineage = (
-            ("made from", f"{artifact.made_from} sha256 {artifact.parent[:12]}…"),
-            ("checkpoint file", manifest.checkpoint.path),
-            ("verdict", "not judged" if verdict is None else str(verdict.state)),
-        )
-    return Looked(inspection=_inspected(place, target), size=size, lineage=lineage)
-
-
-def _inspected(place: Path, target: Target) -> Inspection:
-    """What the model says of itself; nothing is logged, so no hint may name a log."""
-    try:
-        return target.inspect(place)
-    except ModelcError as error:
-        if error.hint == LOGGED:
-            error.hint = "it is damaged, or made by another version of its library: make it again"
-        raise
-
-
-def _refuse_folder(place: Path) -> None:
-    """A folder of artifacts is none itself; the hint is one that is there."""
-    manifest = read_manifest(place) if place.is_dir() else None
-    for artifact in () if manifest is None else manifest.artifacts:
-        file = place / artifact.files[0].name
-        if file.exists():
-            raise UsageError(
-                f"{place} is an output folder, not one artifact",
-                hint=f"modelc inspect {file}; of all of them: modelc report {place}",
-            )
 
 
 def targets() -> tuple[tuple[Target, Readiness], ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..core.contract import Inspection
 from ..core.events import Tell, silence
+from ..sources.weight_sets import SetSummary
 
 if TYPE_CHECKING:
     from ..core.findings import Localisation
@@ -25,14 +26,23 @@ class Looked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointContents:
+    """What `inspect` found in a checkpoint of weights: its kind, its bytes, its sets of weights."""
+
+    kind: str
+    size: int
+    sets: tuple[SetSummary, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Call:
     """One function of `pipeline/api.py`, with its keyword arguments."""
 
-    function: Literal["validate", "localise", "inspect"]
+    function: Literal["validate", "localise", "inspect", "inspect_checkpoint"]
     arguments: Mapping[str, object] = field(default_factory=dict)
 
 
-Returned: TypeAlias = "Manifest | Verdict | Localisation | Looked"
+Returned: TypeAlias = "Manifest | Verdict | Localisation | Looked | CheckpointContents"
 
 
 def perform(call: Call, tell: Tell = silence) -> Returned:
@@ -47,6 +57,8 @@ def perform(call: Call, tell: Tell = silence) -> Returned:
     match call.function:
         case "inspect":
             return api.inspect(**arguments)
+        case "inspect_checkpoint":
+            return api.inspect_checkpoint(**arguments)
         case "localise":
             return api.localise(**arguments, tell=tell)
         case "validate":

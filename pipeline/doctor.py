@@ -18,6 +18,7 @@ from ..converters.quantizers.registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
 from ..core.diagnosis import Buildable, Check, Diagnosis, State
+from ..core.distribution import DISTRIBUTION
 
 _CPUINFO = Path("/proc/cpuinfo")
 _SOURCE = Path(__file__).parent.parent / "pyproject.toml"  # where modelc runs from its checkout
@@ -53,7 +54,7 @@ def surroundings(folders: Mapping[str, Path]) -> Surroundings:
     )
 
 
-def own_requirements(name: str = "modelc", source: Path = _SOURCE) -> tuple[str, ...]:
+def own_requirements(name: str = DISTRIBUTION, source: Path = _SOURCE) -> tuple[str, ...]:
     """What modelc requires, as its metadata says; from a checkout, as its pyproject.toml does."""
     try:
         return tuple(metadata.requires(name) or ())

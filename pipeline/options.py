@@ -28,6 +28,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
     method: str | None = None,
     static: Sequence[str] | None = None,
     drop_outputs: Sequence[str] | None = None,
+    weights_key: str | None = None,
     trust: bool = False,
 ) -> Source:
     """The eager side of an order.
@@ -46,6 +47,7 @@ def source_of(  # noqa: PLR0913 - the options of the eager side
         method=method,
         static=tuple(static or ()),
         drop_outputs=tuple(drop_outputs or ()),
+        weights_key=weights_key,
         trust=trust,
     )
 

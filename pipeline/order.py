@@ -53,7 +53,8 @@ class Source:
     """The eager side of an order: the checkpoint, how to build it, what goes into it.
 
     `method` is called instead of forward; `static` are dims that may be fixed at their opt size,
-    `drop_outputs` names of outputs to leave out.
+    `drop_outputs` names of outputs to leave out, `weights_key` leads to the weights where the
+    checkpoint holds several sets.
     `trust` allows a checkpoint that is a program; one of the digest `recorded` was opened before.
     """
 
@@ -69,6 +70,7 @@ class Source:
     trust: bool = False
     recorded: str = ""
     drop_outputs: tuple[str, ...] = ()
+    weights_key: str | None = None
 
 
 _LONGEST = 7 * 86_400.0  # seconds of a search: a week

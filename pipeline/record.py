@@ -65,11 +65,12 @@ def _of_another(known: Checkpoint, now: Checkpoint) -> str:
 
 
 def _made_with(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Factory, its arguments, the method and dropped outputs, as options."""
+    """Factory, its arguments, the set of weights, the method and dropped outputs, as options."""
     said = sorted(checkpoint.factory_args.items())
     return (
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
         " ".join(f"--model-arg {key}={value}" for key, value in said) or "no --model-arg",
+        f"--weights-key {checkpoint.weights_key}" if checkpoint.weights_key else "no --weights-key",
         f"--method {checkpoint.method}" if checkpoint.method else "no --method",
         " ".join(f"--drop-output {name}" for name in sorted(checkpoint.drop_outputs))
         or "no --drop-output",

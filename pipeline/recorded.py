@@ -141,6 +141,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         allow_pickle=recorded.allow_pickle,
         method=recorded.method,
         drop_outputs=recorded.drop_outputs,
+        weights_key=recorded.weights_key,
         trust=moved.trust,
         recorded=recorded.digest,
         samples=None if then is None else moved.samples or _samples(then, folder),

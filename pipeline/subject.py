@@ -85,6 +85,7 @@ def read_checkpoint(source: Source, stage: Stage) -> Checkpoint:
             allow_pickle=source.allow_pickle,
             method=source.method,
             drop_outputs=source.drop_outputs,
+            weights_key=source.weights_key,
         )
         refuse_foreign_checkpoint(checkpoint, source)
         return checkpoint

@@ -87,6 +87,7 @@ _MADE = (
 _SOURCE = (
     Key(name="model", check=checks.spec),
     Key(name="model-arg", many=True, check=checks.model_arg),
+    Key(name="weights-key"),
     Key(name="method"),
     Key(name="input", many=True, check=checks.input_spec),
     Key(name="inputs", kind=S),

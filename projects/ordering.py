@@ -63,6 +63,7 @@ def _source(of: Typed) -> Source:
         inputs=of.texts("input"), samples=of.path("inputs"), strict=not of.truth("no-strict"),
         allow_pickle=of.truth("allow-pickle"), method=of.text("method"), static=of.texts("static"),
         drop_outputs=of.texts("drop-output"), trust=of.truth("trust"),
+        weights_key=of.text("weights-key"),
     )  # fmt: skip
 
 

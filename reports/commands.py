@@ -63,6 +63,7 @@ def _export(manifest: Manifest) -> str:
         words += ["--model", checkpoint.factory]
     for key, value in checkpoint.factory_args.items():
         words += ["--model-arg", f"{key}={value}"]
+    words += ["--weights-key", checkpoint.weights_key] if checkpoint.weights_key else []
     words += ["--method", checkpoint.method] if checkpoint.method else []
     for name in checkpoint.drop_outputs:
         words += ["--drop-output", name]

@@ -17,7 +17,7 @@ from .factory_inputs import loaded_from
 from .hyper_parameters import HyperParameters, recorded_in
 from .identify import contents
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT, pickled_class, sniff
-from .state_dict_file import NESTED
+from .weight_sets import states_in
 
 if TYPE_CHECKING:
     from .loaded import Loaded
@@ -132,9 +132,8 @@ def _dtype(text: str) -> str:
 def _in_state_dict(held: object) -> Iterator[TensorNote]:
     import torch
 
-    nested = (held.get(key) for key in NESTED) if isinstance(held, Mapping) else ()
-    held = next((one for one in nested if isinstance(one, Mapping)), held)
-    for name, value in held.items() if isinstance(held, Mapping) else ():
+    state = next(iter(states_in(held).values()), {})
+    for name, value in state.items():
         if isinstance(value, torch.Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
             yield TensorNote(name=str(name), dtype=dtype, shape=tuple(value.shape))

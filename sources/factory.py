@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import inspect
 import re
@@ -15,6 +14,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Union, get_args, get_origin
 
 from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.names import nearest
 from .hyper_parameters import HyperParameters
 from .loaded import Module
 from .user_code import code_folders, user_code_importable
@@ -144,12 +144,12 @@ def _import(name: str, asked: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _broken(f"importing {name}", error) from error
-        near = difflib.get_close_matches(name, _importable(), n=1)
+        near = nearest(name, _importable())
         raise UsageError(
             f"{asked}: there is no module {error.name!r} in {Path.cwd()} or installed",
             hint=f"did you mean {near[0]}?" if near else "run modelc in the folder that holds it",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(f"importing {name}", error) from error
 
 
@@ -166,10 +166,11 @@ def _attribute(module: ModuleType, path: str, asked: str) -> object:
     found: object = module
     for part in path.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [n for n in dir(found) if n[0] != "_"], n=3)
+            near = nearest(part, (name for name in dir(found) if name[0] != "_"), 3)
+            written = asked.rpartition(path)[0]  # `--model nets:`
             raise UsageError(
                 f"{asked}: {module.__name__} has no {path!r}",
-                hint=f"did you mean {' or '.join(near)}?"
+                hint=f"did you mean {' or '.join(f'{written}{one}' for one in near)}?"
                 if near
                 else f"name a function or class of {module.__file__}",
             )
@@ -206,7 +207,7 @@ def _call(
         ) from error
     try:
         return factory(*first, **values)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(f"the factory {spec}", error) from error
 
 
@@ -231,7 +232,7 @@ def _signature(factory: Callable[..., object]) -> inspect.Signature:
 
 def _no_parameter(name: str, signature: inspect.Signature, spec: str) -> UsageError:
     names = list(signature.parameters)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = nearest(name, names)
     return UsageError(
         f"--model-arg {name}: {spec} takes {', '.join(names) or 'no arguments'}",
         hint=f"did you mean {near[0]}?" if near else "leave it out, or use one of these names",
@@ -261,7 +262,7 @@ def _convert(name: str, text: str, annotation: object) -> object:
         return text
 
 
-def _broken(what: str, error: Exception) -> CheckpointError:
+def _broken(what: str, error: Exception | SystemExit) -> CheckpointError:
     """An error of the user's own code, with the innermost line of it."""
     frames = [
         frame
@@ -271,6 +272,12 @@ def _broken(what: str, error: Exception) -> CheckpointError:
         and frame.filename not in (__file__, importlib.__file__)
     ]
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return CheckpointError(
+            f"{what} ended the program{place}: sys.exit({code})",
+            hint="move what ends the program below `if __name__ == '__main__':`",
+        )
     return CheckpointError(
         f"{what} raised {type(error).__name__}{place}: {first_line(error)}",
         hint="the error is in the model's code; run the factory in Python to see all of it",

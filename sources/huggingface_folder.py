@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..core.call import parameters_of
+from ..core.distribution import hint_for_extra
 from ..core.errors import CheckpointError, MissingError, UsageError, first_line
 from ..core.torch_file import refuse_unsound
 from .factory import seeded
@@ -150,7 +151,7 @@ def _check_installed(folder: Path) -> None:
     except ImportError as error:
         raise MissingError(
             f"{folder} is a Hugging Face folder, and transformers is not installed",
-            hint="pip install 'modelc[hf]'",
+            hint=hint_for_extra("hf"),
         ) from error
 
 

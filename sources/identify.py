@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.digest import joint_digest, record_of
 from ..core.errors import CheckpointError, UsageError
+from ..core.names import nearest
 from ..core.records import Checkpoint, FileRecord
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
 
@@ -23,6 +24,7 @@ _FOUND_BY = (  # in a folder, the first pattern that one file alone has
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_OWNED = 2  # parts of `owner/model`
 WEIGHTS = "weights"
 CONFIG = "config"
 
@@ -36,6 +38,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     allow_pickle: bool = False,
     method: str | None = None,
     drop_outputs: Sequence[str] = (),
+    weights_key: str | None = None,
 ) -> Checkpoint:
     """Say what the checkpoint at `path` is, and hash its files.
 
@@ -57,6 +60,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         allow_pickle=allow_pickle,
         method=None if method == "forward" else method,
         drop_outputs=tuple(dict.fromkeys(drop_outputs)),
+        weights_key=weights_key,
     )
 
 
@@ -153,6 +157,11 @@ def _record(path: Path, root: Path) -> FileRecord:
 
 
 def _no_such_file(path: Path) -> UsageError:
+    if _is_hub_name(path):
+        return UsageError(
+            f"there is no file or folder {path}, and modelc downloads nothing",
+            hint=f"of a model hub: hf download {path} --local-dir {path.name}, then give that folder",
+        )
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=3)
@@ -163,6 +172,14 @@ def _no_such_file(path: Path) -> UsageError:
     else:
         hint = f"the folder {folder} does not exist either"
     return UsageError(f"no such checkpoint: {path}", hint=hint)
+
+
+def _is_hub_name(path: Path) -> bool:
+    """Whether it looks like the name of a model on a hub: `bert-base`, `google/vit-base`."""
+    if len(path.parts) == 1:
+        near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
+        return not path.suffix and not near
+    return len(path.parts) == _OWNED and not path.suffix and not path.parent.exists()
 
 
 def _needs_factory(path: Path, kind: str) -> UsageError:

@@ -84,6 +84,11 @@ def _check_arguments(checkpoint: Checkpoint) -> None:
             "a factory",
             hint="leave it out, or add --model with the function or class that takes it",
         )
+    if checkpoint.weights_key is not None and kind not in (STATE_DICT, SAFETENSORS):
+        raise UsageError(
+            f"--weights-key has no effect: {checkpoint.path} brings its own code and weights",
+            hint="leave it out",
+        )
 
 
 def training_modules(module: torch.nn.Module) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from .factory import built
 from .factory_inputs import loaded_from
 from .identify import weight_files
 from .sniff import SAFETENSORS
+from .weight_sets import TOP, WeightSet, choose_set
 from .weights import Filling, renaming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import torch
@@ -33,13 +34,36 @@ def load(checkpoint: Checkpoint) -> Loaded:
         )
     files = weight_files(checkpoint)
     made = built(checkpoint.factory, checkpoint.factory_args)
-    keys = [key for file in files for key in _keys(file)]
-    filling = Filling(module=made.module, rename=renaming(keys, made.module.state_dict()))
+    chosen, said = choose_set(
+        [set_in(files)], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
+        path=checkpoint.path,
+    )  # fmt: skip
+    filling = Filling(module=made.module, rename=renaming(chosen.shapes, made.module.state_dict()))
     for file in files:
         for portion in portions(file):
-            filling.add(portion)
-    notes = (*made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+            filling.add(chosen.within(portion))
+    notes = (*said, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
     return loaded_from(made.module, kind=SAFETENSORS, notes=notes)
+
+
+def set_in(files: Sequence[Path]) -> WeightSet:
+    """The weights of all files, of which only names and shapes are read."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    places: dict[str, Path] = {}
+    for path in files:
+        with _reading(path), safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                shapes[key] = tuple(file.get_slice(key).get_shape())
+                places[key] = path
+
+    def read(name: str) -> torch.Tensor:
+        with _reading(places[name]), safe_open(places[name], framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+            return tensor
+
+    return WeightSet(key=TOP, shapes=shapes, read=read)
 
 
 def _keys(path: Path) -> list[str]:

@@ -33,6 +33,8 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         UsageError: the file is not there, of no such format, or holds something else than arrays.
         CheckpointError: a .pt holds more than tensors and plain values.
     """
+    if path.is_dir():
+        raise _is_folder(path)
     if not path.is_file():
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
@@ -52,6 +54,16 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
     if not found:
         raise UsageError(f"{path} holds no arrays", hint="save at least one named array")
     return found
+
+
+def _is_folder(path: Path) -> UsageError:
+    files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
+    return UsageError(
+        f"{path} is a folder, and --inputs takes one file",
+        hint=f"--inputs {files[0]}"
+        if files
+        else "save one sample with numpy.savez('sample.npz', NAME=array); a folder goes to --calib",
+    )
 
 
 def specs_of(samples: Mapping[str, Array]) -> dict[str, InputSpec]:

@@ -22,6 +22,11 @@ PT2 = "pt2"
 HUGGINGFACE = "huggingface"
 PICKLE = "pickle"  # known only once a state_dict file is opened
 
+_JUDGE = "judge it: modelc validate {path} --against CHECKPOINT"
+_BUILD = "; build from it: modelc build-ov {path} --against CHECKPOINT"
+_CONVERTED = {  # what takes a file that some converter made, by its suffix
+    ".onnx": _JUDGE + _BUILD, ".xml": _JUDGE, ".engine": _JUDGE, ".plan": _JUDGE,
+}  # fmt: skip
 _AGAIN = "copy or download the file again and compare its size with the original's"
 
 
@@ -113,6 +118,11 @@ def _no_checkpoint(path: Path, head: bytes) -> CheckpointError:
     if head.startswith(b"version https://git-lfs"):
         return CheckpointError(
             f"{path} is a Git LFS pointer, not the file itself", hint="run git lfs pull"
+        )
+    if path.suffix in _CONVERTED:
+        return CheckpointError(
+            f"{path} is a converted model, not a PyTorch checkpoint",
+            hint=_CONVERTED[path.suffix].format(path=path),
         )
     return CheckpointError(
         f"{path} is not a PyTorch checkpoint: it begins with {head[:16]!r}",

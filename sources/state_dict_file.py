@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from .identify import weight_files
 from .loaded import Loaded
 from .sniff import PICKLE, STATE_DICT
 from .user_code import user_code_importable
+from .weight_sets import TOP, USUAL, WeightSet, choose_set, set_of, states_in
 from .weights import Filling, renaming
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
-NESTED = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
+
+_NO_CLASS = re.compile(r"Can't get attribute '(?P<name>[\w.]+)' on <module '(?P<module>[\w.]+)'")
 
 
 def load(checkpoint: Checkpoint) -> Loaded:
@@ -43,31 +46,52 @@ def load(checkpoint: Checkpoint) -> Loaded:
         found = found.state_dict()
     if checkpoint.factory is None:
         raise _needs_factory(path)
-    tensors, notes = _tensors(found, path)
+    states = states_in(found) or {TOP: _empty(found, path)}
     made = built(checkpoint.factory, checkpoint.factory_args, recorded_in(found))
-    state, _ = _state(found)
+    chosen, said = choose_set(
+        [set_of(key, state) for key, state in states.items()], made.module,
+        key=checkpoint.weights_key, strict=checkpoint.strict, path=str(path),
+    )  # fmt: skip
+    filling = _filled(made.module, chosen, states)
+    notes = (*said, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
+    return loaded_from(made.module, kind=kind, notes=notes)
+
+
+def _filled(
+    module: torch.nn.Module, chosen: WeightSet, states: Mapping[str, Mapping[str, object]]
+) -> Filling:
+    """The module filled with a set, and with what its state dict holds beside tensors."""
+    import torch
+
+    within = max((key for key in states if chosen.is_in(key)), key=len)
+    state = states[within]
+    entries = chosen.within({str(key): value for key, value in state.items()})
+    tensors = {name: one for name, one in entries.items() if isinstance(one, torch.Tensor)}
     filling = Filling(
-        made.module,
-        renaming(tensors, made.module.state_dict()),
-        versions=getattr(state, "_metadata", None),
-        others={key: value for key, value in state.items() if key not in tensors},
+        module,
+        renaming(tensors, module.state_dict()),
+        versions=chosen.within(getattr(state, "_metadata", None) or {}) or None,
+        others={key: value for key, value in entries.items() if key not in tensors},
     )
     filling.add(tensors)
-    notes = (*notes, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
-    return loaded_from(made.module, kind=kind, notes=notes)
+    return filling
 
 
 def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> Loaded:
     """Fill the factory's module from several files, of weights alone; they are mapped, not read."""
     if checkpoint.factory is None:
         raise _needs_factory(checkpoint.path)
-    shards = [_tensors(read_safely(file), file)[0] for file in files]
+    shards = [_shard(file) for file in files]
     made = built(checkpoint.factory, checkpoint.factory_args)
-    keys = [key for shard in shards for key in shard]
-    filling = Filling(module=made.module, rename=renaming(keys, made.module.state_dict()))
+    together = set_of(TOP, {key: one for shard in shards for key, one in shard.items()})
+    chosen, said = choose_set(
+        [together], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
+        path=checkpoint.path,
+    )  # fmt: skip
+    filling = Filling(module=made.module, rename=renaming(chosen.shapes, made.module.state_dict()))
     for shard in shards:
-        filling.add(shard)
-    notes = (*made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+        filling.add(chosen.within(shard))
+    notes = (*said, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
     return loaded_from(made.module, kind=STATE_DICT, notes=notes)
 
 
@@ -91,7 +115,30 @@ def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
         try:
             return torch_load(path, weights_only=False), PICKLE
         except Exception as error:
-            raise unreadable(path, error) from error
+            raise _of_other_code(path, error) or unreadable(path, error) from error
+
+
+def _of_other_code(path: Path, error: Exception) -> CheckpointError | None:
+    """The error for a pickle whose classes are not here; None for every other fault."""
+    found = _NO_CLASS.search(str(error))
+    if found is not None and found["module"] == "__main__":
+        return CheckpointError(
+            f"{path} needs the class {found['name']} of the script that saved it",
+            hint="in that script, torch.save(model.state_dict(), ...) instead; then give the class "
+            f"by --model PKG.MOD:{found['name']}",
+        )
+    if found is not None:
+        return CheckpointError(
+            f"{path} needs the class {found['name']}, which {found['module']} does not have",
+            hint=f"give it to {found['module']} again, or save module.state_dict() instead",
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        file = error.name.replace(".", "/")
+        return CheckpointError(
+            f"{path} needs the module {error.name}, which is not here",
+            hint=f"run modelc in the folder that holds {file}.py, or install it",
+        )
+    return None
 
 
 def _with_objects(refusal: CheckpointError) -> CheckpointError:
@@ -102,24 +149,26 @@ def _with_objects(refusal: CheckpointError) -> CheckpointError:
     )
 
 
-def _state(found: object) -> tuple[Mapping[str, object], tuple[str, ...]]:
-    """The entries of the state dict, and a note on the key that it was under."""
-    if not isinstance(found, Mapping):
-        return {}, ()
-    for key in NESTED:
-        if isinstance(found.get(key), Mapping):
-            return found[key], (f"the weights were under the key {key!r}",)
-    return found, ()
-
-
-def _tensors(found: object, path: Path) -> tuple[dict[str, torch.Tensor], tuple[str, ...]]:
-    """The state dict in what was read: at the top, or under a well-known key."""
+def _shard(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of one of several files."""
     import torch
 
-    state, notes = _state(found)
-    tensors = {str(k): v for k, v in state.items() if isinstance(v, torch.Tensor)}
-    if tensors or (isinstance(found, Mapping) and not state):  # without parameters it is empty
-        return tensors, notes
+    found = read_safely(path)
+    states = states_in(found) or {TOP: _empty(found, path)}
+    state = next(iter(states.values()))
+    return {str(k): v for k, v in state.items() if isinstance(v, torch.Tensor)}
+
+
+def _empty(found: object, path: Path) -> dict[str, object]:
+    """The state dict of a module without parameters, where the file holds one.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
+    if isinstance(found, Mapping):
+        states = [found[key] for key in USUAL if isinstance(found.get(key), Mapping)]
+        if not (states or [found])[0]:
+            return {}
     keys = ", ".join(map(repr, list(found)[:8])) if isinstance(found, Mapping) else "no keys"
     raise CheckpointError(
         f"{path} holds no state dict but a {type(found).__name__} with {keys}",

@@ -22,7 +22,8 @@ def loaded_packages() -> dict[str, str]:
     keyed = set(environment())
     tops = {name.partition(".")[0] for name in list(sys.modules)}
     owners = _owners()
-    names = {dist for top in tops for dist in owners.get(top, ())} - keyed - {"modelc"}
+    own = set(owners.get("modelc", ()))
+    names = {dist for top in tops for dist in owners.get(top, ())} - keyed - own
     names |= {top for top in tops if top not in owners and _is_put_there(top)}
     return {name: _as_loaded(name) for name in sorted(names)}
 

@@ -105,6 +105,7 @@ def _options_then(known: Manifest) -> dict[str, str]:
         "model": checkpoint.factory or "none",
         "model-arg": _arguments(checkpoint.factory_args),
         "method": checkpoint.method or "forward",
+        "weights-key": checkpoint.weights_key or "none",
         "drop-output": " ".join(checkpoint.drop_outputs) or "none",
     }
 
@@ -116,6 +117,7 @@ def _options(order: Order) -> dict[str, str]:
         "model": source.model or "none",
         "model-arg": _arguments(source.model_args),
         "method": source.method or "forward",
+        "weights-key": source.weights_key or "none",
         "drop-output": " ".join(source.drop_outputs) or "none",
     }
 

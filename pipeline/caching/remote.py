@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.digest import sha256_of
+from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError, first_line
 from ...core.events import Noted, Tell, silence
 from ...core.records import FileRecord
@@ -128,7 +129,7 @@ def open_remote(url: str, tell: Tell = silence) -> Remote:
     except ImportError as error:
         raise MissingError(
             "--remote-cache needs fsspec, which is not installed",
-            hint="pip install 'modelc[remote]'",
+            hint=hint_for_extra("remote"),
         ) from error
     from fsspec.registry import known_implementations
 

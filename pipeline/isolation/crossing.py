@@ -15,7 +15,7 @@ from ...core.events import Advanced, Entered, Finished, Noted, Started
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
 from ...core.verdict import Verdict
-from ..calls import Looked, Returned
+from ..calls import CheckpointContents, Looked, Returned
 
 if TYPE_CHECKING:
     from ...core.events import Event
@@ -43,6 +43,7 @@ class Answered:
     verdict: Verdict | None = None
     localisation: Localisation | None = None
     looked: Looked | None = None
+    contents: CheckpointContents | None = None
 
     @classmethod
     def of(cls, value: Returned) -> Answered:
@@ -54,13 +55,21 @@ class Answered:
                 return cls(verdict=value)
             case Localisation():
                 return cls(localisation=value)
-            case _:
+            case Looked():
                 return cls(looked=value)
+            case _:
+                return cls(contents=value)
 
     @property
     def value(self) -> Returned:
         """The value that was returned."""
-        for value in (self.manifest, self.verdict, self.localisation, self.looked):
+        for value in (
+            self.manifest,
+            self.verdict,
+            self.localisation,
+            self.looked,
+            self.contents,
+        ):
             if value is not None:
                 return value
         raise ValueError("an answer without a value")

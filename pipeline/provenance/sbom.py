@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from ...core.contract import EAGER
+from ...core.distribution import DISTRIBUTION, hint_for_extra
 from ...core.errors import MissingError
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
@@ -37,7 +38,7 @@ def sbom(manifest: Manifest) -> bytes:
     """
     if find_spec("cyclonedx") is None:
         raise MissingError(
-            "CycloneDX needs the package cyclonedx-python-lib", hint="pip install 'modelc[sbom]'"
+            "CycloneDX needs the package cyclonedx-python-lib", hint=hint_for_extra("sbom")
         )
     from cyclonedx.output.json import JsonV1Dot6
 
@@ -68,7 +69,7 @@ def _bill(manifest: Manifest) -> Bom:
         components=[source, *artifacts.values(), *packages],
         metadata=BomMetaData(
             timestamp=datetime.fromisoformat(manifest.created),
-            tools=ToolRepository(components=[_package("modelc", manifest.modelc)]),
+            tools=ToolRepository(components=[_package(DISTRIBUTION, manifest.modelc)]),
         ),
         serial_number=uuid5(NAMESPACE_URL, f"modelc:{_identity(manifest)}"),
     )

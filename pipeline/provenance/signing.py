@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...core.distribution import hint_for_extra
 from ...core.errors import MissingError, UsageError
 from ...core.whole import write_whole
 from ..manifest_file import FILE, signature_path
@@ -125,6 +126,4 @@ def _need() -> None:
         MissingError: it is not.
     """
     if find_spec("cryptography") is None:
-        raise MissingError(
-            "signatures need the package cryptography", hint="pip install 'modelc[sign]'"
-        )
+        raise MissingError("signatures need the package cryptography", hint=hint_for_extra("sign"))

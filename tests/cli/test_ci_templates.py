@@ -176,10 +176,14 @@ def runner(tmp_path: Path, surroundings: dict[str, str], gate: tuple[str, ...]) 
 
 @pytest.mark.parametrize(
     ("inputs", "last"),
-    [({}, str(ROOT)), ({"version": "0.1.0"}, "modelc==0.1.0")],
-    ids=["itself", "a version"],
+    [
+        ({}, str(ROOT)),
+        ({"extras": "hf,sign"}, f"{ROOT}[hf,sign]"),
+        ({"requirements": "a b.txt"}, f"{ROOT} --requirement a b.txt"),
+    ],
+    ids=["itself", "extras", "requirements"],
 )
-def test_the_action_installs_by_the_pinned_constraints(
+def test_the_action_installs_from_its_checkout_by_the_pinned_constraints(
     runner: Runner, inputs: dict[str, str], last: str
 ) -> None:
     runner.inputs |= inputs
@@ -192,6 +196,28 @@ def test_the_action_installs_by_the_pinned_constraints(
     )
     assert own.endswith(f"{pinned} {last}")
     assert (ROOT / "constraints.txt").is_file()
+
+
+def test_the_key_of_the_pip_cache_follows_what_is_installed(runner: Runner) -> None:
+    runner.shim("python", f'exec "{sys.executable}" "$@"')
+    project = runner.root / "checkout" / "ml"
+
+    def key() -> str:
+        (runner.root / "output").unlink(missing_ok=True)
+        ran = runner.step("Digest what is to be installed")
+        assert ran.returncode == 0, ran.stderr
+        return runner.outputs["digest"]
+
+    plain = key()
+    assert re.fullmatch("[0-9a-f]{64}", plain)
+    assert key() == plain
+    runner.inputs["requirements"] = "own.txt"
+    (project / "own.txt").write_text("numpy\n")
+    first = key()
+    (project / "own.txt").write_text("numpy>=2\n")
+    assert len({plain, first, key()}) == 3
+    runner.inputs["extras"] = "hf"
+    assert key() not in {plain, first}
 
 
 def test_what_an_input_says_is_never_run(runner: Runner) -> None:
@@ -311,9 +337,30 @@ def test_gitlabs_script_makes_them_as_well(runner: Runner, shell: str) -> None:
     assert (project / "out" / "junit.xml").is_file()
 
 
-@pytest.mark.parametrize("inputs", [{}, {"RUN_CONSTRAINTS": "c.txt", "RUN_TORCH_INDEX": ""}])
+URL = "git+https://github.com/OWNER/modelc@COMMIT"
+PIP = "-m pip install --disable-pip-version-check"
+TORCH = f"{PIP} --no-deps --index-url https://download.pytorch.org/whl/cpu torch"
+BARE = {"RUN_CONSTRAINTS": "c.txt", "RUN_TORCH_INDEX": ""}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ({"RUN_REPOSITORY": URL}, [TORCH, f"{PIP} modelc-toolchain @ {URL}"]),
+        (
+            {**BARE, "RUN_REPOSITORY": URL, "RUN_EXTRAS": "hf,sign"},
+            [f"{PIP} --constraint c.txt modelc-toolchain[hf,sign] @ {URL}"],
+        ),
+        (
+            {**BARE, "RUN_REPOSITORY": "../modelc", "RUN_REQUIREMENTS": "own.txt"},
+            [f"{PIP} --constraint c.txt ../modelc --requirement own.txt"],
+        ),
+        ({}, []),
+    ],
+    ids=["a Git URL", "extras", "a checkout", "nothing"],
+)
 def test_gitlabs_job_installs_what_its_variables_say(
-    runner: Runner, inputs: dict[str, str]
+    runner: Runner, inputs: dict[str, str], expected: list[str]
 ) -> None:
     job = read(GITLAB)[".modelc"]
     runner.shim("python", f'printf "%s\\n" "$*" >> "{runner.root}/asked"')
@@ -323,14 +370,13 @@ def test_gitlabs_job_installs_what_its_variables_say(
         ["sh", "-e", "-c", "\n".join(job["before_script"])],
         cwd=runner.root,
         env={**runner.environment(), **job["variables"], **inputs},
+        capture_output=True,
+        text=True,
         check=False,
     )
-    assert ran.returncode == 0
-    pip = "-m pip install --disable-pip-version-check"
-    asked = (runner.root / "asked").read_text().splitlines()[1:]
-    index = job["variables"]["RUN_TORCH_INDEX"]
-    usual = [f"{pip} --no-deps --index-url {index} torch", f"{pip} modelc"]
-    assert asked == ([f"{pip} --constraint c.txt modelc"] if inputs else usual)
+    assert (ran.returncode == 0) is bool(expected)
+    assert ("RUN_REPOSITORY" in ran.stderr) is not bool(expected)
+    assert (runner.root / "asked").read_text().splitlines()[1:] == expected
 
 
 @pytest.mark.parametrize("hook", read(HOOKS), ids=lambda hook: hook["id"])

@@ -22,7 +22,7 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|9\d)")
 def test_python_m_modelc_is_the_command(modelc: Run) -> None:
     ran = modelc("--version")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert re.fullmatch(r"modelc \d+\.\d+\.\d+\n", ran.stdout)
+    assert re.fullmatch(r"modelc \d+\.\d+\.\d+ \(modelc-toolchain\)\n", ran.stdout)
 
 
 def test_without_a_command_the_help_is_shown_and_no_error(modelc: Run) -> None:

@@ -230,6 +230,13 @@ def test_our_own_floors_are_held(given: Installed, told: str) -> None:
     assert (found.state, found.told) == (State.BROKEN, told)
 
 
+def test_the_project_that_has_our_name_on_the_index_is_a_clash() -> None:
+    given = around(packages(modelc="0.1.0", modelc_toolchain="0.1.0"))
+    (found,) = [one for one in diagnose(given).checks if one.state is State.BROKEN]
+    assert found.name == "modelc"
+    assert found.mend.startswith("pip uninstall -y modelc,")
+
+
 @pytest.mark.parametrize(
     "need",
     [

@@ -79,7 +79,7 @@ def test_packages_are_named_by_purl(document: dict[str, Any], manifest: Manifest
     version = manifest.environment["torch"].replace("+", "%2B")
     assert f"pkg:pypi/torch@{version}" in purls
     tools = document["metadata"]["tools"]["components"]
-    assert [one["purl"] for one in tools] == [f"pkg:pypi/modelc@{manifest.modelc}"]
+    assert [one["purl"] for one in tools] == [f"pkg:pypi/modelc-toolchain@{manifest.modelc}"]
 
 
 def test_the_same_folder_gives_the_same_bill(int8_digits: Path, text: bytes) -> None:

@@ -1,0 +1,83 @@
+"""What a converted model or a checkpoint says of itself; nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..converters.registry import target_of
+from ..core.contract import Inspection, Program, Target
+from ..core.errors import LOGGED, ModelcError, UsageError
+from ..sources.weight_sets import describe_sets, weights_kind
+from .calls import CheckpointContents, Looked
+from .manifest_file import read_manifest
+from .recorded import record_beside
+from .trust import refuse_foreign_program
+
+
+def inspect_checkpoint(path: str | Path) -> CheckpointContents:
+    """What a checkpoint of weights holds: its sets of weights, their sizes and distances.
+
+    Raises:
+        UsageError: the file is no checkpoint of weights.
+        CheckpointError: it cannot be read, or is a pickle of objects.
+    """
+    place = Path(path)
+    kind = weights_kind(place)
+    if not kind:
+        raise UsageError(
+            f"{place} is no checkpoint of weights",
+            hint="give a file that torch.save or safetensors wrote",
+        )
+    return CheckpointContents(kind=kind, size=place.stat().st_size, sets=describe_sets(place))
+
+
+def inspect(path: str | Path, *, trust: bool = False) -> Looked:
+    """What a converted model says of itself, and what the manifest beside it says.
+
+    Args:
+        path: a model file.
+        trust: open one that is a program, though no manifest beside it records it.
+
+    Raises:
+        ModelcError: the file is no artifact, or cannot be read.
+    """
+    place = Path(path)
+    _refuse_folder(place)
+    target = target_of(place)
+    if isinstance(target, Program) and target.INSPECT_OPENS:
+        refuse_foreign_program(place, target, trust=trust)
+    beside = record_beside(place)
+    size = place.stat().st_size
+    lineage: tuple[tuple[str, str], ...] = ()
+    if beside is not None:
+        manifest, artifact = beside
+        verdict = manifest.verdict_of(artifact.name)
+        size = artifact.size
+        lineage = (
+            ("made from", f"{artifact.made_from} sha256 {artifact.parent[:12]}…"),
+            ("checkpoint file", manifest.checkpoint.path),
+            ("verdict", "not judged" if verdict is None else str(verdict.state)),
+        )
+    return Looked(inspection=_inspected(place, target), size=size, lineage=lineage)
+
+
+def _inspected(place: Path, target: Target) -> Inspection:
+    """What the model says of itself; nothing is logged, so no hint may name a log."""
+    try:
+        return target.inspect(place)
+    except ModelcError as error:
+        if error.hint == LOGGED:
+            error.hint = "it is damaged, or made by another version of its library: make it again"
+        raise
+
+
+def _refuse_folder(place: Path) -> None:
+    """A folder of artifacts is none itself; the hint is one that is there."""
+    manifest = read_manifest(place) if place.is_dir() else None
+    for artifact in () if manifest is None else manifest.artifacts:
+        file = place / artifact.files[0].name
+        if file.exists():
+            raise UsageError(
+                f"{place} is an output folder, not one artifact",
+                hint=f"modelc inspect {file}; of all of them: modelc report {place}",
+            )

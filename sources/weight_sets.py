@@ -1,0 +1,321 @@
+"""Sets of weights in one checkpoint, as raw and EMA: which fit the module, and which is taken."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import CheckpointError
+from ..core.names import unknown
+from ..core.torch_file import read_safely
+from .weights import renaming
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+TOP = "."  # the key of weights that lie at the top of the file
+USUAL = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
+_OF_TRAINING = re.compile(r"optim|sched|scaler|rng")  # keys of tensors that are no weights
+_DEPTH = 3  # of dicts in dicts
+_SHOWN = 6  # sets that a message names
+_TWINS = 3  # parts of one set, at most, that are taken for sets of their own
+_LISTED = 20  # parts of names that a hint offers
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSet:
+    """One state dict: `key` leads to it, as --weights-key takes it.
+
+    `shapes` are those of its tensors by their names in the set; `prefix` is what the names begin
+    with in the file beside. `read` gives a tensor by its name in the set.
+    """
+
+    key: str
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], Any]  # a tensor
+    prefix: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it holds."""
+        return sum(map(prod, self.shapes.values()))
+
+    def is_in(self, key: str) -> bool:
+        """Whether the set is that of a key, or a part of it."""
+        return key in (TOP, self.key) or self.key.startswith(f"{key}.")
+
+    def within(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries that are of the set, by their names in it."""
+        return {
+            name.removeprefix(self.prefix): value
+            for name, value in found.items()
+            if name.startswith(self.prefix)
+        }
+
+    def parts(self) -> Iterator[WeightSet]:
+        """A set for each first part of the names, where all have one and there are several."""
+        named: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, shape in self.shapes.items():
+            head, dot, rest = name.partition(".")
+            if not dot:
+                return
+            named.setdefault(head, {})[rest] = shape
+        for head, shapes in named.items() if len(named) > 1 else ():
+            yield WeightSet(
+                key=head if self.key == TOP else f"{self.key}.{head}",
+                shapes=shapes,
+                read=lambda name, head=head: self.read(f"{head}.{name}"),  # type: ignore[misc]
+                prefix=f"{self.prefix}{head}.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetSummary:
+    """One set as `modelc inspect` shows it.
+
+    `differs` is how far each other set of the same names and shapes is from it, by key: the norm of
+    the difference over the norm of this set.
+    """
+
+    key: str
+    tensors: int
+    parameters: int
+    differs: dict[str, float] = field(default_factory=dict)
+
+
+def states_in(found: object) -> dict[str, Mapping[str, object]]:
+    """The state dicts in what a file holds, by key; those of a well-known key come first.
+
+    A state dict is a dict with text for keys and a tensor among its values.
+    """
+    states = dict(_states(found, (), _DEPTH))
+    usual = [key for key in USUAL if key in states]
+    return {key: states[key] for key in (*usual, *(k for k in states if k not in usual))}
+
+
+def _states(
+    found: object, path: tuple[str, ...], depth: int
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    import torch
+    from torch import nn
+
+    if isinstance(found, nn.Module) and path:
+        found = found.state_dict()
+    if not isinstance(found, Mapping):
+        return
+    if any(isinstance(value, torch.Tensor) for value in found.values()):
+        yield ".".join(path) or TOP, found
+    for key, value in found.items() if depth else ():
+        if isinstance(key, str) and not _OF_TRAINING.search(key):
+            yield from _states(value, (*path, key), depth - 1)
+
+
+def set_of(key: str, state: Mapping[str, object]) -> WeightSet:
+    """The set of a state dict that was read."""
+    import torch
+
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return WeightSet(key=key, shapes=shapes, read=tensors.__getitem__)
+
+
+def choose_set(
+    sets: Sequence[WeightSet], module: torch.nn.Module, *, key: str | None, strict: bool, path: str
+) -> tuple[WeightSet, tuple[str, ...]]:
+    """The set to fill a module with, and a note on its key.
+
+    Args:
+        sets: at least one; the first is taken where none fits.
+        module: takes the weights.
+        key: the set that the user chose.
+        strict: all of the module's tensors, and no others, have to be there.
+        path: of the file.
+
+    Raises:
+        UsageError: there is no set of that key.
+        CheckpointError: several sets fit, and they differ.
+    """
+    if key is not None:
+        chosen = _named(key, sets)
+        return chosen, _under(chosen)
+    wanted = _Wanted.of(module)
+    among = sets
+    fits = [one for one in sets if wanted.takes(one)]
+    if not fits:
+        parts = [part for one in sets for part in one.parts()]
+        if fits := [part for part in parts if wanted.takes(part)]:
+            among = parts
+    if not fits and not strict:
+        fits = wanted.nearest(sets)
+    chosen, *others = fits or sets[:1]
+    differing = [one for one in others if _difference(chosen, one) != 0]
+    if differing:
+        raise _ambiguous([chosen, *differing], path)
+    return chosen, _under(chosen, *(_left(among, chosen, others, wanted) if fits else ()))
+
+
+def _named(key: str, sets: Sequence[WeightSet]) -> WeightSet:
+    """The set of a key, which may be a first part of the names in another."""
+    parts = [part for one in sets for part in one.parts()]
+    by_key = {one.key: one for one in (*parts, *sets)}
+    if key not in by_key:
+        raise unknown("--weights-key", key, [one.key for one in (*sets, *parts[:_LISTED])])
+    return by_key[key]
+
+
+def _under(chosen: WeightSet, *more: str) -> tuple[str, ...]:
+    if chosen.key == TOP:
+        return ("; ".join(("the weights at the top were taken", *more)),) if more else ()
+    return ("; ".join((f"the weights were under the key {chosen.key!r}", *more)),)
+
+
+def _left(
+    sets: Sequence[WeightSet], chosen: WeightSet, equal: Sequence[WeightSet], wanted: _Wanted
+) -> Iterator[str]:
+    """What is said of the sets that were not taken."""
+    for one in sets[:_SHOWN]:
+        if one in equal:
+            yield f"{one.key!r} holds the same"
+        elif one is not chosen:
+            count, all_ = wanted.matches(one), len(wanted.shapes)
+            yield f"of {one.key!r}, {count} of the module's {all_} tensors fit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What a module takes: shapes by name, None where any goes; `tied` may be missing."""
+
+    shapes: Mapping[str, tuple[int, ...] | None]
+    tied: frozenset[str]
+
+    @classmethod
+    def of(cls, module: torch.nn.Module) -> _Wanted:
+        import torch
+        from torch.nn.parameter import is_lazy
+
+        shapes: dict[str, tuple[int, ...] | None] = {}
+        seen: dict[int, str] = {}
+        tied: set[str] = set()
+        for name, value in module.state_dict(keep_vars=True).items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            shapes[name] = None if is_lazy(value) else tuple(value.shape)
+            if id(value) in seen:
+                tied |= {name, seen[id(value)]}
+            seen[id(value)] = name
+        return cls(shapes=shapes, tied=frozenset(tied))
+
+    def _renamed(self, one: WeightSet) -> dict[str, tuple[int, ...]]:
+        rename = renaming(one.shapes, self.shapes)
+        return {rename(name): shape for name, shape in one.shapes.items()}
+
+    def _fits(self, name: str, shape: tuple[int, ...]) -> bool:
+        return name in self.shapes and self.shapes[name] in (None, shape)
+
+    def takes(self, one: WeightSet) -> bool:
+        """Whether the set has all of the module's tensors, and no others."""
+        names = self._renamed(one)
+        missing = set(self.shapes) - set(names) - self.tied
+        return not missing and all(self._fits(name, shape) for name, shape in names.items())
+
+    def matches(self, one: WeightSet) -> int:
+        """How many of the module's tensors the set has."""
+        return sum(self._fits(name, shape) for name, shape in self._renamed(one).items())
+
+    def nearest(self, sets: Iterable[WeightSet]) -> list[WeightSet]:
+        """The sets that have the most of the module's tensors, where any has one."""
+        counted = [(self.matches(one), one) for one in sets]
+        most = max((count for count, _ in counted), default=0)
+        return [one for count, one in counted if count == most] if most else []
+
+
+def _difference(one: WeightSet, other: WeightSet) -> float | None:
+    """The norm of the difference over the norm of `one`; None for other names or shapes."""
+    if dict(one.shapes) != dict(other.shapes):
+        return None
+    apart, norm = 0.0, 0.0
+    for name in one.shapes:
+        here, there = _numbers(one.read(name)), _numbers(other.read(name))
+        apart += float((here - there).square().sum())
+        norm += float(here.square().sum())
+    return (apart / norm) ** 0.5 if norm else float(apart > 0)
+
+
+def percent_text(share: float) -> str:
+    """`0.83%` or `120%`."""
+    percent = 100 * share
+    return f"{percent:,.0f}%" if percent >= 10 else f"{percent:.2g}%"  # noqa: PLR2004
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    plain = tensor.dequantize() if tensor.is_quantized else tensor
+    return (torch.view_as_real(plain) if plain.is_complex() else plain).double()
+
+
+def _ambiguous(fits: Sequence[WeightSet], path: str) -> CheckpointError:
+    keys = [repr(one.key) for one in fits[:_SHOWN]]
+    sizes = [f"{len(one.shapes)} tensors, {one.parameters:,} parameters" for one in fits]
+    size = f"each of {sizes[0]}" if len(set(sizes)) == 1 else f"of {' and '.join(sizes)}"
+    apart = _difference(*fits[:2])
+    told = "" if apart is None else f"; they differ by {percent_text(apart)} of their norm"
+    return CheckpointError(
+        f"{path} holds {len(fits)} sets of weights that fit the module, {' and '.join(keys)}, "
+        f"{size}{told}",
+        hint=f"add --weights-key {', or --weights-key '.join(one.key for one in fits[:_SHOWN])}",
+    )
+
+
+def weights_kind(path: Path) -> str:
+    """The kind of a checkpoint that holds weights alone; empty for all other files."""
+    from .sniff import SAFETENSORS, STATE_DICT, sniff
+
+    try:
+        kind = sniff(path)
+    except (CheckpointError, OSError):
+        return ""
+    return kind if kind in (STATE_DICT, SAFETENSORS) else ""
+
+
+def describe_sets(path: Path) -> tuple[SetSummary, ...]:
+    """The sets of weights in a file that torch.save or safetensors wrote.
+
+    Raises:
+        CheckpointError: the file cannot be read, or is a pickle of objects.
+    """
+    from .safetensors_files import set_in
+    from .sniff import SAFETENSORS, sniff
+
+    if sniff(path) == SAFETENSORS:
+        sets = [set_in([path])]
+    else:
+        sets = [set_of(key, state) for key, state in states_in(read_safely(path)).items()]
+    if len(sets) == 1 and _are_twins(parts := list(sets[0].parts())):
+        sets = parts
+    apart: dict[str, dict[str, float]] = {one.key: {} for one in sets}
+    for one, other in itertools.combinations(sets, 2):
+        differs = _difference(one, other)
+        if differs is not None:
+            apart[one.key][other.key] = differs
+    return tuple(
+        SetSummary(
+            key=one.key,
+            tensors=len(one.shapes),
+            parameters=one.parameters,
+            differs=apart[one.key],
+        )
+        for one in sets
+    )
+
+
+def _are_twins(parts: Sequence[WeightSet]) -> bool:
+    """Whether the parts of one set look like whole models, as student and teacher do."""
+    same = all(dict(one.shapes) == dict(parts[0].shapes) for one in parts)
+    return 1 < len(parts) <= _TWINS and same and len(parts[0].shapes) > 1
