@@ -14,6 +14,7 @@ from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED
 from ..core.signature import InputSpec, Signature
+from ..validators.compare import is_close
 from ..validators.feeds import Drawer
 from ..validators.hard import batch_of
 from .restricting import within_values
@@ -21,7 +22,6 @@ from .stage import Stage
 from .subject import Subject, refer_within
 
 if TYPE_CHECKING:
-    from ..core.contract import Outputs
     from ..core.verdict import Verdict
 
 _APART = 1e-3  # of the largest value: what a wrong branch differs by, and roundoff does not
@@ -202,27 +202,8 @@ class _Comparison:
             given = self.runner.run(feed.arrays)
         except (CheckpointError, RunnerError):
             return False
-        return _is_close(expected, given)
+        return is_close(expected, given, share=_APART)
 
     @property
     def _sample(self) -> Feed | None:
         return None if self.subject.given is None else self.subject.given.first
-
-
-def _is_close(expected: Outputs, given: Outputs) -> bool:
-    import numpy as np
-
-    if expected.keys() != given.keys():
-        return False
-    for name, wanted in expected.items():
-        found = given[name]
-        if found.shape != wanted.shape or found.dtype != wanted.dtype:
-            return False
-        if wanted.dtype.kind not in "fc":
-            if not np.array_equal(found, wanted):
-                return False
-            continue
-        peak = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
-        if not np.allclose(found, wanted, rtol=0, atol=_APART * peak, equal_nan=True):
-            return False
-    return True

@@ -17,10 +17,11 @@ from .default_run import with_default_run
 from .float64 import float64_notes, with_float64
 from .held_out import loose_feeds, notes_on
 from .order import Judging
-from .restricting import restrict_values
+from .restricting import restrict_values, restricted_inputs
 from .searching import searched
 from .stage import Stage
 from .subject import Subject
+from .sweep import sweep
 from .ties import full_look
 from .undecided import with_undecided
 from .worst import keep_worst, with_search
@@ -77,11 +78,9 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
         asked = case.ask(lambda done, total: stage.advance(title, done, total))
         subject.eager.rest()  # and has given them back
         evidence, verdict = restrict_values(
-            *full_look(asked, subject),
-            subject,
-            lambda: candidate.open(case.device, subject.signature),
-            narrow=restrict,
+            *full_look(asked, subject), subject, case.open, narrow=restrict
         )
+        evidence, verdict = _swept(evidence, verdict, case, stage)
         notes = notes_on(verdict, held_out, beyond_of(references, candidate.precision))
         notes = (*float64_notes(subject, tolerance), *verdict.notes, *notes)
         verdict = _with_weights(replace(verdict, notes=notes), candidate, subject)
@@ -182,6 +181,33 @@ class Case:
             judge_on=judge_on,
             loose=self.loose,
         )
+
+
+def _swept(
+    evidence: Evidence, verdict: Verdict, case: Case, stage: Stage
+) -> tuple[Evidence, Verdict]:
+    """The verdict of an FP32 artifact with what a sweep over sizes and integers finds wrong."""
+    if not verdict.passed or case.candidate.precision is not Precision.FP32:
+        return evidence, verdict
+    subject = case.subject
+    inputs = restricted_inputs(subject.signature.inputs, verdict.restricted_values)
+    within = replace(subject, signature=replace(subject.signature, inputs=inputs))
+    with case.open() as runner:
+        found = sweep(evidence, within, runner)
+    if not found.differing:
+        return evidence, verdict
+    known = len(evidence.references)
+    fresh = found.evidence.references[known:]
+    if case.tolerance.floor_factor is not None:
+        fresh = with_float64(fresh, subject, stage)
+    references = (*evidence.references, *fresh)
+    replies = with_undecided(references, found.evidence.replies, case.candidate.precision, subject)
+    asked = replace(found.evidence, references=references, replies=tuple(replies))
+    swept, now = full_look(asked, subject)
+    if now.passed:
+        return evidence, verdict
+    text = f"{found.differing} of {found.count} sizes and values that were swept differ"
+    return swept, replace(now, notes=(*now.notes, text))
 
 
 def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> Verdict:

@@ -52,7 +52,8 @@ class Subject:
     """An opened checkpoint and what eager says on every feed, computed once.
 
     `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
-    to it. `stamp` is of the checkpoint before it was loaded, `given` the user's own samples.
+    to it. `swept` is what it says on the feeds of a sweep, by name; None where it
+    rejects one. `stamp` is of the checkpoint before it was loaded, `given` the user's own samples.
     """
 
     checkpoint: Checkpoint
@@ -64,6 +65,7 @@ class Subject:
     notes: tuple[str, ...]
     fingerprint: Fingerprint
     exact: dict[str, Outputs] = field(default_factory=dict)
+    swept: dict[str, Outputs | None] = field(default_factory=dict)
     stamp: Stamp = UNSTAMPED
     given: Samples | None = None
 

@@ -89,6 +89,7 @@ class Eager(EagerWatched):
         self._watched = None
         self._quiet = QuietForms()
         self._asks = None
+        self._discrete = None
         self._patience = patience
         self._longest = 0  # steps, of the runs without a limit
 

@@ -10,6 +10,7 @@ from ..core.arrays import to_array
 from ..core.errors import CheckpointError
 from .arms import Place, lines_reached
 from .branches import Watched, watch_branches
+from .discrete import Origin, finding_discrete
 from .eager_variants import EagerVariants
 from .quiet import QuietForms, is_same_bits, may_watch
 from .taint import Seen, taint_watch
@@ -32,6 +33,7 @@ class EagerWatched(EagerVariants):
     _watched: tuple[tuple[str, ...], Watched] | None
     _quiet: QuietForms
     _asks: bool | None
+    _discrete: frozenset[Origin] | None
 
     @abstractmethod
     def _given(self, feed: Feed) -> list[torch.Tensor]:
@@ -116,3 +118,19 @@ class EagerWatched(EagerVariants):
         with suppress(CheckpointError), asking_nonfinite(found):
             self._tensors(feed)
         return bool(found)
+
+    def discrete_of(self, feed: Feed) -> frozenset[Origin]:
+        """What the floats follow from that are made whole numbers and that no input moves.
+
+        Asked again, it answers from memory, whatever the feed.
+        """
+        if self._discrete is None:
+            found: set[Origin] = set()
+            given = self._given(feed)
+            try:
+                with finding_discrete(given, found):
+                    self._tensors(feed, given)
+            except CheckpointError:  # such as an operator that calls functions: not looked into
+                found = set(Origin)
+            self._discrete = frozenset(found)
+        return self._discrete

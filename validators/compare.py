@@ -12,7 +12,7 @@ from .metrics import Measures, is_numeric
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..core.contract import Array
+    from ..core.contract import Array, Outputs
     from .evidence import Pair
 
 MISSING, STRUCTURE, VALUES = "missing", "structure", "values"
@@ -147,3 +147,29 @@ def _record(name: str, pair: Pair, apart: Apart | None) -> OutputVerdict:
         if fill is None
         else FillMeasures(max_abs=fill.max_abs, peak=fill.peak, sqnr=fill.sqnr),
     )
+
+
+def is_close(expected: Outputs, given: Outputs, *, share: float) -> bool:
+    """Whether outputs have one form, equal integers and bools, and floats within a share.
+
+    Args:
+        expected: of eager, by name.
+        given: of the artifact.
+        share: of the largest finite value of each output of eager.
+    """
+    import numpy as np
+
+    if expected.keys() != given.keys():
+        return False
+    for name, wanted in expected.items():
+        found = given[name]
+        if found.shape != wanted.shape or found.dtype != wanted.dtype:
+            return False
+        if wanted.dtype.kind not in "fc":
+            if not np.array_equal(found, wanted):
+                return False
+            continue
+        peak = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
+        if not np.allclose(found, wanted, rtol=0, atol=share * peak, equal_nan=True):
+            return False
+    return True

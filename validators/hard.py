@@ -60,7 +60,9 @@ def _of_largest_sums(drawer: Drawer) -> Iterator[NamedFeed]:
         feed = drawer.feed("max-highest", sizes, "value")
         for name, value in high.items():
             feed.arrays[name][...] = value
-            if value % 2 == 0:  # sums of even numbers alone have zeros at their end to be lost
+            if (
+                value % 2 == 0 and feed.arrays[name].ndim
+            ):  # sums of even numbers alone have zeros at their end to be lost
                 feed.arrays[name][..., :1] -= 1
         yield feed
 

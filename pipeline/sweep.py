@@ -1,0 +1,192 @@
+"""Runs an artifact at many sizes and integer values, where a model rounds floats made of these.
+
+Such a float is the same in each run of eager, and a runtime may compute it otherwise by its last
+digit at a few sizes or values: no few feeds find these. So eager and the artifact are run at each
+size of a dim, and over the values of integer inputs. What differs is judged as any feed is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..core.contract import Outputs, Runner
+from ..core.errors import CheckpointError, RunnerError
+from ..core.signature import FLOATS, InputSpec
+from ..sources.discrete import Origin
+from ..sources.work import flops_exceed
+from ..validators.compare import is_close
+from ..validators.evidence import sample_in
+from ..validators.feeds import Drawer, NamedFeed
+from ..validators.judge import Reply
+from .beyond import Evidence
+from .subject import Subject, reference_on
+
+if TYPE_CHECKING:
+    from ..core.contract import Array
+
+_APART = 1e-3  # of the largest value of an output: closer ones are left to the other feeds
+_SIZES = 256  # of one dim
+_FEEDS = 96  # of integer values
+_FEW = 16  # of either, where a run costs much
+_FLOPS = 10**8  # of one run at opt that is cheap
+_KEPT = 3  # feeds that differ, and are judged
+_VALUES = 1 << 12  # the most elements by dynamic dims of a feed of values
+_ELEMENTS = 1 << 20  # of the outputs of a run that are kept for the next artifact
+_PRIMES = (1, 7, 11, 13, 17, 19)
+NAME = "sweep"  # of the feeds: sweep:seq=25, sweep:values-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What was run beside the feeds, and the feeds on which the artifact differs."""
+
+    evidence: Evidence
+    count: int = 0
+    differing: int = 0
+
+
+def sweep(evidence: Evidence, subject: Subject, runner: Runner) -> Sweep:
+    """Run eager and the artifact on many feeds, and add those that differ to the evidence.
+
+    Args:
+        evidence: of an artifact that is right on all feeds so far.
+        subject: the eager side. What it gives on these feeds is kept for the next artifact.
+        runner: the artifact, which is open.
+    """
+    base = next(one.feed for one in evidence.references if one.feed.name == "opt")
+    origins = subject.eager.discrete_of(base.arrays)
+    if not origins:
+        return Sweep(evidence=evidence)
+    costs = flops_exceed(lambda: subject.eager.run(base.arrays), _FLOPS)
+    drawer = Drawer.of(subject.signature, subject.feeds.seed, sample_in(evidence.references))
+    count = differing = 0
+    for feed in _feeds(drawer, origins, few=costs):
+        expected = _eager_on(feed, subject)
+        if expected is None:
+            continue
+        count += 1
+        if _agrees(runner, feed, expected):
+            continue
+        differing += 1
+        if differing <= _KEPT:
+            reference = reference_on(subject, feed)
+            evidence = evidence.plus(reference, _reply(runner, feed))
+    return Sweep(evidence=evidence, count=count, differing=differing)
+
+
+def _feeds(drawer: Drawer, origins: frozenset[Origin], *, few: bool) -> Iterator[NamedFeed]:
+    if Origin.SIZES in origins:
+        yield from _at_sizes(drawer, _FEW if few else _SIZES)
+    if Origin.INTEGERS in origins:
+        yield from _over_values(drawer, _FEW if few else _FEEDS)
+
+
+def _at_sizes(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
+    """Each dim alone at its sizes, the others at their opt, but rows at their fewest."""
+    dims = drawer.signature.free_dims
+    opt = {name: dim.opt for name, dim in dims.items()}
+    rows = next((dim.name for spec in drawer.signature.inputs for dim in spec.dims[:1]), None)
+    if rows in dims and len(dims) > 1:
+        opt[str(rows)] = dims[str(rows)].low
+    for name, dim in dims.items():
+        sizes = range(dim.low, dim.high + 1)
+        stride = max(1, math.ceil(len(sizes) / most))
+        for size in sizes if stride == 1 else sizes[:: stride | 1]:
+            yield drawer.feed(f"{NAME}:{name}={size}", {**opt, name: size}, "shape")
+
+
+def _over_values(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
+    """The values of integer inputs in turn, then the same ones in all of them."""
+    sizes = _many_values(drawer)
+    specs = [spec for spec in drawer.signature.inputs if _has_values(spec)]
+    if not specs:
+        return
+    base = drawer.feed(NAME, sizes, "value")
+    spans = {spec.name: _usual(spec) for spec in specs}
+    for number in range(most):
+        alike = number % 2 == 1 and len(spans) > 1
+        arrays = dict(base.arrays)
+        for place, (name, ends) in enumerate(spans.items()):
+            shape, kind = base.arrays[name].shape, base.arrays[name].dtype
+            step = _PRIMES[0 if alike else place % len(_PRIMES)]
+            found = _in_turn(_shared(spans) if alike else ends, number, shape, step)
+            arrays[name] = found.astype(kind)
+        yield replace(base, name=f"{NAME}:values-{number + 1}", arrays=arrays)
+
+
+def _many_values(drawer: Drawer) -> dict[str, int]:
+    """The largest sizes where these are few elements, else opt: a feed holds as many values."""
+    dims = drawer.signature.free_dims
+    high = {name: dim.high for name, dim in dims.items()}
+    if math.prod(high.values()) <= _VALUES:
+        return high
+    return {name: dim.opt for name, dim in dims.items()}
+
+
+def _in_turn(ends: tuple[int, int], number: int, shape: tuple[int, ...], step: int) -> Array:
+    """Values of the range from its start, by a step; where it is long, from random places on."""
+    import numpy as np
+
+    low, high = ends
+    span, size = high - low + 1, math.prod(shape)
+    start = number * size
+    if span > _FEEDS * max(size, 1):
+        start = int(np.random.default_rng(number).integers(span))
+    found: Array = low + (start + step * np.arange(size)) % span
+    return found.reshape(shape)
+
+
+def _shared(spans: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """What all ranges have in common; of ranges apart, the first."""
+    low, high = max(low for low, _ in spans.values()), min(high for _, high in spans.values())
+    return (low, high) if low <= high else next(iter(spans.values()))
+
+
+def _has_values(spec: InputSpec) -> bool:
+    values = spec.values
+    if values is None or values.follows or values.order or spec.dtype in (*FLOATS, "bool"):
+        return False
+    return values.high - values.low > 1
+
+
+def _usual(spec: InputSpec) -> tuple[int, int]:
+    """The range; of a chosen one that holds anything, its usual part and what is as large."""
+    if spec.values is None:
+        raise ValueError(f"{spec.name} has no range")
+    low, high = int(spec.values.low), int(spec.values.high)
+    if spec.values.usual is None:
+        return low, high
+    most = max(abs(int(end)) for end in spec.values.usual)
+    return max(low, min(0, int(spec.values.usual[0]))), min(high, max(2 * most, 1023))
+
+
+def _eager_on(feed: NamedFeed, subject: Subject) -> Outputs | None:
+    """What eager gives; None where it rejects the feed, or gives other outputs than usual."""
+    if feed.name in subject.swept:
+        return subject.swept[feed.name]
+    try:
+        found: Outputs | None = subject.eager.run_reference(feed.arrays, far=True)
+    except CheckpointError:
+        found = None
+    if found is not None and tuple(found) != subject.signature.outputs:
+        found = None
+    if found is None or sum(array.size for array in found.values()) <= _ELEMENTS:
+        subject.swept[feed.name] = found
+    return found
+
+
+def _agrees(runner: Runner, feed: NamedFeed, expected: Outputs) -> bool:
+    try:
+        return is_close(expected, runner.run(feed.arrays), share=_APART)
+    except RunnerError:
+        return False
+
+
+def _reply(runner: Runner, feed: NamedFeed) -> Reply:
+    try:
+        return Reply(outputs=runner.run(feed.arrays))
+    except RunnerError as error:
+        return Reply(outputs=None, error=error.message)

@@ -1,0 +1,94 @@
+"""Where a model makes whole numbers or truth values of floats that no rounding error can move.
+
+`(arange(n) / n * 10).long()`, `minutes / 60` floored, an image resized to the nearest pixel: what
+is rounded follows from sizes or integers alone. Eager gives the same at each run, but another order
+or width of the computation gives another whole number at a few sizes, or for a few values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ..core.torch_modes import through_operators
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Origin(StrEnum):
+    """What a float follows from."""
+
+    SIZES = "sizes"
+    INTEGERS = "integers"
+
+
+_ROUNDS = frozenset({
+    "floor", "ceil", "round", "trunc", "fix", "frac", "floor_divide", "remainder", "fmod", "sign",
+    "lt", "le", "gt", "ge", "eq", "ne", "bucketize", "searchsorted", "heaviside",
+})  # fmt: skip
+_CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
+_NEAREST = ("upsample_nearest", "_upsample_nearest")
+
+
+def finding_discrete(inputs: Iterable[torch.Tensor], found: set[Origin]) -> TorchDispatchMode:
+    """A mode that adds to `found` the origin of floats that are made discrete in it.
+
+    Args:
+        inputs: the model's inputs; what follows from no input follows from sizes.
+        found: filled while the mode is active.
+    """
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    data: Any = WeakIdKeyDictionary()  # True of what follows from floats, False from integers alone
+    for one in inputs:
+        data[one] = one.is_floating_point() or one.is_complex()
+
+    def seen(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        operands = list(_tensors((*args, *kwargs.values())))
+        known = [data[one] for one in operands if one in data]
+        value = func(*args, **kwargs)
+        for one in _tensors((value,)):
+            if known:
+                data[one] = any(known)
+        name = func.overloadpacket.__name__.removesuffix("_")
+        if name.startswith(_NEAREST):
+            if not _is_whole(func, args):
+                found.add(Origin.SIZES)
+        elif not any(known) and operands and _rounds(name, args, operands, value, func):
+            found.add(Origin.INTEGERS if known else Origin.SIZES)
+        return value
+
+    return through_operators(seen)
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value)
+
+
+def _rounds(
+    name: str, args: Sequence[Any], operands: Sequence[torch.Tensor], value: Any, func: Any
+) -> bool:
+    floats = any(one.is_floating_point() for one in operands)
+    floats = floats or any(isinstance(one, float) and not one.is_integer() for one in args)
+    if not floats:
+        return False
+    if name in _CASTS:
+        return not any(one.is_floating_point() or one.is_complex() for one in _tensors((value,)))
+    return name in _ROUNDS or (name == "div" and "mode" in func._overloadname)
+
+
+def _is_whole(func: Any, args: Sequence[Any]) -> bool:
+    """Whether each axis of an image is enlarged by a whole number that stands in the call."""
+    names = [one.name for one in func._schema.arguments]
+    scales = [value for name, value in zip(names, args, strict=False) if "scale" in name]
+    flat = [one for scale in scales for one in (scale if isinstance(scale, list) else [scale])]
+    return bool(flat) and all(one is not None and float(one).is_integer() for one in flat)
