@@ -163,6 +163,70 @@ def _with_lone_column(node: Any, told: dict[str, Any]) -> openvino.Node:
     return op.slice(wider, whole(0), whole(-1), whole(1), whole(-1))
 
 
+def keep_signed_joins(model: openvino.Model) -> None:
+    """Write signed Q/DQ behind a Concat as one FakeQuantize in real values, in place.
+
+    OpenVINO 2026.4's CPU moves the quantizer to the inputs of the Concat, also by a Relu between,
+    and makes it unsigned there, but scales its numbers back as signed ones, without an error. The
+    one in real values computes the same, and the kernels behind it stay in 8 bits.
+    """
+    for node in [node for node in all_nodes(model) if node.get_type_name() == "FakeQuantize"]:
+        maker = node.input_value(0).get_node()
+        if maker.get_type_name() == "Relu":
+            maker = maker.input_value(0).get_node()
+        found = _scaled_back(node) if maker.get_type_name() == "Concat" else None
+        if found is not None:
+            last, zero, scale = found
+            replace(last, _in_real_values(node, zero, scale))
+
+
+def _scaled_back(node: Any) -> tuple[Any, float, float] | None:
+    """The Multiply that ends signed Q/DQ, its zero point and scale; None where it is none."""
+    ends = [node.input_value(i).get_node().get_type_name() for i in (3, 4)]
+    narrowed = _lone_reader(node, "Convert") if ends == ["Constant"] * 2 else None
+    if narrowed is None or narrowed.get_output_element_type(0).get_type_name() != "i8":
+        return None
+    last, zero = _lone_reader(narrowed, "Convert"), 0.0
+    shifted = None if last is None else _lone_reader(last, "Subtract")
+    if shifted is not None:
+        point = _number(shifted.input_value(1))
+        if point is None:
+            return None
+        last, zero = shifted, point
+    last = None if last is None else _lone_reader(last, "Multiply")
+    scale = None if last is None else _number(last.input_value(1))
+    return None if scale is None else (last, zero, scale)
+
+
+def _lone_reader(node: Any, kind: str) -> Any | None:
+    """The one that reads a node, where it is of that kind and there is no other."""
+    readers = [port.get_node() for port in node.output(0).get_target_inputs()]
+    alone = len(readers) == 1 and readers[0].get_type_name() == kind
+    return readers[0] if alone else None
+
+
+def _number(value: Any) -> float | None:
+    """What a constant of one element holds, also one that is cast."""
+    node = value.get_node()
+    if node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    if node.get_type_name() != "Constant" or node.data.size != 1:
+        return None
+    return float(node.data.reshape(-1)[0])
+
+
+def _in_real_values(node: Any, zero: float, scale: float) -> openvino.Node:
+    """The FakeQuantize that gives what its numbers stand for."""
+    from openvino import opset13 as op
+
+    low, high = (
+        op.constant((node.input_value(i).get_node().data - zero) * scale, dtype="float32")
+        for i in (3, 4)
+    )
+    taken = [node.input_value(i) for i in range(3)]
+    return op.fake_quantize(*taken, low, high, node.get_attributes()["levels"])
+
+
 def _softplus(x: openvino.Output) -> openvino.Node:
     from openvino import opset13 as op
 

@@ -41,6 +41,7 @@ from .openvino_exact import (
     keep_lone_columns,
     keep_lone_keys,
     keep_remainders,
+    keep_signed_joins,
     keep_small_softplus,
     keep_truth_of_nan,
 )
@@ -107,6 +108,7 @@ def convert(job: Job) -> Converted:
     keep_lone_keys(model)
     if job.precision is Precision.INT8:
         keep_lone_columns(model)
+        keep_signed_joins(model)
     else:  # as above
         keep_lengths(model)
     check_bounds(model, job.signature)

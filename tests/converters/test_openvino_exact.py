@@ -12,6 +12,7 @@ from modelc.converters.openvino_exact import (
     keep_lone_keys,
     keep_order_of_equals,
     keep_remainders,
+    keep_signed_joins,
     keep_small_softplus,
     keep_truth_of_nan,
 )
@@ -289,3 +290,43 @@ def test_other_convolutions_in_8_bits_stay_as_they_are(least: int, channels: int
     before = [node.get_friendly_name() for node in model.get_ordered_ops()]
     keep_lone_columns(model)
     assert [node.get_friendly_name() for node in model.get_ordered_ops()] == before
+
+
+def joined_in_8_bits(*, relu: bool, zero: int | None) -> openvino.Model:
+    """Two inputs joined, in Q/DQ of int8, and a convolution that reads them."""
+    import openvino
+    from openvino import opset13 as op
+
+    scale, shift = 0.03, zero or 0
+    given = [op.parameter([openvino.Dimension(1, 4), 32, 8, 8], np.float32) for _ in range(2)]
+    joined = op.concat(given, 1)
+    ends = (-128 - shift) * scale, (127 - shift) * scale, -128, 127
+    bounds = [op.constant(np.float32(end)) for end in ends]
+    taken = op.relu(joined) if relu else joined
+    back = op.convert(op.convert(op.fake_quantize(taken, *bounds, 256), "i8"), "f32")
+    if zero is not None:
+        back = op.subtract(back, op.convert(op.constant(np.int8(zero)), "f32"))
+    read = op.multiply(back, op.constant(np.float32(scale)))
+    numbers = np.random.default_rng(0).integers(-127, 128, (16, 64, 1, 1)).astype(np.int8)
+    factor = op.constant(np.full((16, 1, 1, 1), 0.003, np.float32))
+    weights = op.multiply(op.convert(op.constant(numbers), "f32"), factor)
+    return openvino.Model([op.convolution(read, weights, [1, 1], [0, 0], [0, 0], [1, 1])], given)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("zero", [None, 0, -20])
+def test_signed_q_dq_behind_a_join_is_right(*, relu: bool, zero: int | None) -> None:
+    import openvino
+
+    draw = np.random.default_rng(1).standard_normal
+    feed = [draw((2, 32, 8, 8)).astype(np.float32) for _ in range(2)]
+
+    def run(mode: str, *, kept: bool) -> np.ndarray:
+        model = joined_in_8_bits(relu=relu, zero=zero)
+        if kept:
+            keep_signed_joins(model)
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "LP_TRANSFORMS_MODE": mode}
+        return np.asarray(openvino.Core().compile_model(model, "CPU", settings)(feed)[0])
+
+    wanted, found = run("NO", kept=False), run("YES", kept=True)
+    assert np.abs(found - wanted).max() < 1e-2 * np.abs(wanted).max()

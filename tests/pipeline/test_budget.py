@@ -281,12 +281,12 @@ def test_damaged_records_are_measured_anew(ordered: Callable[..., Order], tmp_pa
 
 def test_the_search_ends_after_the_trials_allowed(ordered: Callable[..., Order]) -> None:
     for out in ("first", "again"):  # again: with trials from the cache, which count alike
-        manifest = run(ordered("outliers", "onnx", min_sqnr=90.0, max_trials=2, out=out))
-        assert manifest.exit_code == 1
-        verdict = manifest.verdict_of("rejected/onnx-int8")
+        manifest = run(ordered("outliers", "onnx", min_sqnr=29.0, max_trials=1, out=out))
+        verdict = manifest.verdict_of("onnx-int8")
         assert verdict is not None
-        assert "within --max-trials 2" in verdict.reason
-        assert len(int8_of(manifest).tradeoffs) == 3  # plain, and two trials
+        assert verdict.passed
+        assert "--max-trials 1 ended the search: fewer layers might do" in verdict.notes
+        assert len(int8_of(manifest).tradeoffs) == 2  # plain, and one trial
 
 
 def test_a_slow_machine_keeps_the_same_layers(
