@@ -16,6 +16,7 @@ from .onnx_complex import split_complex
 from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
 from .onnx_integers import compare_whole_words
 from .onnx_pooling import name_padded_axes
+from .onnx_script_lists import without_lists
 from .onnx_size_numbers import tabulate_size_numbers
 from .onnx_spectra import complete_spectra
 
@@ -110,7 +111,7 @@ def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> o
         guarded(
             "torch.onnx.export (TorchScript)",
             lambda: torch.onnx.export(
-                module,
+                without_lists(module),
                 example_tensors(job),
                 str(path),
                 dynamo=False,

@@ -43,6 +43,33 @@ def solve(op: Any, a: Any, b: Any, left: bool = True) -> Any:
     return _eliminated(op, a, b, size).columns
 
 
+def solve_triangular(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any, a: Any, b: Any, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """As `solve`, of one triangle of A: row by row, each from those that are known."""
+    size, rank = _size_of_square(a, "solve_triangular"), rank_of(b)
+    if not left:
+        turned = _swapped(op, a, rank_of(a)), _swapped(op, b, rank)
+        found = _substituted(op, *turned, range(size)[:: 1 if upper else -1], unitriangular)
+        return _swapped(op, found, rank)
+    return _substituted(op, a, b, range(size)[:: -1 if upper else 1], unitriangular)
+
+
+def _substituted(op: Any, a: Any, b: Any, order: range, unitriangular: bool) -> Any:
+    """The rows of X in this order, each less what A has of those before it."""
+    rows: list[Any] = []  # in their places
+    for at in order:
+        row, of_a = _part(op, b, at, -2), _part(op, a, at, -2)
+        if rows:
+            known = rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-2)
+            first = at + 1 if order.step < 0 else 0
+            factors = _part(op, of_a, first, -1, last=first + len(rows))
+            row = op.Sub(row, op.MatMul(factors, known))
+        row = row if unitriangular else op.Div(row, _part(op, of_a, at, -1))
+        rows = [row, *rows] if order.step < 0 else [*rows, row]
+    return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-2)
+
+
 def det(op: Any, self: Any) -> Any:
     """The determinant of each matrix."""
     return _eliminated(op, self, None, _size_of_square(self, "det")).product
@@ -90,7 +117,8 @@ def _swapped(op: Any, values: Any, rank: int) -> Any:
 
 
 def _part(op: Any, values: Any, at: int, axis: int, last: int | None = None) -> Any:
-    return op.Slice(values, [at], [at + 1 if last is None else last], [axis])
+    # with steps: of two slices without, torch's optimizer makes halves, wrong ones of an odd size
+    return op.Slice(values, [at], [at + 1 if last is None else last], [axis], [1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +187,7 @@ OF_MATRICES: Mapping[str, Write] = {
     "aten::linalg_inv_ex": inverse_ex,
     "aten::linalg_slogdet": slogdet,
     "aten::linalg_solve": solve,
+    "aten::linalg_solve_triangular": solve_triangular,
     "aten::logdet": logdet,
     "aten::slogdet": slogdet,
 }

@@ -124,7 +124,8 @@ def _is_same_size(one: Any, other: Any) -> bool:
     import torch
 
     if isinstance(one, torch._C.Value):
-        sizes, others = (value.type().varyingSizes() for value in (one, other))
+        kinds: list[Any] = [one.type(), other.type()]
+        sizes, others = (kind.varyingSizes() for kind in kinds)
         return sizes is not None and None not in sizes and sizes == others
     if one.shape is None or other.shape is None:
         return False

@@ -1,7 +1,7 @@
 """Sizes kept as they are where Python or torch makes numbers of them, which fixes them.
 
 `len(tensor)` is a number of Python's, and so are `int(size / 2)` and `max(size, 1)`. torch.export
-takes the steps of `torch.linspace` for one.
+takes the steps of `torch.linspace` for one, and the size of `torch.fft.fftfreq`.
 """
 
 from __future__ import annotations
@@ -161,6 +161,36 @@ def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: A
     return torch.where(2 * places <= last, near, far).to(kind)
 
 
+def _calls_frequencies(module: Module, reasons: Sequence[str]) -> bool:
+    told = any(_SIGN in reason for reason in reasons)
+    return told and calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
+
+
+@contextmanager
+def _with_frequencies(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    import torch
+
+    with swapped({torch.fft.fftfreq: _fftfreq, torch.fft.rfftfreq: _rfftfreq}):
+        yield
+
+
+def _fftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+    """As torch's own: 0 and above, then those below 0."""
+    import torch
+
+    kind = dtype or torch.get_default_dtype()
+    places = torch.arange(n, device=device)
+    return torch.where(places < (n + 1) // 2, places, places - n).to(kind) * (1.0 / (n * d))
+
+
+def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+    """As torch's own: 0 and above."""
+    import torch
+
+    kind = dtype or torch.get_default_dtype()
+    return torch.arange(n // 2 + 1, device=device).to(kind) * (1.0 / (n * d))
+
+
 REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="tensor-lengths",
@@ -181,6 +211,13 @@ REWRITES: tuple[Rewrite, ...] = (
         summary="torch.linspace of a dynamic number of steps by torch.arange",
         suits=_calls_linspace,
         during=_with_steps,
+        signs=(_SIGN,),
+    ),
+    Rewrite(
+        name="dynamic-frequencies",
+        summary="torch.fft.fftfreq and rfftfreq of a dynamic size by torch.arange",
+        suits=_calls_frequencies,
+        during=_with_frequencies,
         signs=(_SIGN,),
     ),
 )

@@ -38,3 +38,38 @@ def weighted_average(  # noqa: PLR0913, PLR0917 - one tensor each: TorchScript t
         old, new = torch.exp(peak + decay - high), torch.exp(now - high)
         top, bottom, peak = old * top + new * worth, old * bottom + new, high
     return torch.stack(outs, dim=1), top, bottom, peak
+
+
+def inverse(matrices: Tensor) -> Tensor:
+    """The inverse of each matrix; of a singular one, numbers that are not finite."""
+    rows = torch.arange(matrices.size(-1), device=matrices.device)
+    identity = (rows.unsqueeze(-1) == rows).to(matrices.dtype)
+    return _eliminate(matrices, identity.expand_as(matrices))
+
+
+def solution(a: Tensor, b: Tensor) -> Tensor:
+    """X of A X = B; B is one vector for each matrix where it has fewer dims."""
+    if b.dim() < a.dim():
+        return _eliminate(a, b.unsqueeze(-1)).squeeze(-1)
+    return _eliminate(a, b)
+
+
+def _eliminate(matrices: Tensor, columns: Tensor) -> Tensor:
+    """Gauss and Jordan: where the matrices become the identity, the columns become solutions.
+
+    Each turn exchanges a row for the one below whose number in this column is largest.
+    """
+    rows = torch.arange(matrices.size(-1), device=matrices.device)
+    for at in range(matrices.size(-1)):
+        below = torch.where(rows >= at, matrices.select(-1, at).abs(), -1.0)
+        best = below.argmax(-1, keepdim=True)
+        found = torch.where(rows == at, best, torch.where(rows == best, at, rows))
+        chosen = (found.unsqueeze(-1) == rows).to(matrices.dtype)
+        matrices, columns = chosen @ matrices, chosen @ columns
+        factors, row = matrices.select(-1, at).unsqueeze(-1), matrices.select(-2, at)
+        pivot = row.select(-1, at).unsqueeze(-1)
+        row, part = (row / pivot).unsqueeze(-2), (columns.select(-2, at) / pivot).unsqueeze(-2)
+        is_own = (rows == at).unsqueeze(-1)
+        matrices = torch.where(is_own, row, matrices - factors * row)
+        columns = torch.where(is_own, part, columns - factors * part)
+    return columns

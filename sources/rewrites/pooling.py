@@ -78,7 +78,8 @@ def _pool_axis(
         return numbers.reshape(*numbers.shape, *[1] * behind)
 
     def taken(image: torch.Tensor) -> torch.Tensor:
-        return image.index_select(axis, within).unflatten(axis, (size, widest))
+        shape = (*image.shape[:axis], size, widest, *image.shape[axis + 1 :])
+        return image.index_select(axis, within).reshape(shape)
 
     numbers, widest = torch.arange(size, device=values.device), (count + size - 1) // size + 1
     first, last = numbers * count // size, ((numbers + 1) * count + size - 1) // size

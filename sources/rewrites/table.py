@@ -13,6 +13,7 @@ from ..eager import Eager
 from . import (
     attention,
     baking,
+    elimination,
     experts,
     exponentials,
     functions,
@@ -39,6 +40,7 @@ TABLE: tuple[Rewrite, ...] = (
     *packed.REWRITES,
     *scripts.REWRITES,
     *baking.REWRITES,
+    *elimination.REWRITES,
     *experts.REWRITES,
     *functions.REWRITES,
     *lengths.REWRITES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ SIZES = (1, 2, 7, 20)
 
 
 class Reduces(nn.Module):
+    base: Tensor
+    whole: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("base", torch.linspace(-1, 1, 20).reshape(5, 4))
@@ -56,7 +60,7 @@ class Rows(nn.Module):
         )
 
 
-def feeds() -> list[dict[str, np.ndarray]]:
+def feeds() -> list[dict[str, Any]]:
     found = []
     for count in SIZES:
         for odd in (0.0, math.nan, math.inf, -math.inf):

@@ -89,6 +89,12 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "solve": lambda x: torch.linalg.solve(square(x), x.mT),
     "solve-of-rows": lambda x: torch.linalg.solve(square(x), x[:, 0]),
     "solve-right": lambda x: torch.linalg.solve(square(x), x, left=False),
+    "triangle": lambda x: torch.linalg.solve_triangular(square(x), x.mT, upper=False),
+    "triangle-upper": lambda x: torch.linalg.solve_triangular(square(x)[0], x.mT, upper=True),
+    "triangle-right": lambda x: torch.linalg.solve_triangular(square(x), x, upper=True, left=False),
+    "triangle-of-ones": lambda x: torch.linalg.solve_triangular(
+        square(x) / 9, x.mT, upper=False, unitriangular=True
+    ),
     "argsort-stable": lambda x: torch.argsort(x, dim=1, stable=True),
     "argsort-falling": lambda x: torch.argsort(x, dim=1, stable=True, descending=True),
     "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * (1 + 0.5j), n=5, dim=1),

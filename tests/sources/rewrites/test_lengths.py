@@ -8,9 +8,9 @@ from torch import nn
 
 from modelc.sources.rewrites.lengths import REWRITES
 
-LINSPACE, NUMBERS = (
+LINSPACE, NUMBERS, FREQUENCIES = (
     next(one for one in REWRITES if one.name == name)
-    for name in ("dynamic-linspace", "symbolic-numbers")
+    for name in ("dynamic-linspace", "symbolic-numbers", "dynamic-frequencies")
 )
 FIXED = ("torch.export refused the model: your code specialized it to be a constant (5)",)
 
@@ -81,3 +81,26 @@ def test_it_suits_a_number_that_was_taken_for_granted() -> None:
     assert NUMBERS.suits(Parts(), granted)
     assert not NUMBERS.suits(Parts(), ("another reason",))
     assert not NUMBERS.suits(nn.Linear(2, 2), granted)
+
+
+class Frequencies(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        size = x.shape[0]
+        whole = torch.fft.fftfreq(size, d=0.3, dtype=torch.float64)
+        return x * torch.fft.fftfreq(size), torch.fft.rfftfreq(size) * whole[1]
+
+
+def test_captured_frequencies_are_those_of_any_size() -> None:
+    net, size = Frequencies(), torch.export.Dim("size", min=2, max=50)
+    with FREQUENCIES.during(net):
+        program = torch.export.export(net, (torch.ones(5),), dynamic_shapes=({0: size},))
+    for steps in (2, 3, 4, 7, 10, 49):
+        x = torch.ones(steps)
+        for found, wanted in zip(program.module()(x), net(x), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_it_suits_a_size_that_was_fixed_beside_frequencies() -> None:
+    assert FREQUENCIES.suits(Frequencies(), FIXED)
+    assert not FREQUENCIES.suits(Ramp(), FIXED)
+    assert not FREQUENCIES.suits(Frequencies(), ("another reason",))
