@@ -78,7 +78,7 @@ def test_a_dtype_by_another_name_gets_the_one_that_is_meant(
 @pytest.mark.parametrize("name", ["Unet", "unet", "UNET", "UNett"])
 def test_a_factory_in_other_letters_gets_a_suggestion(refuse: Refuse, nets: str, name: str) -> None:
     told = refuse("export", "unet.pt", "--model", f"{nets}:{name}", *REST, code=2)
-    assert f"hint:  did you mean --model {nets}:UNet?" in told
+    assert "hint:  did you mean UNet?" in told
 
 
 def test_the_only_input_by_a_misspelt_name_is_refused(refuse: Refuse, nets: str) -> None:
