@@ -18,7 +18,7 @@ CASE := sample_models/digits
 	touch $@
 
 DIGITS := $(CASE).safetensors --model sample_models.digits:build \
-	  --inputs $(CASE)_samples.npz --input "x[batch=1..8,_,_,_]"
+	  --samples $(CASE)_samples.npz --input "x[batch=1..8,_,_,_]"
 
 demo: .venv/.stamp ## the digits net in three formats, then ready for TensorRT in INT8, each validated
 	$(BIN)/modelc export $(DIGITS) --to torchscript --to onnx --to openvino -o out/demo

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .pipeline.api import (
         CalibrationOptions,
         Capture,
+        ExportedArtifact,
+        ExportResult,
         Judging,
         LabelledOptions,
         Limits,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CalibrationOptions",
     "Capture",
+    "ExportResult",
+    "ExportedArtifact",
     "Judging",
     "LabelledOptions",
     "Limits",
@@ -71,3 +75,8 @@ def __getattr__(name: str) -> object:
         value: object = getattr(api, name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The Python API; what is private to the package is left out."""
+    return sorted(__all__)

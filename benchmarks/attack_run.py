@@ -70,7 +70,7 @@ def _state(error: Mapping[str, Any]) -> str:
 
 def command(job: Job) -> str:
     """The command line of a user, in the folder where all lies."""
-    sample = "--inputs sample.npz " if job.sample else ""
+    sample = "--samples sample.npz " if job.sample else ""
     given = " ".join(f"--input '{text}'" for text in job.inputs)
     more = " ".join(f"--{key.replace('_', '-')}={value}" for key, value in job.options.items())
     calib = "--calib calib " if job.calib else ""

@@ -74,7 +74,7 @@ def main(text: str) -> int:
             print(json.dumps({**line, **memory()}), flush=True)
 
     with Disk(Path(asked["out"])) as disk:
-        manifest = export(**asked, tell=tell)
+        manifest = export(**asked, tell=tell).manifest
     end = {"passed": manifest.passed, "wall": time.perf_counter() - began, "disk": disk.peak}
     print(json.dumps({**end, "cpu": time.process_time(), **memory()}))
     return 0 if manifest.passed else 1

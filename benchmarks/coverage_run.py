@@ -123,7 +123,7 @@ def unstated_command(case: Case, checkpoint: Path, folder: Path) -> list[str]:
     from modelc.benchmarks.coverage_feeds import example, signature_of
 
     np.savez(folder / "sample.npz", allow_pickle=False, **dict(example(case)))
-    asked = ["--inputs", str(folder / "sample.npz")]
+    asked = ["--samples", str(folder / "sample.npz")]
     for spec in signature_of(case).inputs:
         names = [_plain_name(dim.name) if dim.dynamic and dim.name else "_" for dim in spec.dims]
         asked += ["--input", f"{spec.name}[{','.join(names)}]{spec.values or ''}"]

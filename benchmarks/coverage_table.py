@@ -35,7 +35,7 @@ data), without modelc's judge: shapes, dtypes, and values to rtol 1e-3 and atol 
 largest, integers exactly. *right*: proven, and so it is. *refused*: not made or not proven, with a
 reason. **WRONG**: said to be proven, and it is not. *crashed*: no answer, or none in time.
 
-*Ranges not stated*: the same from a sample (`--inputs`), with names for the dims that vary and
+*Ranges not stated*: the same from a sample (`--samples`), with names for the dims that vary and
 nothing of their sizes, so that modelc chooses the bounds; checked on the feeds that lie in the
 artifact's domain.
 

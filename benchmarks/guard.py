@@ -27,7 +27,7 @@ def exported(folder: Path, factory: str, net: torch.nn.Module, form: str, *, gua
     torch.save(net.state_dict(), weights)
     manifest = modelc.export(
         weights, to=["onnx"], out=out, model=factory, inputs=[form], guard=guard
-    )
+    ).manifest
     if not manifest.passed:
         raise SystemExit(f"{factory} was not exported: {manifest.failures}")
     return out / "model.onnx"

@@ -67,7 +67,7 @@ class Bed:
             inputs=self.source.inputs,
             capture=capture,
             lowering=Lowering(calibration=CALIBRATION) if int8 else None,
-        )
+        ).manifest
 
     def judged(self, path: Path, target: str, precision: Precision) -> Judged:
         """The verdict of a run on a model file, and what the file answered."""

@@ -108,7 +108,7 @@ def _judged(case: Case, to: str, planted: Planted, model: Bed) -> Case:
             out=planted.path.parent / "out",
             against=model.source,
             lowering=Lowering(calibration=CALIBRATION if to.endswith("int8") else None),
-        )
+        ).manifest
     except ModelcError as error:
         return _with(case, state="not made", reason=error.message)
     return _found(case, model, manifest, planted.path.parent / "out")

@@ -36,7 +36,7 @@ TABLES = {
     "digits": """\
 model = "modelc.sample_models.digits:build"
 input = ["x[batch=1..8,_,_,_]"]
-inputs = "{models}/digits_samples.npz"
+samples = "{models}/digits_samples.npz"
 calib = "{models}/digits_calib"
 preprocess = "unit"
 """,

@@ -41,7 +41,7 @@ def rows_of(name: str, faults: int) -> list[Row]:
                 samples=folder / "sample.npz" if job.sample else None, out=folder / "out",
                 judging=modelc.Judging(sensitivity=faults),
                 **options,  # type: ignore[arg-type]  # the table's own
-            )  # fmt: skip
+            ).manifest  # fmt: skip
         except modelc.ModelcError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return []

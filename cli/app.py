@@ -117,6 +117,15 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a sign
     raise KeyboardInterrupt
 
 
+_FORMER = {"--inputs": "--samples"}  # options by names that they had before; no help lists them
+
+
+def _renamed(argument: str) -> str:
+    """The argument, an option's former name replaced."""
+    name, sign, value = argument.partition("=")
+    return f"{_FORMER.get(name, name)}{sign}{value}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Fault:
     """One thing that stopped the command, as it is told and as `--json` writes it."""
@@ -134,6 +143,7 @@ def door(arguments: list[str]) -> int:
     from .tables import forget_json
 
     forget_json()
+    arguments = [_renamed(one) for one in arguments]
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)

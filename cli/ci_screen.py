@@ -62,10 +62,13 @@ class CiScreen:
 
 
 def _line(event: Event) -> str:
-    """A line for what ended and what is noted; no line for what only goes on."""
+    """A line for what ended and what is noted; no line for what only goes on.
+
+    An attempt that did not pass is followed by the next; the summary says how the artifact ended.
+    """
     match event:
         case Finished():
-            mark = "ok  " if event.passed else "FAIL"
+            mark = "ok  " if event.passed else "miss" if event.attempt else "FAIL"
             detail = f"  {event.detail}" if event.detail else ""
             return f"{mark} {event.step} {event.seconds:.1f} s{detail}"
         case Noted():

@@ -109,7 +109,7 @@ Input = Annotated[
 Samples = Annotated[
     Path | None,
     typer.Option(
-        "--inputs",
+        "--samples",
         metavar="FILE_OR_LOADER",
         help="Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
         rich_help_panel=_MODEL,

@@ -93,7 +93,8 @@ class Screen:
         task = self._tasks.pop(event.step, None)
         if task is not None:
             self._progress.remove_task(task)
-        mark = "[green]✓[/]" if event.passed else "[red]✗[/]"
+        missed = "[yellow]✗[/]" if event.attempt else "[red]✗[/]"
+        mark = "[green]✓[/]" if event.passed else missed
         detail = f"  [dim]{escape(event.detail)}[/]" if event.detail else ""
         width = self._more + (_NARROW if self._console.width < _WIDE else _USUAL)
         step = f"{event.step:<{width}}"

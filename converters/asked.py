@@ -6,6 +6,7 @@ modelc: a library may crash, hang or print as it loads.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -101,10 +102,39 @@ def _tensorrt(_: int) -> Iterator[Said]:
         yield "tensorrt", True, str(tensorrt.__version__)
 
 
+def _importing(name: str) -> Callable[[int], Iterator[Said]]:
+    """Whether a package can be imported, and what loads it lazily; its version, or the cause."""
+
+    def asked(_: int) -> Iterator[Said]:
+        try:
+            module = importlib.import_module(name)
+            for part in _LAZY.get(name, ()):
+                getattr(module, part)
+        except BaseException as error:  # noqa: BLE001 - a package's edge; it may call sys.exit
+            yield name, False, _cause(error)
+        else:
+            yield name, True, str(getattr(module, "__version__", ""))
+
+    return asked
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost error of a chain, in a line: what wraps it names the wrong package."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}".removesuffix(": ")
+
+
+# What a package imports on first use alone.
+_LAZY = {"transformers": ("PreTrainedModel", "AutoModel")}
+PACKAGES = ("torchvision", "torchaudio", "timm", "transformers")
+
 QUESTIONS: dict[str, Callable[[int], Iterator[Said]]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "tensorrt": _tensorrt,
+    **{name: _importing(name) for name in PACKAGES},
 }
 
 if __name__ == "__main__":

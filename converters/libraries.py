@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +14,8 @@ from .trt.driver import Driver, probe
 from .trt.health import check_driver, check_package
 
 Ask: TypeAlias = Callable[[Iterable[str]], Mapping[str, Answer]]
+_BESIDE = ("torchvision", "torchaudio", "timm", "transformers")  # as `asked.py` knows them
+_FOR_ONE_TORCH = ("torchvision", "torchaudio")  # each release is compiled for one torch
 _SHOWN = ("torch", "onnx", "openvino", "nncf", "nvidia-modelopt", "pillow", "numpy")
 
 
@@ -35,14 +37,43 @@ def this_host() -> Host:
 def check_libraries(host: Host) -> tuple[Check, ...]:
     """Driver and GPUs first, then each library, which is asked in a process of its own."""
     trt = ["tensorrt"] if host.tensorrt.importable else []
-    answers = host.ask(["onnxruntime", "openvino", *trt])
+    beside = [name for name in _BESIDE if name in host.packages.versions]
+    answers = host.ask(["onnxruntime", "openvino", *trt, *beside])
     return (
         *check_driver(host.driver, _cuda_majors(host.packages)),
         *check_package(host.tensorrt, answers.get("tensorrt")),
         *_providers(answers.get("onnxruntime", Answer()), host),
         _openvino(answers.get("openvino", Answer()), host.packages),
         *(_version(name, host.packages) for name in _SHOWN),
+        *_imports(beside, answers, host.packages),
     )
+
+
+def _imports(
+    names: Sequence[str], answers: Mapping[str, Answer], packages: Installed
+) -> Iterator[Check]:
+    """Whether the packages beside torch can be imported: one for another torch often cannot.
+
+    Of several that cannot, the first is mended first: transformers imports the others.
+    """
+    first = ""
+    for name in names:
+        answer = answers.get(name, Answer())
+        version = packages.versions[name]
+        if answer.said and answer.said[0].works:
+            yield Check(name=name, state=State.OK, told=version)
+            continue
+        reason = answer.said[0].told if answer.said else answer.failure or "no reason"
+        first = first or _mend_import(name, packages)
+        told = f"{name} {version} is installed and cannot be imported: {reason}"
+        yield Check(name=name, state=State.BROKEN, told=told, mend=first)
+
+
+def _mend_import(name: str, packages: Installed) -> str:
+    """The command that replaces a package by the one that fits the torch that is here."""
+    torch = packages.versions.get("torch", "").partition("+")[0]
+    held = f" torch=={torch}" if name in _FOR_ONE_TORCH and torch else ""
+    return f"pip uninstall -y {name} && pip install {name}{held}"
 
 
 def _cuda_majors(packages: Installed) -> list[int]:

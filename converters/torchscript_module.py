@@ -29,6 +29,7 @@ from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
+from ..core.whole import require_room
 from ..core.zip_archive import members_of
 from . import probing_torchscript
 from .call_record import call_record, carried_in, origin_of, parse_record
@@ -54,6 +55,7 @@ PLANTS_BY_DEFAULT: bool = True
 PROGRAM: str = "a TorchScript program"
 INSPECT_OPENS: bool = True
 _DEBUG = ".debug_pkl"
+_BESIDE_WEIGHTS = 1 << 18  # bytes of code, constants and debug tables, at least
 
 
 def readiness() -> Readiness:
@@ -73,6 +75,7 @@ def convert(job: Job) -> Converted:
 
     taken = torchscript_of(job)
     name = job.stem + SUFFIX
+    _require_room(job.folder, taken.module)
     guarded(
         "torch.jit.save",
         lambda: torch.jit.save(
@@ -90,6 +93,12 @@ def convert(job: Job) -> Converted:
         frozen=taken.frozen,
         warned=taken.warned,
     )
+
+
+def _require_room(folder: Path, module: torch.jit.ScriptModule) -> None:
+    """See that the archive has room: on a full disk torch's writer ends the process."""
+    tensors = (*module.parameters(), *module.buffers())
+    require_room(folder, sum(one.nbytes for one in tensors) + _BESIDE_WEIGHTS)
 
 
 def stripped(path: Path) -> None:
@@ -197,6 +206,7 @@ def plant_fault(
     if done is None:
         return None
     copy = folder / path.name
+    _require_room(folder, module)
     torch.jit.save(module, str(copy), _extra_files={RECORD: dumps(record)})
     return planted(copy, done, size)
 

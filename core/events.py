@@ -33,12 +33,16 @@ class Noted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A step ended after `seconds`; `passed` is what its result was."""
+    """A step ended after `seconds`; `passed` is what its result was.
+
+    Where it is one `attempt` of several, another may pass after one that did not.
+    """
 
     step: str
     passed: bool
     seconds: float
     detail: str = ""
+    attempt: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -261,13 +261,13 @@ def _merge(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
     if dtype is None:
         raise UsageError(
             f"--input {pattern.text!r} has no dtype",
-            hint=f"write {pattern.name}:float32[...], or give --inputs SAMPLE",
+            hint=f"write {pattern.name}:float32[...], or give --samples SAMPLE",
         )
     if pattern.dims is None:
         if known is None:
             raise UsageError(
                 f"--input {pattern.text!r} has no dims",
-                hint=f"write {pattern.name}:{dtype}[batch,3,224,224], or give --inputs SAMPLE",
+                hint=f"write {pattern.name}:{dtype}[batch,3,224,224], or give --samples SAMPLE",
             )
         return replace(known, dtype=dtype, values=pattern.values or known.values)
     dims = _merge_dims(pattern, known)
@@ -294,7 +294,7 @@ def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Di
         if sample is None:
             raise UsageError(
                 f"--input {pattern.text!r} keeps a dim with '_' but there is no sample",
-                hint="write the size, or give --inputs SAMPLE",
+                hint="write the size, or give --samples SAMPLE",
             )
         return sample
     if sample is None or sample.name is not None:

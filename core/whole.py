@@ -9,12 +9,23 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 DRAFT = ".draft"  # the end of a name that nothing but a run in progress has
 _NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # file systems that flush no folder
+
+
+def require_room(folder: Path, size: int) -> None:
+    """See that a file of `size` bytes has room in a folder, before a writer that dies without it.
+
+    Raises:
+        OSError: it has not.
+    """
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def write_whole(path: Path, data: bytes) -> Path:

@@ -118,7 +118,7 @@ def _described(
     if samples is None and not patterns:
         raise UsageError(
             "nothing says what goes into the model",
-            hint='give --input "x:float32[batch=1..8,3,224,224]" or --inputs SAMPLE',
+            hint='give --input "x:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
         )
     if samples is None:
         return resolve(patterns, {}), None

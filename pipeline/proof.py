@@ -42,6 +42,11 @@ class Candidate:
     settings: Mapping[str, str] = field(default_factory=dict)
     aside: Path | None = None
 
+    @property
+    def log(self) -> str:
+        """The name of its log."""
+        return self.name.replace("/", "-")
+
     def open(self, device: str, signature: Signature) -> Runner:
         """Open it in its format's runtime."""
         target = self.target
@@ -73,7 +78,7 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
     title = f"validate {candidate.name}"
     case = Case.of(candidate, subject, judging, stage, held_out=held_out)
     tolerance, references = case.tolerance, case.references
-    with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+    with stage.step(title, log=candidate.log, attempt=True) as clock:
         subject.eager.rest()  # the runtime holds weights of its own now
         asked = case.ask(lambda done, total: stage.advance(title, done, total))
         subject.eager.rest()  # and has given them back

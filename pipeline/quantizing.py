@@ -40,7 +40,9 @@ def quantized(
     """
     title = f"quantize {work.consumer} ({work.quantizer.NAME})"
     key = None if cache is None else key_of(work)
-    with stage.step(title, log=f"quantize-{work.consumer}-{work.quantizer.NAME}") as clock:
+    with stage.step(
+        title, log=f"quantize-{work.consumer}-{work.quantizer.NAME}", attempt=True
+    ) as clock:
         found = None if cache is None or key is None else cache.take(key, folder)
         if found is None:
             result = work.quantizer.quantize(

@@ -181,7 +181,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
     if not source.samples.exists() or sha256_of(source.samples) != samples:
         raise CheckpointError(
             f"the samples {source.samples} are gone or changed since the export",
-            hint="say where they are now: --inputs FILE",
+            hint="say where they are now: --samples FILE",
         )
 
 

@@ -171,7 +171,7 @@ def _state(signature: Signature) -> str:
     whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
     names = list(signature.dynamic_dims)
     told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
-    return f"eager takes other values at these sizes: {told}give samples with --inputs"
+    return f"eager takes other values at these sizes: {told}give samples with --samples"
 
 
 def _in_order(spec: InputSpec) -> str:

@@ -35,7 +35,7 @@ class Samples:
 def samples_of(
     source: Source, loaded: Loaded, judging: Judging, signature: Signature | None
 ) -> Samples | None:
-    """What `--inputs` gives; None where it was not given. A loader gives `--feeds` samples.
+    """What `--samples` gives; None where it was not given. A loader gives `--feeds` samples.
 
     Raises:
         UsageError: they cannot be read, or lack an input.

@@ -38,8 +38,11 @@ class Stage:
     begun: set[Path] = field(default_factory=set)  # logs that this run has started anew
 
     @contextmanager
-    def step(self, title: str, *, log: str) -> Iterator[Clock]:
-        """Run one step: `title` is told, what frameworks print goes to `<log>.log`."""
+    def step(self, title: str, *, log: str, attempt: bool = False) -> Iterator[Clock]:
+        """Run one step: `title` is told, what frameworks print goes to `<log>.log`.
+
+        One `attempt` of several may fail, and the work goes on.
+        """
         self.logs.mkdir(parents=True, exist_ok=True)
         place = self.logs / f"{log}.log"
         if place not in self.begun:
@@ -55,7 +58,13 @@ class Stage:
         finally:
             passed = ended and clock.passed
             self.tell(
-                Finished(step=title, passed=passed, seconds=clock.seconds, detail=clock.detail)
+                Finished(
+                    step=title,
+                    passed=passed,
+                    seconds=clock.seconds,
+                    detail=clock.detail,
+                    attempt=attempt,
+                )
             )
 
     def note(self, text: str, *, warning: bool = False) -> None:

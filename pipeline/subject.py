@@ -231,7 +231,7 @@ def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None)
     if not source.inputs and not known:
         raise UsageError(
             f"nothing says what goes into {source.checkpoint}",
-            hint='give --input "x:float32[batch=1..8,3,224,224]" or --inputs SAMPLE',
+            hint='give --input "x:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
         )
     written = [dim for one in patterns for dim in one.dims or () if dim is not None]
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)

@@ -268,7 +268,7 @@ def _convert(
     workplace = bench.folder.workplace(step.name)
     how = "" if way == Way() else f" ({way.name})"
     title = f"convert {step.name}{how}"
-    with bench.stage.step(title, log=step.name):
+    with bench.stage.step(title, log=step.name, attempt=True):
         job = replace(
             job_of(step, parent if source is None else _instead(parent, source), bench, workplace),
             capture=way.capture,
@@ -383,11 +383,11 @@ def _frozen(
     """Where the capture froze tensor data: this one's, or the parent's."""
     if way.capture is None:
         return parent.frozen
-    capture = way.capture
+    capture, title = way.capture, f"look at branches in {way.capture}"
 
     def again(folder: Path) -> None:
         """Capture once more, for its own sake."""
-        with bench.stage.step(f"look at branches in {capture}", log=f"{step.name}-branches"):
+        with bench.stage.step(title, log=f"{step.name}-branches", attempt=True):
             job = job_of(step, parent, bench, folder)
             # what was taken down before would show nothing, but the others need not run again
             known = bench.programs.get(way.rewrites, {})

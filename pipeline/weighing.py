@@ -33,7 +33,7 @@ def weighed(
         return None, _noted(verdict, "not measured on labelled data, as it could not be judged")
     title = f"labelled data {candidate.name}"
     try:
-        with stage.step(title, log=candidate.name.replace("/", "-")) as clock:
+        with stage.step(title, log=candidate.log, attempt=True) as clock:
             clock.passed = False
             with candidate.open(verdict.device, labelled.signature) as runner:
                 accuracy = measure_accuracy(

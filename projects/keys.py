@@ -90,7 +90,7 @@ _SOURCE = (
     Key(name="weights-key"),
     Key(name="method"),
     Key(name="input", many=True, check=checks.input_spec),
-    Key(name="inputs", kind=S),
+    Key(name="samples", kind=S),
     Key(name="static", many=True, commas=True),
     Key(name="drop-output", many=True, commas=True),
     Key(name="no-strict", kind=B, usual=False),
@@ -206,5 +206,13 @@ RUN = {
             told="Reports to write for each model: html, md, junit, sarif, json."),
     )
 }  # fmt: skip
+FORMER = {"inputs": "samples"}  # keys by names that they had before; read, and not offered
 TOP_LEVEL = (*RUN, "defaults", "models", TOLERANCE)
-RESERVED = {*MODEL, *RUN, *TABLES, "defaults", "models"}  # no names of models: --set tells by them
+RESERVED = {
+    *MODEL,
+    *FORMER,
+    *RUN,
+    *TABLES,
+    "defaults",
+    "models",
+}  # no names of models: --set tells by them

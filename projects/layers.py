@@ -11,7 +11,7 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..core.names import unknown
 from .faults import Faults
-from .keys import DEFAULTS, GATE, GATES, LIMIT, MODEL, RUN, TOLERANCE, Key, Kind
+from .keys import DEFAULTS, FORMER, GATE, GATES, LIMIT, MODEL, RUN, TOLERANCE, Key, Kind
 from .reading import hint_for, limits_in, read_lenient
 from .records import KeyPath, Layer, ModelSettings, Project, RunSettings, Said, Settings, dotted
 from .typed import Typed
@@ -201,6 +201,7 @@ def _spoken(path: KeyPath, text: str, layer: Layer, told: str) -> Iterator[Said]
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
             yield Said(path=under, value=value, layer=layer, told=told)
         return
+    path = tuple(FORMER.get(name, name) for name in path)
     key = _key_at(path)
     yield Said(path=path, value=value_in_text(key, text, _HERE), layer=layer, told=told)
 
@@ -241,4 +242,6 @@ def _variable_names() -> dict[str, KeyPath]:
     """The path by the name of its variable: `MODELC_GATES_MAX_DROP` is of gates.max-drop."""
     plain = [(name,) for name in (*RUN, *DEFAULTS, TOLERANCE)]
     paths = [*plain, *((GATES, name) for name in GATE), *((TOLERANCE, name) for name in LIMIT)]
-    return {PREFIX + "_".join(path).upper().replace("-", "_"): path for path in paths}
+    named: dict[KeyPath, KeyPath] = {path: path for path in paths}
+    named |= {(old,): (new,) for old, new in FORMER.items()}
+    return {PREFIX + "_".join(name).upper().replace("-", "_"): path for name, path in named.items()}

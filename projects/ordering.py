@@ -60,7 +60,7 @@ def order_of(
 def _source(of: Typed) -> Source:
     return asked.source_of(
         of.path("checkpoint") or Path(), model=of.text("model"), model_args=of.texts("model-arg"),
-        inputs=of.texts("input"), samples=of.path("inputs"), strict=not of.truth("no-strict"),
+        inputs=of.texts("input"), samples=of.path("samples"), strict=not of.truth("no-strict"),
         allow_pickle=of.truth("allow-pickle"), method=of.text("method"), static=of.texts("static"),
         drop_outputs=of.texts("drop-output"), trust=of.truth("trust"),
         weights_key=of.text("weights-key"),

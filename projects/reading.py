@@ -173,15 +173,25 @@ class _Reader:
         known: Mapping[str, Key],
         under: KeyPath = (),
     ) -> Iterator[Said]:
-        for name, raw in table.items():
-            path = (*at, name)
+        for written, raw in table.items():
+            path = (*at, written)
+            name = FORMER.get(written, written)
             if name not in known:
                 self._unknown(path, known if under else (*known, *TABLES))
+                continue
+            if name != written and name in table:
+                self._twice(path, name)
                 continue
             place = self.place(path)
             with self.faults.at(f"{place} {name}"), self.faults.refusing(path):
                 value = value_of(known[name], raw, self.path.parent)
                 yield _said((*under, name), value, at, place)
+
+    def _twice(self, path: KeyPath, name: str) -> None:
+        self.faults.add(
+            f"{self.place(path)}: {path[-1]} is the former name of {name}, which is there as well",
+            hint=f"leave {path[-1]} out",
+        )
 
     def _limits(
         self, table: Mapping[str, object], at: KeyPath, known: Mapping[str, Key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from .keys import DEFAULTS, GATE, GATES, LIMIT, MODEL, RUN, TABLES, TOLERANCE, Key, Kind
+from .keys import DEFAULTS, FORMER, GATE, GATES, LIMIT, MODEL, RUN, TABLES, TOLERANCE, Key, Kind
 
 SCHEMA_ID = "urn:modelc:project:1"
 FILE = Path(__file__).parent / "modelc.schema.json"
@@ -48,7 +48,12 @@ def _table(keys: Mapping[str, Key], helps: Mapping[str, str]) -> dict[str, objec
             "anyOf": [_limits(), _TEXT, {"type": "array", "minItems": 1, "items": _TEXT}],
         },
     }
-    return {"type": "object", "additionalProperties": False, "properties": {**plain, **tables}}
+    former = {
+        old: {**plain[new], "description": f"The former name of {new}.", "deprecated": True}
+        for old, new in FORMER.items()
+    }
+    known = {**plain, **former, **tables}
+    return {"type": "object", "additionalProperties": False, "properties": known}
 
 
 def _limits() -> dict[str, object]:

@@ -71,7 +71,7 @@ def _export(manifest: Manifest) -> str:
     words += ["--allow-pickle"] if checkpoint.allow_pickle else []
     if manifest.feeds.samples:
         samples = manifest.feeds.samples
-        words += ["--inputs", samples if is_loader(samples) else _below(samples)]
+        words += ["--samples", samples if is_loader(samples) else _below(samples)]
     words += [*_options(manifest.order), "--feeds", str(manifest.feeds.count)]
     words += ["--seed", str(manifest.feeds.seed), "-o", FOLDER]
     return clean(" ".join(quote(word) for word in words))

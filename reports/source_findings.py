@@ -26,7 +26,7 @@ UNTAKEN = Rule(
     name="UntakenBranch",
     summary="No feed went the other way at this place that depends on tensor data",
     help="A trace keeps only the way that its example went, and nothing was compared on the other. "
-    "Give a sample that takes it with --inputs, capture with --capture script, or accept it with "
+    "Give a sample that takes it with --samples, capture with --capture script, or accept it with "
     "--accept-branch FILE:LINE.",
     level="warning",
 )

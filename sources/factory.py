@@ -167,10 +167,9 @@ def _attribute(module: ModuleType, path: str, asked: str) -> object:
     for part in path.split("."):
         if not hasattr(found, part):
             near = nearest(part, (name for name in dir(found) if name[0] != "_"), 3)
-            written = asked.rpartition(path)[0]  # `--model nets:`
             raise UsageError(
                 f"{asked}: {module.__name__} has no {path!r}",
-                hint=f"did you mean {' or '.join(f'{written}{one}' for one in near)}?"
+                hint=f"did you mean {' or '.join(near)}?"
                 if near
                 else f"name a function or class of {module.__file__}",
             )

@@ -13,6 +13,7 @@ from ..core.call import parameters_of
 from ..core.distribution import hint_for_extra
 from ..core.errors import CheckpointError, MissingError, UsageError, first_line
 from ..core.torch_file import refuse_unsound
+from .broken_package import named_breakage
 from .factory import seeded
 from .huggingface_cache import cached, cached_inputs
 from .huggingface_config import number
@@ -48,13 +49,15 @@ def load(checkpoint: Checkpoint) -> Loaded:
     """Build the class that config.json names, with its weights in float32."""
     folder = Path(checkpoint.path)
     config = _config(folder)
-    _check_installed(folder)
-    task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
-    kind, found_by = class_for(folder, config, task)
+    with named_breakage("transformers"):
+        _check_installed(folder)
+        task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
+        kind, found_by = class_for(folder, config, task)
     for file in weight_files(checkpoint):
         if file.suffix != ".json" and sniff(file) == STATE_DICT:
             refuse_unsound(file, str(file))
-    model, report = _from_pretrained(kind, folder)
+    with named_breakage("transformers"):
+        model, report = _from_pretrained(kind, folder)
     misfit = _misfit(kind, folder, config, task)
     notes = [*found_by, *_notes(report, misfit, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
@@ -148,7 +151,9 @@ def _config(folder: Path) -> dict[str, object]:
 def _check_installed(folder: Path) -> None:
     try:
         import transformers  # noqa: F401 - only whether it is there
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
         raise MissingError(
             f"{folder} is a Hugging Face folder, and transformers is not installed",
             hint=hint_for_extra("hf"),

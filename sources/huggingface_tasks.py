@@ -66,6 +66,8 @@ TASKS: Mapping[str, tuple[str, ...]] = {
 def task_of(arguments: Mapping[str, str]) -> str | None:
     """The task in the arguments of a folder, where one is given.
 
+    It may be that of an encoder-decoder with a past, which its class then refuses.
+
     Raises:
         UsageError: it is none that there is, or an argument is given that no folder takes.
     """
@@ -79,9 +81,8 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
     task = arguments.get(ARGUMENT)
     if task is not None and task not in TASKS:
         base = task.removesuffix("-with-past").removesuffix("-prefill")
-        if base != task and base in _OF_TWO:
-            raise _no_past(f"--model-arg task={task}", base)
-        raise unknown("task", task, list(TASKS))
+        if base == task or base not in _OF_TWO:
+            raise unknown("task", task, list(TASKS))
     return task
 
 
@@ -147,9 +148,11 @@ def class_for(
 
 def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
     config = _typed_config(folder)
+    if task not in TASKS:
+        raise _no_past(f"--model-arg task={task}", *_whole_of(config))
     found = _class_in(TASKS[task], config)
     if found is None and task in CACHED and getattr(config, "is_encoder_decoder", False):
-        raise _no_past(f"task {task} of a {config.model_type} model", "text2text-generation")
+        raise _no_past(f"task {task} of a {config.model_type} model", *_whole_of(config))
     if found is None:
         others = [name for name, tables in TASKS.items() if _class_in(tables, config) is not None]
         raise UsageError(
@@ -159,12 +162,37 @@ def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
     return found
 
 
-def _no_past(asked: str, base: str) -> UsageError:
+def _no_past(asked: str, base: str, part: str) -> UsageError:
     """Keys and values of the past are those of decoders without an encoder so far."""
+    alone = f", or its encoder alone: --model-arg task={base} --method {part}" if part else ""
     return UsageError(
         f"{asked}: an encoder-decoder's decoder with a past is not here yet",
-        hint=f"convert the whole with --model-arg task={base}, or a part, as --method encoder",
+        hint=f"convert the whole: --model-arg task={base}{alone}",
     )
+
+
+def _whole_of(config: Any) -> tuple[str, str]:
+    """The task that converts an encoder-decoder whole, and where its class keeps the encoder."""
+    for task in _OF_TWO:
+        kind = _class_in(TASKS[task], config)
+        if kind is not None:
+            return task, encoder_of(kind, config)
+    return _OF_TWO[0], ""
+
+
+def encoder_of(kind: type[PreTrainedModel], config: Any) -> str:
+    """The path of the encoder in a class, as `model.encoder`; empty where it has none.
+
+    The module is built without memory for its weights.
+    """
+    import torch
+
+    with torch.device("meta"):
+        module = kind(config)
+    ask = getattr(module, "get_encoder", None)
+    encoder = ask() if callable(ask) else None
+    names = (name for name, one in module.named_modules() if one is encoder and name)
+    return next(names, "")
 
 
 def _typed_config(folder: Path) -> Any:

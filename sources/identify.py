@@ -160,7 +160,7 @@ def _no_such_file(path: Path) -> UsageError:
     if _is_hub_name(path):
         return UsageError(
             f"there is no file or folder {path}, and modelc downloads nothing",
-            hint=f"of a model hub: hf download {path} --local-dir {path.name}, then that folder",
+            hint=f"of a model hub: hf download {path} --local-dir {path.name}, and give that",
         )
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []

@@ -22,7 +22,7 @@ from .factory import find, seeded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_OPTION = "--inputs"
+_OPTION = "--samples"
 _SHOWN = 5  # parts without an input that a note lists
 # optional parameters that take what a model learns from: fed, they would add a loss to the outputs
 _LABEL = re.compile(r"(\w*_)?(labels?|targets?|positions_label)|(start|end)_positions")

@@ -103,7 +103,8 @@ def _member(owner: torch.nn.Module, last: str, name: str) -> Any:
     if callable(found) and not is_torchs:
         return found
     names = list(methods_of(owner))
-    near = difflib.get_close_matches(last, names, n=3)
+    inside = [path for path, _ in owner.named_modules() if path.endswith(f".{last}")]
+    near = inside[:1] or difflib.get_close_matches(last, names, n=3)
     plain = found is None or is_torchs
     said = f"has {last!r}, a {type(found).__name__}, no method"
     what = f"has no method {last!r}" if plain else said

@@ -59,8 +59,8 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
 def _is_folder(path: Path) -> UsageError:
     files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
     return UsageError(
-        f"{path} is a folder, and --inputs takes one file",
-        hint=f"--inputs {files[0]}"
+        f"{path} is a folder, and --samples takes one file",
+        hint=f"--samples {files[0]}"
         if files
         else "save one sample with numpy.savez('sample.npz', NAME=array); a folder goes to --calib",
     )

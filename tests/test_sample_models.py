@@ -104,7 +104,7 @@ def test_gate_is_right_on_both_arms_in_every_format(tmp_path: Path) -> None:
         out=tmp_path / "out",
         model="modelc.sample_models.gate:gate",
         inputs=gate.SIGNATURE,
-    )
+    ).manifest
     assert found.passed
     captures = {artifact.name: artifact.capture for artifact in found.artifacts}
     assert (captures["torchscript"], captures["onnx"]) == ("script", "script")

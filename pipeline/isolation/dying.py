@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ _SIGNALS = {
 _TOLD = 3  # lines of the log
 _WIDTH = 160  # characters of each
 _BLOCK = 1 << 14
+_FULL = 1 << 20  # bytes left on a disk that is as good as full
 _IDLE = ("Extension modules:", "Thread 0x", "Current thread", "  <no Python frame>", "[…")
 
 
@@ -39,7 +41,7 @@ def failure_of(step: str, death: Death, open_steps: Sequence[str], logs: Path) -
     """
     at = open_steps[-1] if open_steps else ""
     runs = is_running(at)
-    message = _message(death, at, last_words(logs))
+    message = _message(death, at, logs)
     kind = RunnerError if runs else ConversionError
     return Failure(step=step, message=message, hint=_hint(death, logs), exit_code=kind.exit_code)
 
@@ -51,7 +53,7 @@ def is_running(title: str) -> bool:
 
 def describe_death(death: Death, open_steps: Sequence[str], logs: Path) -> tuple[str, str]:
     """The message and the hint where the process of a call died; its logs are about to go."""
-    message = _message(death, open_steps[-1] if open_steps else "", last_words(logs))
+    message = _message(death, open_steps[-1] if open_steps else "", logs)
     if death.overrun is not None or death.name == "SIGKILL":
         return message, _hint(death, logs)
     return message, "--no-isolate runs it in this process, as under a debugger"
@@ -59,13 +61,16 @@ def describe_death(death: Death, open_steps: Sequence[str], logs: Path) -> tuple
 
 def before_the_first(death: Death, open_steps: Sequence[str], logs: Path) -> CheckpointError:
     """The error where the process died over the eager model, so that no step can be made."""
-    at = open_steps[-1] if open_steps else "the start"
-    return CheckpointError(_message(death, at, last_words(logs)), hint=_hint(death, logs))
+    at = open_steps[-1] if open_steps else "the load of the model"
+    return CheckpointError(_message(death, at, logs), hint=_hint(death, logs))
 
 
-def _message(death: Death, at: str, words: Sequence[str]) -> str:
+def _message(death: Death, at: str, logs: Path) -> str:
+    words = last_words(logs)
     where = f" during {at!r}" if at else ""
-    told = f"; its log ends: {' | '.join(words)}" if words else ""
+    told = f"; its log ends: {' | '.join(words)}" if words else "; it printed nothing"
+    if _is_full(logs):
+        told = f"; no space is left on the disk of {logs.parent}{told if words else ''}"
     if death.overrun is not None:
         return f"ended{where}: {death.overrun.told}{told}"
     name = death.name
@@ -84,7 +89,18 @@ def _hint(death: Death, logs: Path) -> str:
         return death.overrun.mend
     if death.name == "SIGKILL":
         return "free memory, or say with --memory what it may take"
-    return f"the whole text is in {logs}"
+    if _is_full(logs):
+        return "make room there, or give a folder on another disk with -o"
+    if any(path.stat().st_size for path in logs.glob("*.log")):
+        return f"the whole text is in {logs}"
+    if death.code >= 0:
+        return "look for os._exit in the model's code and in what it imports: it says no reason"
+    return "run it again with PYTHONFAULTHANDLER=1; a library's own code ended the process"
+
+
+def _is_full(logs: Path) -> bool:
+    place = next((one for one in (logs, *logs.parents) if one.is_dir()), Path.cwd())
+    return shutil.disk_usage(place).free < _FULL
 
 
 def last_words(logs: Path) -> tuple[str, ...]:

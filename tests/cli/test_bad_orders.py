@@ -42,7 +42,7 @@ def test_a_misspelt_dtype_gets_a_suggestion(refuse: Refuse, weights: Path) -> No
 
 @pytest.mark.parametrize("text", ["x", "x:float32", "x:float32[_,1,8,8]"])
 def test_what_only_a_sample_says_needs_a_sample(refuse: Refuse, weights: Path, text: str) -> None:
-    assert "--inputs SAMPLE" in wrong_input(refuse, weights, text)
+    assert "--samples SAMPLE" in wrong_input(refuse, weights, text)
 
 
 def test_a_shape_that_eager_rejects_is_told(refuse: Refuse, weights: Path) -> None:
@@ -62,7 +62,7 @@ def test_no_input_at_all_is_told(refuse: Refuse, digits: tuple[str, ...]) -> Non
 
 
 def test_a_sample_file_that_is_not_there_is_told(refuse: Refuse, digits: tuple[str, ...]) -> None:
-    told = refuse("export", *digits, "--inputs", "no.npz", *REST, code=2)
+    told = refuse("export", *digits, "--samples", "no.npz", *REST, code=2)
     assert "no such sample file: no.npz" in told
 
 

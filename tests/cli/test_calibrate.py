@@ -79,7 +79,7 @@ def test_all_findings_are_shown_not_the_first_alone(door: Door, tmp_path: Path) 
 def test_images_that_are_not_scaled_are_refused_beside_the_models_own_sample(
     door: Door, images: Path
 ) -> None:
-    own = ("--inputs", DIGITS.with_name("digits_samples.npz"), "--input", "x[batch=1..8,_,_,_]")
+    own = ("--samples", DIGITS.with_name("digits_samples.npz"), "--input", "x[batch=1..8,_,_,_]")
     assert door("calibrate", images, *own, "--preprocess", "unit").returncode == 0
     ran = door("calibrate", images, *own, "--preprocess", "raw")
     assert ran.returncode == 1

@@ -90,6 +90,13 @@ def log() -> Log:
     return Log([])
 
 
+def test_an_attempt_that_another_may_follow_is_no_failure(log: Log) -> None:
+    tell = log.screen(1).of("a")
+    tell(Finished(step="convert onnx (export)", passed=False, seconds=1.0, attempt=True))
+    tell(Finished(step="convert onnx (trace)", passed=True, seconds=1.0, attempt=True))
+    assert log.lines[1:] == ["miss convert onnx (export) 1.0 s", "ok   convert onnx (trace) 1.0 s"]
+
+
 def test_models_one_after_the_other_have_a_group_each(log: Log) -> None:
     screen = log.screen(1)
     screen.of("a")(Finished(step="convert onnx", passed=True, seconds=1.0))

@@ -54,12 +54,12 @@ def test_a_folder_as_samples_is_not_offered_as_its_own_correction(
 ) -> None:
     (tmp_path / "samples").mkdir()
     (tmp_path / "samples" / "a.txt").touch()
-    told = refuse("export", linear, *LINEAR, *REST, "--inputs", "samples", code=2)
-    assert "samples is a folder, and --inputs takes one file" in told
+    told = refuse("export", linear, *LINEAR, *REST, "--samples", "samples", code=2)
+    assert "samples is a folder, and --samples takes one file" in told
     assert "did you mean" not in told
     torch.save(torch.ones(1, 3), tmp_path / "samples" / "one.pt")
-    told = refuse("export", linear, *LINEAR, *REST, "--inputs", "samples", code=2)
-    assert "hint:  --inputs samples/one.pt" in told
+    told = refuse("export", linear, *LINEAR, *REST, "--samples", "samples", code=2)
+    assert "hint:  --samples samples/one.pt" in told
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_dtype_by_another_name_gets_the_one_that_is_meant(
 @pytest.mark.parametrize("name", ["Unet", "unet", "UNET", "UNett"])
 def test_a_factory_in_other_letters_gets_a_suggestion(refuse: Refuse, nets: str, name: str) -> None:
     told = refuse("export", "unet.pt", "--model", f"{nets}:{name}", *REST, code=2)
-    assert f"hint:  did you mean --model {nets}:UNet?" in told
+    assert "hint:  did you mean UNet?" in told
 
 
 def test_the_only_input_by_a_misspelt_name_is_refused(refuse: Refuse, nets: str) -> None:
@@ -218,5 +218,5 @@ def test_safetensors_samples_do_not_count_as_folders(
     refuse: Refuse, tmp_path: Path, linear: str
 ) -> None:
     save_file({"input": torch.ones(1, 3)}, tmp_path / "one.safetensors")
-    told = refuse("export", linear, *LINEAR, *REST, "--inputs", "one.safetensor", code=2)
+    told = refuse("export", linear, *LINEAR, *REST, "--samples", "one.safetensor", code=2)
     assert "did you mean one.safetensors?" in told

@@ -25,7 +25,7 @@ def elsewhere(exported_digits: Path, tmp_path: Path) -> Path:
 
 
 def test_an_onnx_beside_its_manifest_gives_an_ir(exported_digits: Path, tmp_path: Path) -> None:
-    found = build(exported_digits / "model.onnx", to="openvino:fp16", out=tmp_path / "ir")
+    found = build(exported_digits / "model.onnx", to="openvino:fp16", out=tmp_path / "ir").manifest
     (artifact,) = found.artifacts
     assert found.exit_code == 0
     assert (artifact.made_from, artifact.parent) == (
@@ -38,7 +38,7 @@ def test_an_onnx_beside_its_manifest_gives_an_ir(exported_digits: Path, tmp_path
 def test_the_ir_is_judged_against_eager_not_against_the_onnx(
     exported_digits: Path, tmp_path: Path
 ) -> None:
-    found = build(exported_digits / "model.onnx", to="openvino", out=tmp_path / "ir")
+    found = build(exported_digits / "model.onnx", to="openvino", out=tmp_path / "ir").manifest
     assert found.checkpoint.kind == "safetensors"
     assert found.signature.outputs == ("output",)
     assert "sample" in found.verdicts[0].feeds
@@ -46,7 +46,7 @@ def test_the_ir_is_judged_against_eager_not_against_the_onnx(
 
 def test_an_ir_beside_its_onnx_joins_the_manifest(digits_copy: Path) -> None:
     shutil.rmtree(digits_copy / "rejected", ignore_errors=True)
-    found = build(digits_copy / "model.onnx", to="openvino", out=digits_copy)
+    found = build(digits_copy / "model.onnx", to="openvino", out=digits_copy).manifest
     assert {artifact.name for artifact in found.artifacts} >= {"torchscript", "onnx", "openvino"}
     assert found.exit_code == 0
 
@@ -61,7 +61,7 @@ def test_an_onnx_elsewhere_needs_an_eager_side(elsewhere: Path, tmp_path: Path) 
 def test_an_onnx_elsewhere_is_built_against_a_checkpoint(
     elsewhere: Path, tmp_path: Path, digits_source: Source
 ) -> None:
-    found = build(elsewhere, to="openvino", out=tmp_path / "ir", against=digits_source)
+    found = build(elsewhere, to="openvino", out=tmp_path / "ir", against=digits_source).manifest
     assert [artifact.name for artifact in found.artifacts] == ["openvino"]
     assert found.passed
 
@@ -78,7 +78,7 @@ def test_an_onnx_of_another_model_gives_a_rejected_ir(
     onnx.save(model, tmp_path / "model.onnx")
     found = build(
         tmp_path / "model.onnx", to="openvino", out=tmp_path / "ir", against=digits_source
-    )
+    ).manifest
     assert found.exit_code == 1
     assert [artifact.name for artifact in found.artifacts] == ["rejected/openvino"]
 
@@ -92,5 +92,7 @@ def test_a_checkpoint_is_built_through_its_parents(digits_source: Source, tmp_pa
 def test_what_is_made_from_eager_is_built_from_the_checkpoint(
     digits_source: Source, tmp_path: Path
 ) -> None:
-    found = build(digits_source.checkpoint, to="torchscript", out=tmp_path, against=digits_source)
+    found = build(
+        digits_source.checkpoint, to="torchscript", out=tmp_path, against=digits_source
+    ).manifest
     assert found.exit_code == 0

@@ -230,6 +230,53 @@ def test_our_own_floors_are_held(given: Installed, told: str) -> None:
     assert (found.state, found.told) == (State.BROKEN, told)
 
 
+def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> None:
+    reason = "RuntimeError: operator torchvision::nms does not exist"
+    broken = {
+        name: Answer(said=(Said(name=name, works=False, told=reason),))
+        for name in ("torchvision", "transformers")
+    }
+    timm = {"timm": Answer(said=(Said(name="timm", works=True, told="1.0"),))}
+    given = around(
+        packages(torchvision="0.20.0", timm="1.0", transformers="5.1", torch="2.13.0+cpu"),
+        answers={**broken, **timm},
+    )
+    fix = "pip uninstall -y torchvision && pip install torchvision torch==2.13.0"
+    for name in broken:
+        found = check(given, name)
+        assert (found.state, found.mend) == (State.BROKEN, fix)
+        assert reason in found.told
+    assert check(given, "timm").state is State.OK
+    assert diagnose(given).exit_code == 4
+
+
+def test_a_package_that_hangs_as_it_is_imported_is_named() -> None:
+    hangs = {"timm": Answer(failure="no answer within 30 s")}
+    found = check(around(packages(timm="1.0"), answers=hangs), "timm")
+    assert found.state is State.BROKEN
+    assert found.told.endswith("cannot be imported: no answer within 30 s")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise RuntimeError('operator torchvision::nms does not exist')",
+         "RuntimeError: operator torchvision::nms does not exist"),
+        ("try:\n    import no_such_one\nexcept ImportError as e:\n    raise ValueError('x') from e",
+         "ModuleNotFoundError: No module named 'no_such_one'"),
+        ("import sys; sys.exit('no')", "SystemExit: no"),
+    ],
+)  # fmt: skip
+def test_the_innermost_cause_of_a_failed_import_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (said,) = ask(["torchvision"])["torchvision"].said
+    assert (said.works, said.told) == (False, told)
+
+
 def test_the_project_that_has_our_name_on_the_index_is_a_clash() -> None:
     given = around(packages(modelc="0.1.0", modelc_toolchain="0.1.0"))
     (found,) = [one for one in diagnose(given).checks if one.state is State.BROKEN]

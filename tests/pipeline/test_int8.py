@@ -227,7 +227,7 @@ def test_a_second_run_takes_the_calibration_from_the_cache(
 def test_a_quantized_onnx_is_built_upon_without_calibration(
     int8_digits: Path, tmp_path: Path
 ) -> None:
-    found = build(int8_digits / "model.int8.onnx", to="openvino:int8", out=tmp_path / "ir")
+    found = build(int8_digits / "model.int8.onnx", to="openvino:int8", out=tmp_path / "ir").manifest
     assert [artifact.name for artifact in found.artifacts] == ["openvino-int8"]
     record = found.artifacts[0].calibration
     assert record is not None

@@ -46,7 +46,7 @@ def test_the_onnx_of_a_script_has_the_users_axes(
         inputs=digits_source.inputs,
         samples=digits_source.samples,
         capture=capture,
-    )
+    ).manifest
     assert manifest.passed
     (output,) = modelc.inspect(tmp_path / "model.onnx").inspection.outputs
     assert output.dims == ("batch", "10")

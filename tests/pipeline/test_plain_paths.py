@@ -161,7 +161,7 @@ def test_torchs_own_encoder_to_onnx(pooled: bool, code: int, lengths: str, tmp_p
         model=f"{__name__}:Encoder",
         model_args={"pooled": str(pooled)},
         inputs=["x:float32[batch=1..4,seq=4..12,8]", f"lengths:int64[batch]{{{lengths}}}"],
-    )
+    ).manifest
     assert manifest.exit_code == code
     verdict = manifest.verdicts[-1]
     for output in verdict.outputs:

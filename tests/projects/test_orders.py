@@ -95,7 +95,7 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
     (tmp_path / "weight.pt").touch()
     text = (
         f"{ONNX}precision = 'int8'\nfeds = 3\n"
-        "[models.other]\ncheckpoint = 'weights.pt'\ninputs = 'none.npz'\nto = 'onnx'\n"
+        "[models.other]\ncheckpoint = 'weights.pt'\nsamples = 'none.npz'\nto = 'onnx'\n"
         "[models.third]\nto = 'onnx'\n"
     )
     told = [f"{one.message} | {one.hint}" for one in faults(text, given=Given(sets=("seed=x",)))]
@@ -104,7 +104,7 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
         "--set seed=x: 'x' is not a whole number",
         "onnx-int8 needs calibration data, and none was given",
         f"checkpoint: there is no {tmp_path / 'weights.pt'} | did you mean {tmp_path}/weight.pt?",
-        f"inputs: there is no {tmp_path / 'none.npz'}",
+        f"samples: there is no {tmp_path / 'none.npz'}",
         ":12 [models.third]: checkpoint is missing",
     ]
     assert len(told) == len(wanted)

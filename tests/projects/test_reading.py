@@ -38,10 +38,10 @@ def test_each_setting_knows_its_line_and_table(tmp_path: Path) -> None:
 
 def test_paths_begin_in_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "nets.loader:feeds").touch()
-    said = 'inputs = "nets.loader:feeds"\ncalib = "nets.other:feeds"\ndata = "/abs"\n'
+    said = 'samples = "nets.loader:feeds"\ncalib = "nets.other:feeds"\ndata = "/abs"\n'
     values = {one.name: one.value for one in read(tmp_path, DIGITS + said).models["digits"]}
     assert values["checkpoint"] == str(tmp_path / "d.pt")
-    assert values["inputs"] == str(tmp_path / "nets.loader:feeds"), "a file of that name is there"
+    assert values["samples"] == str(tmp_path / "nets.loader:feeds"), "a file of that name is there"
     assert values["calib"] == "nets.other:feeds"
     assert values["data"] == "/abs"
 

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from modelc.core.errors import UsageError
-from modelc.projects.keys import GATE, LIMIT, MODEL, RUN
+from modelc.projects.keys import FORMER, GATE, LIMIT, MODEL, RUN
 from modelc.projects.reading import read_project
 from modelc.projects.schema import FILE
 
@@ -101,7 +101,7 @@ def test_every_key_is_described_in_its_place() -> None:
     top = SCHEMA["properties"]
     model = top["models"]["additionalProperties"]["properties"]
     assert {*RUN, "defaults", "models", "tolerance"} == set(top)
-    assert set(model) == {*MODEL, "gates", "tolerance"}
+    assert set(model) == {*MODEL, *FORMER, "gates", "tolerance"}
     assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint"}
     assert set(model["gates"]["properties"]) == set(GATE)
     assert set(top["tolerance"]["properties"]) == set(LIMIT)

@@ -182,7 +182,7 @@ def test_the_order_is_written_as_a_command(full: Manifest) -> None:
     shown = " ".join(Page(html_page.render(full)).text)
     command = (
         "modelc export models/digits.safetensors --model nets.digits:build --model-arg 'depth=2 3' "
-        "--inputs models/samples.npz --to onnx:fp32 --to onnx:int8 "
+        "--samples models/samples.npz --to onnx:fp32 --to onnx:int8 "
         "--input 'x:float32[batch=1..8,64]' --feeds 5 --seed 3 -o out"
     )
     assert command in shown

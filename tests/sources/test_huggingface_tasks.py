@@ -90,7 +90,38 @@ def test_a_past_of_an_encoder_decoder_is_told_to_be_missing(tmp_path: Path, task
     saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
     with pytest.raises(UsageError, match="decoder with a past is not here yet") as caught:
         opened(tmp_path, task=task)
-    assert "--model-arg task=text2text-generation, or a part" in caught.value.hint
+    whole = "--model-arg task=text2text-generation"
+    assert f"convert the whole: {whole}, or its encoder alone: {whole} --method encoder" in (
+        caught.value.hint
+    )
+
+
+SMALL_WHISPER = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 60,
+    "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 20, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "task", ["automatic-speech-recognition-with-past", "text2text-generation-with-past"]
+)
+def test_the_way_to_whispers_encoder_works_when_typed(tmp_path: Path, task: str) -> None:
+    saved(tmp_path, "WhisperForConditionalGeneration", "WhisperConfig", **SMALL_WHISPER)
+    with pytest.raises(UsageError) as caught:
+        opened(tmp_path, task=task)
+    found = re.search(r"--model-arg task=(\S+) --method (\S+)$", caught.value.hint)
+    assert found is not None
+    checkpoint = identify(tmp_path, factory=None, factory_args={"task": found[1]}, method=found[2])
+    assert load(checkpoint).parameters[0] == "input_features"
+
+
+def test_a_part_that_lies_deeper_is_suggested_by_its_path(tmp_path: Path) -> None:
+    saved(tmp_path, "WhisperForConditionalGeneration", "WhisperConfig", **SMALL_WHISPER)
+    with pytest.raises(UsageError, match="has no method 'encoder'") as caught:
+        opened(tmp_path, method="encoder")
+    assert caught.value.hint == "did you mean model.encoder?"
 
 
 def test_an_encoder_decoder_makes_no_cache_and_the_note_names_no_task(tmp_path: Path) -> None:

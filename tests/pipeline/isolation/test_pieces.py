@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -24,7 +26,7 @@ from modelc.pipeline.isolation.crossing import (
     message_in,
     stopped_by,
 )
-from modelc.pipeline.isolation.dying import failure_of, last_words
+from modelc.pipeline.isolation.dying import before_the_first, failure_of, last_words
 from modelc.pipeline.isolation.ending import end
 from modelc.pipeline.isolation.watching import Watch, memory_of
 from modelc.pipeline.isolation.worker_log import WorkerLog
@@ -82,6 +84,29 @@ def test_the_exit_code_says_whether_it_was_made_or_run(
 ) -> None:
     found = failure_of("onnx", Death(code=-signal.SIGSEGV), ["eager reference", title], tmp_path)
     assert found.exit_code == kind.exit_code
+
+
+def test_a_death_without_words_names_no_empty_log(tmp_path: Path) -> None:
+    (tmp_path / "onnx.log").touch()
+    ended = failure_of("onnx", Death(code=3), ["convert onnx"], tmp_path)
+    assert "exit code 3 during 'convert onnx'; it printed nothing" in ended.message
+    assert "os._exit" in ended.hint
+    killed = failure_of("onnx", Death(code=-signal.SIGSEGV), ["convert onnx"], tmp_path)
+    assert str(tmp_path) not in ended.hint + killed.hint
+    error = before_the_first(Death(code=0), [], tmp_path)
+    assert "during 'the load of the model'; it printed nothing" in error.message
+    (tmp_path / "onnx.log").write_text("words\n")
+    said = failure_of("onnx", Death(code=3), ["convert onnx"], tmp_path)
+    assert said.hint == f"the whole text is in {tmp_path}"
+
+
+def test_a_death_on_a_full_disk_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    found = failure_of("onnx", Death(code=-signal.SIGABRT), ["convert onnx"], tmp_path / "logs")
+    assert f"no space is left on the disk of {tmp_path}" in found.message
+    assert found.hint == "make room there, or give a folder on another disk with -o"
 
 
 def test_the_last_words_are_those_of_the_step_and_begin_at_a_fatal_error(tmp_path: Path) -> None:

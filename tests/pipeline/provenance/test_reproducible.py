@@ -33,7 +33,7 @@ def digests(source: Source, out: Path, around: Mapping[str, str], *more: str) ->
             *("--model", str(source.model), "--no-cache", "--quiet", "-o", str(out)),
             *(f"--model-arg={key}={value}" for key, value in source.model_args.items()),
             *(f"--input={spec}" for spec in source.inputs),
-            *(() if source.samples is None else ("--inputs", str(source.samples))),
+            *(() if source.samples is None else ("--samples", str(source.samples))),
             *more,
         ],
         cwd=out.parent,

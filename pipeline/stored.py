@@ -1,0 +1,118 @@
+"""A module and example inputs of a Python caller as files, so that a run can begin from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.digest import sha256_of
+from ..core.errors import CheckpointError, UsageError, first_line
+from .manifest_file import FILE
+
+if TYPE_CHECKING:
+    import torch
+
+Example: TypeAlias = Any  # a tensor or array, or a tuple, list or dict of them
+_SHOWN = 12  # characters of a digest in a file's name
+
+
+@contextmanager
+def kept_with_record(folder: Path) -> Iterator[list[Path]]:
+    """Files that are written into an output folder before its run; gone where it leaves no record.
+
+    What is added to the list is removed where the block raises and there is no manifest.
+    """
+    stored: list[Path] = []
+    made = not folder.exists()
+    try:
+        yield stored
+    except BaseException:
+        if not (folder / FILE).is_file():
+            for path in stored:
+                path.unlink(missing_ok=True)
+            if made:
+                with suppress(OSError):  # something else is in it by now
+                    folder.rmdir()
+        raise
+
+
+def store_module(module: torch.nn.Module, folder: Path, *, isolate: bool) -> Path:
+    """The module as a file of `folder`, named after its digest: a pickle, or a TorchScript archive.
+
+    Raises:
+        UsageError: another process is to open it, and cannot import its classes.
+        CheckpointError: it cannot be pickled.
+    """
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        return _stored(folder, "module", lambda path: torch.jit.save(module, str(path)))
+    if isolate:
+        _refuse_main(module)
+
+    def save(path: Path) -> None:
+        try:
+            torch.save(module, path)
+        except Exception as error:  # pickling runs the module's own code, which raises anything
+            raise CheckpointError(
+                f"the {type(module).__name__} cannot be pickled: {first_line(error)}",
+                hint="define its classes at the top of a module, or save module.state_dict() and "
+                "give that file with model='PKG.MOD:FACTORY'",
+            ) from error
+
+    return _stored(folder, "module", save)
+
+
+def _refuse_main(module: torch.nn.Module) -> None:
+    for part in module.modules():
+        if type(part).__module__ == "__main__":
+            raise UsageError(
+                f"isolate=True opens the module in another process, which cannot import "
+                f"{type(part).__name__} from this script",
+                hint="move the class into a module of its own, or leave isolate out",
+            )
+
+
+def store_samples(example: Example, folder: Path) -> Path:
+    """Example inputs as a file of `folder`, named after its digest.
+
+    Raises:
+        UsageError: something in it is no tensor or array.
+    """
+    import torch
+
+    tensors = _tensors(example, "inputs")
+    return _stored(folder, "sample", lambda path: torch.save(tensors, path))
+
+
+def _tensors(value: Example, place: str) -> Any:
+    """The same with every array as a tensor."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Mapping):
+        return {str(key): _tensors(one, f"{place}[{key!r}]") for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_tensors(one, f"{place}[{index}]") for index, one in enumerate(value))
+    raise UsageError(
+        f"{place} is a {type(value).__name__}, not a tensor",
+        hint="give tensors or numpy arrays, or texts as 'x:float32[batch=1..8,3,224,224]'",
+    )
+
+
+def _stored(folder: Path, name: str, save: Any) -> Path:
+    """`folder/NAME-DIGEST.pt`; the same content is the same file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
+        draft = Path(place) / f"{name}.pt"  # torch writes the stem into the archive
+        save(draft)
+        path = folder / f"{name}-{sha256_of(draft)[:_SHOWN]}.pt"
+        draft.replace(path)
+    return path
