@@ -7,7 +7,6 @@ import signal
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from typer.exceptions import TyperException
 
 from .. import __version__
 from ..core.errors import ModelcError
+from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
 from . import (
@@ -140,13 +140,14 @@ def _interrupted(error: BaseException) -> bool:
 
 def _failed(error: Exception, *, debug: bool) -> int:
     """Tell what stopped the work; the exit code of whose it is to mend."""
+    error = as_usage_error(error) or error
     if isinstance(error, TyperException):
         return _misused(error, debug=debug)
     if isinstance(error, ModelcError):
         for one in each_of(error):
             _tell(one.message, one.hint, error if debug else None)
         return error.exit_code
-    _tell(f"a bug of modelc: {error!r}", f"please report {_bug_log()}", error if debug else None)
+    _tell(f"a bug of modelc: {error!r}", _bug_hint(), error if debug else None)
     return BUG
 
 
@@ -174,9 +175,14 @@ def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
         console.print(f"[dim]hint:[/]  {escape(' '.join(hint.split()))}", soft_wrap=True)
 
 
-def _bug_log() -> Path:
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="modelc-bug-", suffix=".log", delete=False, encoding="utf-8"
-    ) as stream:
-        stream.write(traceback.format_exc())
-    return Path(stream.name)
+def _bug_hint() -> str:
+    """Where the traceback is; a disk that takes no file must not hide what happened."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="modelc-bug-", suffix=".log", delete=False, encoding="utf-8",
+            errors="backslashreplace",
+        ) as stream:  # fmt: skip
+            stream.write(traceback.format_exc())
+    except OSError:
+        return "run it again with --debug, and please report what it shows"
+    return f"please report {stream.name}"
