@@ -169,9 +169,10 @@ def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
 
     with error_console() as console:
         if error is not None:
-            console.print(escape("".join(traceback.format_exception(error))), soft_wrap=True)
-        line = " ".join(message.split())
-        console.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                console.print(escape(line), soft_wrap=True)
+        told = " ".join(message.split())
+        console.print(f"[bold red]error:[/] {escape(told)}", soft_wrap=True)
         console.print(f"[dim]hint:[/]  {escape(' '.join(hint.split()))}", soft_wrap=True)
 
 
