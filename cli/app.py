@@ -9,7 +9,6 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from typer.exceptions import TyperException
 from .. import __version__
 from ..core.distribution import DISTRIBUTION
 from ..core.errors import ModelcError
+from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
 from ..projects.keys import FORMER
@@ -168,6 +168,7 @@ def _interrupted(error: BaseException) -> bool:
 
 def _failed(error: Exception, *, debug: bool, json: bool) -> int:
     """Tell what stopped the work; the exit code of whose it is to mend."""
+    error = as_usage_error(error) or error
     if isinstance(error, TyperException):
         code, faults = error.exit_code, _misused(error)
     elif isinstance(error, ModelcError):
@@ -177,8 +178,8 @@ def _failed(error: Exception, *, debug: bool, json: bool) -> int:
             for one in each_of(error)
         ]
     else:
-        message, hint = f"a bug of modelc: {error!r}", f"please report {_bug_log()}"
-        code, faults = BUG, [_Fault(kind="Bug", message=message, hint=hint)]
+        fault = _Fault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
+        code, faults = BUG, [fault]
     _tell_all(faults, code, json=json, error=error if debug else None)
     return code
 
@@ -220,14 +221,20 @@ def _tell(message: str, hint: str, error: BaseException | None = None) -> None:
 
     with error_console() as console:
         if error is not None:
-            console.print(escape("".join(traceback.format_exception(error))), soft_wrap=True)
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                console.print(escape(line), soft_wrap=True)
         console.print(f"[bold red]error:[/] {escape(_one_line(message))}", soft_wrap=True)
         console.print(f"[dim]hint:[/]  {escape(_one_line(hint))}", soft_wrap=True)
 
 
-def _bug_log() -> Path:
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="modelc-bug-", suffix=".log", delete=False, encoding="utf-8"
-    ) as stream:
-        stream.write(traceback.format_exc())
-    return Path(stream.name)
+def _bug_hint() -> str:
+    """Where the traceback is; a disk that takes no file must not hide what happened."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="modelc-bug-", suffix=".log", delete=False, encoding="utf-8",
+            errors="backslashreplace",
+        ) as stream:  # fmt: skip
+            stream.write(traceback.format_exc())
+    except OSError:
+        return "run it again with --debug, and please report what it shows"
+    return f"please report {stream.name}"

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.verdict import State
-from ..reports.words import clean
+from ..reports.words import clean_line
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -32,7 +32,10 @@ _WIDEST = 10_000  # columns: as wide as a table would be
 
 
 class CleanConsole(Console):
-    """A console that shows control characters as their escapes: a name may hold any of them."""
+    """A console that shows control characters as their escapes: a name may hold any of them.
+
+    Every text is a line, a part of one, or a cell, so that line breaks are shown as well.
+    """
 
     def render_str(
         self,
@@ -48,7 +51,7 @@ class CleanConsole(Console):
     ) -> Text:
         """Every text of a line or a cell comes through here."""
         return super().render_str(
-            clean(text), style=style, justify=justify, overflow=overflow, emoji=emoji,
+            clean_line(text), style=style, justify=justify, overflow=overflow, emoji=emoji,
             markup=markup, highlight=highlight, highlighter=highlighter,
         )  # fmt: skip
 
@@ -135,7 +138,7 @@ def say(console: Console, text: str) -> None:
         return
     depth = len(text) - len(text.lstrip(" "))
     below = depth + _HANGING
-    prose = Text.from_markup(clean(text.strip(" ")))
+    prose = Text.from_markup(clean_line(text.strip(" ")))
     for number, line in enumerate(prose.wrap(console, max(console.width - below, _LEAST))):
         line.rstrip()
         console.print(Text(" " * (below if number else depth)) + line, soft_wrap=True)

@@ -12,7 +12,7 @@ _LONGEST = 255  # bytes of a file's name
 
 def fits_a_file(name: str) -> bool:
     """Whether the system can have a file of that name, which is one part of a path."""
-    return len(name.encode()) <= _LONGEST and "\0" not in name
+    return len(name.encode(errors="surrogatepass")) <= _LONGEST and "\0" not in name
 
 
 def nearest(name: str, names: Iterable[str], count: int = 1) -> list[str]:

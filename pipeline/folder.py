@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import shutil
@@ -14,7 +13,9 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
+from ..core.names import fits_a_file
 from ..core.records import REJECTED, FileRecord
+from ..core.system_errors import hint_of, is_users
 from ..core.whole import drafts_in
 from .committing import COMMIT, Commit, Move, commit, finish_commit
 from .manifest_file import FILE
@@ -23,10 +24,6 @@ REPLACED = "replaced"
 LOGS = "logs"
 WORST = "worst"
 LOCK = ".modelc.lock"
-_UNWRITABLE = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EEXIST,
-    errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
-)  # fmt: skip
 _WORK = ".work-"
 _STAGED = "staged"
 
@@ -38,6 +35,7 @@ def opened(path: Path) -> Iterator[OutputFolder]:
     Raises:
         UsageError: it cannot be made or written.
     """
+    check_place(path)
     made = not path.exists()
     try:
         with _writing(path):
@@ -63,12 +61,39 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if is_users(error):
+            raise UsageError(
+                f"cannot write to the output folder {path}: {error.strerror}",
+                hint=hint_of(error),
+            ) from error
+        if path.is_dir():
             raise
         raise UsageError(
-            f"cannot write to the output folder {path}: {error.strerror}",
-            hint="give a folder of your own with -o, with room on its disk",
+            f"the output folder {path} is gone: it was removed while modelc worked in it",
+            hint="run it again, and leave the folder there",
         ) from error
+
+
+def check_place(path: Path) -> None:
+    """Check that a folder is at the path, or can be made there.
+
+    Raises:
+        UsageError: a name in it is too long, or a file is in the way.
+    """
+    long = next((part for part in path.parts if not fits_a_file(part)), None)
+    if long is not None:
+        raise UsageError(
+            f"no folder can have the name {long[:40]}…: it is longer than the system allows",
+            hint="give a shorter -o",
+        )
+    for place in (path, *path.parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            raise UsageError(
+                f"cannot write to the output folder {path}: {place} is a file",
+                hint="give another -o",
+            )
 
 
 @contextmanager

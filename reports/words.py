@@ -11,6 +11,7 @@ from datetime import datetime
 _UNSHOWN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
+_BREAKS = re.compile("[\n\u2028\u2029]")
 NONE = "-"  # where a figure is not defined
 _KILO = 1000
 _MINUTE = 60.0
@@ -20,6 +21,15 @@ _SMALL = 1e-3  # seconds
 def clean(text: str) -> str:
     """The text with what cannot be shown made visible: the escape of its code point."""
     return _UNSHOWN.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def clean_line(text: str) -> str:
+    """As `clean`, of text that is one line or a part of one: line breaks are shown as well.
+
+    Where a forge would read the line as one of its commands (`::error::`), a bar stands before it.
+    """
+    line = _BREAKS.sub(lambda found: ascii(found.group())[1:-1], clean(text))
+    return f"| {line}" if line.lstrip().startswith("::") else line
 
 
 def one_line(text: str, limit: int = 400) -> str:

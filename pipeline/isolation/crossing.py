@@ -14,6 +14,7 @@ from ...core.errors import ModelcError
 from ...core.events import Advanced, Entered, Finished, Noted, Started
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
+from ...core.system_errors import as_usage_error
 from ...core.verdict import Verdict
 from ..calls import CheckpointContents, Looked, Returned
 
@@ -153,13 +154,15 @@ def message_in(line: bytes) -> Message:
 
 def stopped_by(error: Exception) -> Stopped:
     """How the parent is told of an error."""
+    trace = "".join(traceback.format_exception(error))
+    error = as_usage_error(error) or error
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OURS]
     ours = isinstance(error, ModelcError)
     return Stopped(
         kind=kinds[0] if ours else "",
         message=error.message if isinstance(error, ModelcError) else repr(error),
         hint=error.hint if isinstance(error, ModelcError) else "",
-        trace="".join(traceback.format_exception(error)),
+        trace=trace,
     )
 
 

@@ -11,7 +11,7 @@ from ...core.events import Entered, Finished, Noted, Started, Tell, silence
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED
 from ..finish_order import AnyOrder, FinishOrder
-from ..folder import LOGS, clear
+from ..folder import LOGS, check_place, clear
 from ..manifest_file import read_manifest
 from ..plan import Step, make_plan, plan_of_pending
 from ..recorded import manifest_of
@@ -88,6 +88,7 @@ def run_isolated(
         KeyboardInterrupt: this process was interrupted; nothing of the child is left.
     """
     bounds = bounds or Bounds()
+    check_place(order.out)
     plan = _plan_of(order)
     while True:
         heard = _Heard(tell)

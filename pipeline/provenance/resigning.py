@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import UsageError
 from ...core.events import Noted, Tell
-from ..folder import opened, settle
+from ..folder import check_place, opened, settle
 from ..manifest_file import FILE, SIGNATURE, read_manifest
 from .signing import sign, signed_by
 
@@ -41,6 +41,7 @@ def signing(
     Raises:
         UsageError: the folder holds a record that this key did not sign.
     """
+    check_place(folder)
     settle(folder)
     was_signed = (folder / SIGNATURE).is_file()
     ours = key is None or _vouched_for(folder, key)

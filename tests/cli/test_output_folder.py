@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from modelc.core.errors import UsageError
+from modelc.pipeline.folder import opened
 
 Door = Callable[..., "subprocess.CompletedProcess[str]"]
 Refuse = Callable[..., str]
@@ -19,8 +24,27 @@ def test_a_file_in_the_way_is_told_and_kept(
     refuse: Refuse, digits: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "out").write_text("mine")
-    assert "output folder out: File exists" in refuse("export", *digits, *TO, "out", code=2)
-    assert "output folder out/in" in refuse("export", *digits, *TO, "out/in", code=2)
+    said = "cannot write to the output folder {}: out is a file"
+    for place in ("out", "out/in"):
+        assert said.format(place) in refuse("export", *digits, *TO, place, code=2)
+        assert said.format(place) in refuse("export", *digits, "--isolate", *TO, place, code=2)
+
+
+@pytest.mark.parametrize("place", ["n" * 300, f"in/{'n' * 300}", f"{'n' * 300}/in", "é" * 200])
+def test_a_name_that_is_too_long_is_told(
+    refuse: Refuse, digits: tuple[str, ...], place: str
+) -> None:
+    told = refuse("export", *digits, *TO, place, code=2)
+    assert "longer than the system allows" in told or "File name too long" in told
+
+
+@pytest.mark.parametrize("command", ["validate", "verify", "inspect", "report", "sbom", "debug"])
+def test_a_path_that_the_system_refuses_is_told(
+    refuse: Refuse, tmp_path: Path, command: str
+) -> None:
+    assert "File name too long" in refuse(command, "n" * 300, code=2)
+    (tmp_path / "loop").symlink_to("loop")
+    refuse(command, "loop/in", code=2)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -73,3 +97,52 @@ def test_a_damaged_artifact_is_moved_to_rejected(door: Door, digits_copy: Path) 
 
 def _without_logs(found: dict[str, bytes | None]) -> dict[str, bytes | None]:
     return {name: data for name, data in found.items() if not name.startswith("logs")}
+
+
+LIMITED = """
+import resource, sys
+from modelc.cli.app import door
+kind = getattr(resource, sys.argv[1])
+resource.setrlimit(kind, (int(sys.argv[2]), resource.getrlimit(kind)[1]))
+sys.exit(door(sys.argv[3:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "most", "isolate", "hint"),
+    [
+        ("RLIMIT_FSIZE", 2000, "--isolate", "ulimit -f unlimited"),
+        ("RLIMIT_NOFILE", 7, "--isolate", "ulimit -n 4096"),
+        ("RLIMIT_NOFILE", 7, "--no-isolate", "ulimit -n 4096"),
+    ],
+)
+def test_limits_of_the_system_are_told(
+    digits: tuple[str, ...],
+    surroundings: dict[str, str],
+    tmp_path: Path,
+    kind: str,
+    most: int,
+    isolate: str,
+    hint: str,
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", LIMITED, kind, str(most), "export", *digits, isolate, *TO,
+         str(tmp_path / "out")],
+        env={**surroundings, "PYTHONDONTWRITEBYTECODE": "1"},  # it would be cut off, and kept
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2, ran.stderr
+    assert hint in ran.stderr
+
+
+def test_a_folder_that_is_removed_while_modelc_works_in_it_is_told(tmp_path: Path) -> None:
+    def work() -> None:
+        with opened(tmp_path / "out") as folder:
+            shutil.rmtree(folder.path)
+            folder.workplace("onnx")
+
+    with pytest.raises(UsageError, match="is gone"):
+        work()
