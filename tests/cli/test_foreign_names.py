@@ -87,8 +87,8 @@ def test_names_in_a_model_and_in_samples_are_on_one_line(
         out = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])]
         model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", info, out))
         onnx.helper.set_model_props(model, {"::error::key": "v"})
+        onnx.save(model, tmp_path / "m.onnx")
         given = ["inspect", tmp_path / "m.onnx"]
-        onnx.save(model, given[1])
     else:
         (tmp_path / "samples").mkdir()
         np.savez(tmp_path / "samples" / f"{port}.npz".replace(":", ""), z=np.ones((1, 3)))
