@@ -21,6 +21,14 @@ Report = Annotated[
         rich_help_panel="Terminal",
     ),
 ]
+Latency = Annotated[
+    bool,
+    typer.Option(
+        "--latency",
+        help="Beside another run, judge timings too: as ratios to fp32, beyond their noise.",
+        rich_help_panel="Terminal",
+    ),
+]
 
 
 def formats_of(texts: list[str] | None) -> tuple[Format, ...]:

@@ -87,7 +87,12 @@ def show_written(paths: Sequence[Path]) -> None:
 
 
 def compare_two(
-    paths: tuple[Path, Path], out: Path | None, formats: Sequence[Format], *, json: bool
+    paths: tuple[Path, Path],
+    out: Path | None,
+    formats: Sequence[Format],
+    *,
+    json: bool,
+    latency: bool = False,
 ) -> bool:
     """Show what changed from the first run to the second; True if anything is worse.
 
@@ -103,7 +108,7 @@ def compare_two(
             raise UsageError(
                 f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
             )
-    comparison = compare_runs(*paths)
+    comparison = compare_runs(*paths, latency=latency)
     written = _write_comparison(comparison, out or run_at(paths[1])[1], chosen)
     if json:
         show_json(as_json(comparison))

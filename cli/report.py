@@ -25,6 +25,7 @@ def report(
         bool,
         typer.Option("--fail-on-regression", help="With two folders: exit 1 if anything is worse."),
     ] = False,
+    latency: r.Latency = False,
     json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
@@ -43,5 +44,5 @@ def report(
         raise UsageError(
             f"{len(paths)} runs were given", hint="give one, or two to compare: BEFORE AFTER"
         )
-    worse = compare_two((paths[0], paths[1]), out, formats, json=json)
+    worse = compare_two((paths[0], paths[1]), out, formats, json=json, latency=latency)
     raise typer.Exit(1 if worse and fail_on_regression else 0)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_report as r
 from .options_project import ProjectFile, Set
 from .options_sign import SignKey
 
@@ -114,6 +115,7 @@ def run(
             rich_help_panel=_CI,
         ),
     ] = None,
+    latency: r.Latency = False,
     sign_key: SignKey = None,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -146,5 +148,6 @@ def run(
         quiet=quiet,
         ci=ci_of(quiet=quiet, json=json) if ci else None,
         base=fail_on_regression,
+        latency=latency,
     )
     raise typer.Exit(run_project(asked, given_of(sets, flags)))

@@ -49,6 +49,7 @@ class Asked:
     quiet: bool = False
     ci: Ci | None = None
     base: Path | None = None
+    latency: bool = False
 
 
 def run_project(asked: Asked, given: Given) -> int:
@@ -78,7 +79,10 @@ def run_project(asked: Asked, given: Given) -> int:
     )
     if base is not None:
         parts = Parts.of(planned, models)
-        record = against(record, regression_of(base, ended, parts, prepare_only=asked.prepare_only))
+        found = regression_of(
+            base, ended, parts, prepare_only=asked.prepare_only, latency=asked.latency
+        )
+        record = against(record, found)
     return _told(ended, record, planned, asked, key)
 
 

@@ -142,18 +142,17 @@ def validate(
             result: Manifest | Verdict = rejudge_it(path, judging=judging, tell=screen)
         else:
             arguments = {
-                "path": path, "against": source, "precision": precision,
-                "judging": replace(judging, trusts_record=trusts), "settings": settings,
-                "measuring": measuring, "replay": replay,
+                "path": path, "against": source, "precision": precision, "settings": settings,
+                "judging": replace(judging, trusts_record=trusts), "measuring": measuring,
                 "moved": o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
+                "replay": replay,
             }  # fmt: skip
             call = Call(function="validate", arguments=arguments)
             bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-            result = (
-                b.answer(call, Manifest, bounds, screen)
-                if path.is_dir()
-                else b.answer(call, Verdict, bounds, screen)
-            )
+            if path.is_dir():
+                result = b.answer(call, Manifest, bounds, screen)
+            else:
+                result = b.answer(call, Verdict, bounds, screen)
     raise typer.Exit(_shown(result, path, reports, json=json))
 
 

@@ -120,11 +120,11 @@ def run_at(path: Path) -> tuple[Manifest, Path]:
     return manifest_of(folder), folder
 
 
-def compare_runs(before: Path, after: Path) -> Comparison:
+def compare_runs(before: Path, after: Path, *, latency: bool = False) -> Comparison:
     """Two runs, the older first.
 
     Raises:
         UsageError: one of them has no manifest.
     """
     names = (str(before), str(after))
-    return compare(run_at(before)[0], run_at(after)[0], names)
+    return compare(run_at(before)[0], run_at(after)[0], names, latency=latency)

@@ -73,12 +73,17 @@ def base_at(path: Path) -> Base:
 
 
 def regression_of(
-    base: Base, ended: Sequence[Ended], parts: Parts, *, prepare_only: bool = False
+    base: Base,
+    ended: Sequence[Ended],
+    parts: Parts,
+    *,
+    prepare_only: bool = False,
+    latency: bool = False,
 ) -> Regression:
     """This run beside an earlier one, by the rules of `modelc report`.
 
     What the project no longer declares is told; what it declares and is no longer proven is worse.
-    With `prepare_only` what only waits for another host now is told.
+    With `prepare_only` what only waits for another host now is told, with `latency` timings count.
     """
     changed: list[Changed] = []
     compared = 0
@@ -91,7 +96,7 @@ def regression_of(
         elif not one.started:
             left_out.append(f"{one.name}: the run did not come to it")
         else:
-            measures = tuple(_measures(before, one, parts))
+            measures = tuple(_measures(before, one, parts, latency=latency))
             compared += len(measures)
             changed += _listed(one.name, measures, prepare_only=prepare_only)
             notes |= dict.fromkeys(_notes(before, one))
@@ -123,12 +128,12 @@ def _notes(before: Manifest, one: Ended) -> tuple[str, ...]:
     return () if one.manifest is None else compare(before, one.manifest).notes
 
 
-def _measures(before: Manifest, one: Ended, parts: Parts) -> Iterator[Measure]:
+def _measures(before: Manifest, one: Ended, parts: Parts, *, latency: bool) -> Iterator[Measure]:
     """What can be compared of one model: of artifacts that are asked for, or declared no more."""
     declared, made = parts.declared[one.name], parts.made[one.name]
     after = one.manifest or replace(before, artifacts=(), verdicts=(), failures=(), pending=())
     why = "" if one.error is None else f"the model stopped: {one.error.message}"
-    for measure in compare(before, _of_run(after, made)).measures:
+    for measure in compare(before, _of_run(after, made), latency=latency).measures:
         if measure.artifact in made:
             yield replace(measure, why=measure.why or why)
         elif measure.artifact not in declared:

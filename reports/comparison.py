@@ -41,8 +41,14 @@ class Comparison:
         return bool(self.of(Change.WORSE))
 
 
-def compare(before: Manifest, after: Manifest, names: tuple[str, str] = ("A", "B")) -> Comparison:
-    """Two manifests, the older first; `names` are what to call them."""
+def compare(
+    before: Manifest,
+    after: Manifest,
+    names: tuple[str, str] = ("A", "B"),
+    *,
+    latency: bool = False,
+) -> Comparison:
+    """Two manifests, the older first; `names` are what to call them, `latency` judges timings."""
     then, now = _last(before), _last(after)
     measures: list[Measure] = []
     for name in dict.fromkeys((*then, *now)):
@@ -51,7 +57,7 @@ def compare(before: Manifest, after: Manifest, names: tuple[str, str] = ("A", "B
         elif name not in then:
             measures.append(_new(now[name], name))
         else:
-            measures += measures_of(name, then[name], now[name])
+            measures += measures_of(name, then[name], now[name], latency=latency)
     return Comparison(
         before=_run(before, names[0]),
         after=_run(after, names[1]),

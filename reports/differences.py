@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from ..core.findings import Accuracy
 from ..core.precision import Precision
-from ..core.records import Latency
+from ..core.records import Coverage, Latency
 from ..core.verdict import Verdict
 from .rows import Outcome, Row
 from .words import decibels, milliseconds, percent, ratio, size_text
@@ -29,10 +29,10 @@ MARGIN_DB: Mapping[Precision, float] = {
 CEILING_DB = 115.0
 MARGIN_SIZE = 0.01  # share: versions and names in the file's metadata change a little
 MARGIN_BYTES = 4096  # the same for small files
-MARGIN_LATENCY = 0.10  # share: clocks and neighbours between two runs; 5 % is usual within one
+MARGIN_LATENCY = 0.10  # share: less is no reason to choose another artifact
 MARGIN_MILLISECONDS = 0.05  # less is the call, not the model
 _FOUND = "search-"  # how the names of feeds begin that a search found
-MARGIN_SHARE = 0.01  # share of the work: what is measured by time wavers
+MARGIN_SHARE = 0.01  # share of the work
 
 
 class Change(StrEnum):
@@ -62,8 +62,8 @@ class Measure:
 _RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.FAILED: 0, Outcome.ERROR: 0}
 
 
-def measures_of(name: str, then: Row, now: Row) -> Iterator[Measure]:
-    """What can be compared of an artifact that both runs have."""
+def measures_of(name: str, then: Row, now: Row, *, latency: bool = False) -> Iterator[Measure]:
+    """What can be compared of an artifact that both runs have; `latency` is judged if asked for."""
     step = _RANKS[now.outcome] - _RANKS[then.outcome]
     change = Change.SAME if now.outcome is then.outcome else Change.TOLD
     change = Change.WORSE if step < 0 else Change.BETTER if step > 0 else change
@@ -78,7 +78,7 @@ def measures_of(name: str, then: Row, now: Row) -> Iterator[Measure]:
         return  # that a wrong artifact is small or fast says nothing
     yield _size(name, then.artifact.size, now.artifact.size)
     if then.artifact.latency is not None and now.artifact.latency is not None:
-        yield _latency(name, then.artifact.latency, now.artifact.latency)
+        yield _latency(name, then.artifact.latency, now.artifact.latency, judged=latency)
     yield from _coverage(name, then, now)
     if then.artifact.accuracy is not None and now.artifact.accuracy is not None:
         yield from _accuracy(name, then.artifact.accuracy, now.artifact.accuracy)
@@ -155,38 +155,47 @@ def _size(name: str, was: int, now: int) -> Measure:
                    after=size_text(now), was=was, now=now)  # fmt: skip
 
 
-def _latency(name: str, was: Latency, now: Latency) -> Measure:
-    """Milliseconds, unless the FP32 parent moved as much: then the machine did."""
+def _latency(name: str, was: Latency, now: Latency, *, judged: bool) -> Measure:
+    """Milliseconds. Judged is the ratio to the FP32 parent, which was timed in turn with it.
+
+    A change counts that is larger than `MARGIN_LATENCY` and than two standard errors of the
+    difference of both ratios (z test at 5 %), as each record has two of its own ratio's.
+    """
     texts = (milliseconds(was.milliseconds), milliseconds(now.milliseconds))
-    gain = was.milliseconds - now.milliseconds
-    change = _judge(gain, max(MARGIN_MILLISECONDS, MARGIN_LATENCY * was.milliseconds))
-    why = ""
+    same = was.milliseconds == now.milliseconds
+    change, why = Change.SAME if same else Change.NOISE, "timings are judged with --latency"
     if was.device != now.device:
         change, why = Change.TOLD, f"on {now.device}, on {was.device} before"
-    elif change is Change.WORSE and _as_parent(was, now):
-        change, why = Change.NOISE, "its fp32 parent slowed as much: the machine did"
+    elif judged and min(was.parent, now.parent) > 0:
+        before, after = was.milliseconds / was.parent, now.milliseconds / now.parent
+        error = math.hypot(was.noise * before, now.noise * after)
+        clock = MARGIN_MILLISECONDS / min(was.parent, now.parent)
+        change = _judge(before - after, max(MARGIN_LATENCY * before, error, clock))
+        why = f"{before:.2f} of its fp32 before, {after:.2f} now"
     return Measure(artifact=name, measure="latency", change=change, before=texts[0], after=texts[1],
                    why=why, was=was.milliseconds, now=now.milliseconds)  # fmt: skip
 
 
-def _as_parent(was: Latency, now: Latency) -> bool:
-    if min(was.parent, now.parent, was.milliseconds) <= 0:
-        return False
-    relative = (now.milliseconds / now.parent) / (was.milliseconds / was.parent)
-    return relative <= 1 + MARGIN_LATENCY
-
-
 def _coverage(name: str, then: Row, now: Row) -> Iterator[Measure]:
-    """The share of the work that is done in the artifact's own precision."""
+    """The share of the work that is done in the artifact's own precision; of layers, if timed."""
     before = then.artifact.coverage if then.artifact else None
     after = now.artifact.coverage if now.artifact else None
     if before is None or after is None or now.artifact is None:
         return
     dtype = str(now.artifact.precision)
-    was, is_ = before.share.get(dtype, 0.0), after.share.get(dtype, 0.0)
+    timed = "time" in (before.work, after.work)
+    shares = [_of_layers(one) if timed else one.share for one in (before, after)]
+    was, is_ = (share.get(dtype, 0.0) for share in shares)
     change = _judge(is_ - was, MARGIN_SHARE)
-    yield Measure(artifact=name, measure=f"work in {dtype}", change=change, before=percent(was),
+    what = f"{'layers' if timed else 'work'} in {dtype}"
+    yield Measure(artifact=name, measure=what, change=change, before=percent(was),
                   after=percent(is_), was=was, now=is_)  # fmt: skip
+
+
+def _of_layers(coverage: Coverage) -> dict[str, float]:
+    """Each dtype's share of the compute layers, which is the same in every run."""
+    total = sum(coverage.layers.values())
+    return {dtype: count / total for dtype, count in coverage.layers.items()} if total else {}
 
 
 def _accuracy(name: str, was: Accuracy, now: Accuracy) -> Iterator[Measure]:

@@ -49,11 +49,16 @@ def parts(declared: tuple[str, ...], made: tuple[str, ...] | None = None) -> Par
 
 
 def beside(
-    before: Manifest, now: Ended | Manifest, these: Parts, *, prepare_only: bool = False
+    before: Manifest,
+    now: Ended | Manifest,
+    these: Parts,
+    *,
+    prepare_only: bool = False,
+    latency: bool = False,
 ) -> Regression:
     ended = Ended(name="net", folder="out/net", manifest=now) if isinstance(now, Manifest) else now
     base = Base(path=Path("base"), manifests={"net": before})
-    return regression_of(base, (ended,), these, prepare_only=prepare_only)
+    return regression_of(base, (ended,), these, prepare_only=prepare_only, latency=latency)
 
 
 def listed(found: Regression) -> list[tuple[str, str, Change]]:
@@ -95,7 +100,7 @@ def test_what_grew_slowed_or_got_coarser_is_worse(
 ) -> None:
     was = Latency(milliseconds=1.0, parent=1.0, device="cpu", runs=50)
     now = proven("onnx", **{"latency": was, **changes})
-    found = beside(proven("onnx", latency=was), now, parts(("onnx",)))
+    found = beside(proven("onnx", latency=was), now, parts(("onnx",)), latency=True)
     assert ("onnx", measure, Change.WORSE) in listed(found)
 
 

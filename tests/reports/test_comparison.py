@@ -163,8 +163,31 @@ def test_latency_is_judged_beyond_noise_and_the_machines_own_pace(
     full: Manifest, milliseconds: float, parent: float, device: str, change: Change
 ) -> None:
     timed = Latency(milliseconds=milliseconds, parent=parent, device=device, runs=50)
-    found = changed(compare(full, with_artifact(full, INT8, latency=timed)))
-    assert found == {("onnx-int8", "latency"): change}
+    after = with_artifact(full, INT8, latency=timed)
+    assert changed(compare(full, after, latency=True)) == {("onnx-int8", "latency"): change}
+    unjudged = Change.TOLD if device == "cuda" else Change.NOISE
+    assert changed(compare(full, after)) == {("onnx-int8", "latency"): unjudged}
+
+
+@pytest.mark.parametrize(("noise", "change"), [(0.02, Change.WORSE), (0.3, Change.NOISE)])
+def test_a_ratio_within_the_noise_of_both_runs_is_no_change(
+    full: Manifest, noise: float, change: Change
+) -> None:
+    timed = Latency(milliseconds=0.55, parent=0.93, device="cpu", runs=50, noise=noise)
+    after = with_artifact(full, INT8, latency=timed)
+    assert changed(compare(full, after, latency=True)) == {("onnx-int8", "latency"): change}
+
+
+def test_a_share_of_time_is_compared_by_layers(full: Manifest) -> None:
+    def timed(int8: int, share: float) -> Coverage:
+        layers = {"int8": int8, "fp32": 4 - int8}
+        return Coverage(layers=layers, share={"int8": share}, work="time", source="OpenVINO")
+
+    before = with_artifact(full, INT8, coverage=timed(3, 0.9))
+    assert changed(compare(before, with_artifact(full, INT8, coverage=timed(3, 0.2)))) == {}
+    fewer = timed(1, 0.9)
+    found = changed(compare(before, with_artifact(full, INT8, coverage=fewer)))
+    assert found == {("onnx-int8", "layers in int8"): Change.WORSE}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +256,8 @@ def test_documents_say_what_got_worse_first(full: Manifest) -> None:
         full, FP32, lambda verdict: replace(verdict, state=State.FAILED, reason="why")
     )
     timed = Latency(milliseconds=0.2, parent=0.93, device="cpu", runs=50)
-    comparison = compare(full, with_artifact(after, INT8, latency=timed), ("main", "branch"))
+    after = with_artifact(after, INT8, latency=timed)
+    comparison = compare(full, after, ("main", "branch"), latency=True)
     assert headline(comparison) == "1 measure worse, 1 better"
     markdown = as_markdown(comparison)
     assert markdown.index("**Worse**") < markdown.index("| why |") < markdown.index("**Better**")
