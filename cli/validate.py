@@ -23,6 +23,7 @@ from .options_sign import SignKey, given, private_key
 from .options_tolerance import Tolerances, limits_of
 
 if TYPE_CHECKING:
+    from ..pipeline.isolation.bounds import Bounds
     from ..reports.formats import Format
 
 _REJUDGING = {
@@ -105,7 +106,6 @@ def validate(
 ) -> None:
     """Check digests and judge artifacts against eager again."""
     from ..pipeline.api import rejudge as rejudge_it
-    from ..pipeline.calls import Call
     from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
     from ..pipeline.reporting import fresh_reports
     from .screen import Screen
@@ -147,13 +147,21 @@ def validate(
                 "moved": o.moved_of(checkpoint, samples, allow_pickle=allow_pickle, trust=trusted),
                 "replay": replay,
             }  # fmt: skip
-            call = Call(function="validate", arguments=arguments)
             bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-            if path.is_dir():
-                result = b.answer(call, Manifest, bounds, screen)
-            else:
-                result = b.answer(call, Verdict, bounds, screen)
+            result = _judged_again(path, arguments, bounds, screen)
     raise typer.Exit(_shown(result, path, reports, json=json))
+
+
+def _judged_again(
+    path: Path, arguments: dict[str, object], bounds: Bounds | None, tell: Tell
+) -> Manifest | Verdict:
+    """The manifest of a folder, or the verdict on a file."""
+    from ..pipeline.calls import Call
+
+    call = Call(function="validate", arguments=arguments)
+    if path.is_dir():
+        return b.answer(call, Manifest, bounds, tell)
+    return b.answer(call, Verdict, bounds, tell)
 
 
 def _signed(
