@@ -1,9 +1,11 @@
-"""Errors for names that are not in a list."""
+"""Errors for names that are not in a list, that no file can have, or that are of no file."""
 
 from __future__ import annotations
 
 import difflib
+import stat
 from collections.abc import Sequence
+from pathlib import Path
 
 from .errors import UsageError
 
@@ -13,6 +15,22 @@ _LONGEST = 255  # bytes of a file's name
 def fits_a_file(name: str) -> bool:
     """Whether the system can have a file of that name, which is one part of a path."""
     return len(name.encode(errors="surrogatepass")) <= _LONGEST and "\0" not in name
+
+
+def refuse_pipe(path: Path) -> None:
+    """Refuse a named pipe or a socket: to open one waits for whoever is at its other end.
+
+    Raises:
+        UsageError: it is one.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says what is wrong
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise UsageError(
+            f"{path} is a named pipe or a socket, and no file", hint="save it as a file, give that"
+        )
 
 
 def unknown(noun: str, name: str, names: Sequence[str]) -> UsageError:
