@@ -65,6 +65,8 @@ def _files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
         for name in sorted(names):
             if name.startswith("."):
                 skipped["hidden"] += 1
+            elif Path(place, name).exists() and not Path(place, name).is_file():
+                skipped["named pipes and devices"] += 1
             else:
                 yield Path(place, name)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..core.contract import Feed
 from ..core.errors import UsageError
 from ..core.loading import is_loader, items_of
+from ..core.names import refuse_pipe
 from .assume import Images
 from .drawn import DrawnSource
 from .findings import Findings, Kind
@@ -80,6 +81,7 @@ def open_source(
 def _on_disk(path: Path, form: Form, images: Images, findings: Findings) -> Source:
     if not path.exists():
         raise _missing(path)
+    refuse_pipe(path)
     listing = list_files(path)
     for kind, count in listing.others.items():
         findings.add(

@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +17,9 @@ from typer.exceptions import TyperException
 
 from .. import __version__
 from ..core.distribution import DISTRIBUTION
-from ..core.errors import ModelcError
+from ..core.errors import ModelcError, UsageError
+from ..core.interrupts import heed, is_users_own, received
+from ..core.names import refuse_pipe
 from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
@@ -101,20 +103,10 @@ def main() -> None:
     os._exit(code)
 
 
-_ended_by: list[int] = []  # the signals that told this process to end
-
-
 def _heed_signals() -> None:
     """Have SIGTERM and SIGHUP end the work as an interrupt does; what ignores them goes on."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _end)
-
-
-def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    _ended_by.append(number)
-    raise KeyboardInterrupt
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    heed(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
 _FORMER = {"--inputs": "--samples"}  # options by names that they had before; no help lists them
@@ -146,24 +138,46 @@ def door(arguments: list[str]) -> int:
     arguments = [_renamed(one) for one in arguments]
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
+        _check_surroundings(arguments)
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer itself makes an exit of most interrupts
     except Exception as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
         code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug, json=json)
     if code == INTERRUPTED:
-        name = signal.Signals(_ended_by[0]).name if _ended_by else ""
-        code = _SIGNALLED + _ended_by[0] if _ended_by else code
+        number = next(iter(received()), signal.SIGINT)
+        code = _SIGNALLED + number
+        name = "" if number == signal.SIGINT else signal.Signals(number).name
         message = f"ended by {name}" if name else "interrupted"
         hint = "what was proven before is in the output folder; run again to go on"
         _tell_all([_Fault(kind="Interrupted", message=message, hint=hint)], code, json=json)
     return code if isinstance(code, int) else 0
 
 
+def _check_surroundings(arguments: list[str]) -> None:
+    """Check what nothing can be done without.
+
+    Raises:
+        UsageError: the current folder is gone, or an argument is no text or a named pipe.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder was removed", hint="cd to another folder") from error
+    for argument in arguments:
+        if not argument.isascii() and argument != argument.encode(errors="replace").decode():
+            raise UsageError(
+                f"{argument} is not UTF-8, and could not be recorded",
+                hint="rename the file or folder",
+            )
+        refuse_pipe(Path(argument))
+
+
 def _interrupted(error: BaseException) -> bool:
     """Whether an interrupt is behind it: a library being loaded makes an ImportError of one."""
-    cause = error.__cause__
-    return isinstance(error, KeyboardInterrupt) or (cause is not None and _interrupted(cause))
+    if isinstance(error, KeyboardInterrupt):
+        return not is_users_own(error)
+    return error.__cause__ is not None and _interrupted(error.__cause__)
 
 
 def _failed(error: Exception, *, debug: bool, json: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -153,7 +153,7 @@ def validate(
 
 
 def _judged_again(
-    path: Path, arguments: dict[str, object], bounds: Bounds | None, tell: Tell
+    path: Path, arguments: Mapping[str, object], bounds: Bounds | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
     from ..pipeline.calls import Call

@@ -27,9 +27,10 @@ class ModelcError(Exception):
     lasting: bool = False
 
     def __init__(self, message: str, *, hint: str) -> None:
+        message = encodable(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = encodable(hint)
 
 
 class UsageError(ModelcError):
@@ -62,12 +63,25 @@ class RunnerError(ModelcError):
     exit_code = 6
 
 
+def encodable(text: str) -> str:
+    """The text with lone surrogates, as names of files may hold them, as their escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says of itself; its class where saying that raises."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own code
+        return type(error).__name__
+
+
 def first_line(error: BaseException, *, limit: int = 240) -> str:
     """The first telling line of a framework's exception, for a one-line message.
 
     A line that ends with a colon only announces the next one.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.endswith(":")]
     text = (telling or lines or [type(error).__name__])[0]
     return text if len(text) <= limit else text[: limit - 1] + "…"

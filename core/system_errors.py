@@ -43,9 +43,19 @@ def as_usage_error(error: BaseException) -> UsageError | None:
     if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):
         path = str(error).removeprefix(_LOOP)
         return UsageError(f"cannot use {path}: it is a link to itself", hint="give another path")
+    if isinstance(error, FileNotFoundError) and _is_here_gone():
+        return UsageError("the current folder was removed", hint="cd to another folder")
     if not isinstance(error, OSError) or error.errno is None or not is_users(error):
         return None
     path = "" if error.filename is None else os.fsdecode(error.filename)
     shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}…"
     what = f"cannot use {shown}" if shown else "the system refused"
     return UsageError(f"{what}: {os.strerror(error.errno)}", hint=hint_of(error))
+
+
+def _is_here_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - as pathlib does
+    except FileNotFoundError:
+        return True
+    return False

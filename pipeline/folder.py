@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import UsageError
+from ..core.interrupts import held_back
 from ..core.manifest import Manifest
 from ..core.names import fits_a_file
 from ..core.records import REJECTED, FileRecord
@@ -49,10 +50,12 @@ def opened(path: Path) -> Iterator[OutputFolder]:
                 try:
                     yield OutputFolder(path, work)
                 finally:
-                    shutil.rmtree(work, ignore_errors=True)
+                    with held_back():
+                        shutil.rmtree(work, ignore_errors=True)
     finally:
-        if made and path.is_dir():
-            _remove_empty(path)
+        with held_back():
+            if made and path.is_dir():
+                _remove_empty(path)
 
 
 @contextmanager
@@ -169,7 +172,7 @@ def clear(path: Path) -> None:
         UsageError: another run is in the folder, or it cannot be written.
     """
     if path.is_dir():
-        with opened(path):
+        with held_back(), opened(path):
             pass
 
 

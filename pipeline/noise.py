@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..converters.capture.users import users_place
+from ..core.errors import CheckpointError, first_line, text_of
+from ..core.interrupts import copies_ended, is_users_own
+
 
 @contextmanager
 def into(log: Path) -> Iterator[None]:
@@ -17,6 +21,12 @@ def into(log: Path) -> Iterator[None]:
 
     File descriptors, because native libraries write there directly. Python's own streams follow
     as long as they write to those descriptors; an event listener that draws holds a copy.
+
+    The user's code runs within such blocks. A copy of this process that it made by `os.fork` and
+    let return ends here, before it takes the parent's files away.
+
+    Raises:
+        CheckpointError: the user's code raised SystemExit or KeyboardInterrupt.
     """
     _flush()
     saved = (os.dup(1), os.dup(2))
@@ -26,15 +36,28 @@ def into(log: Path) -> Iterator[None]:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
             try:
-                yield
-            except Exception:
-                stream.write(traceback.format_exc().encode())
+                with copies_ended():
+                    yield
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
+                stream.write(traceback.format_exc().encode(errors="backslashreplace"))
+                if is_users_own(error):
+                    raise _ended_by_code(error) from error
                 raise
     finally:
         _flush()
         for number, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, number)
             os.close(copy)
+
+
+def _ended_by_code(error: BaseException) -> CheckpointError:
+    """The error where the model's code tried to end the process that runs it."""
+    place = users_place(error)
+    told = f": {first_line(error)}" if text_of(error) else ""
+    return CheckpointError(
+        f"the model's code raised {type(error).__name__}{f' at {place}' if place else ''}{told}",
+        hint="raise an error of another class, as RuntimeError, or leave it out",
+    )
 
 
 def _flush() -> None:

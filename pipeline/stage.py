@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -78,20 +77,19 @@ class Stage:
 
 @contextmanager
 def passing_logs() -> Iterator[Path]:
-    """A folder for logs that goes at the end, unless an error says that there is more in the log.
+    """A folder for logs that goes at the end; what they say is kept with an error as a note.
 
     Raises:
-        RunnerError: as it came; where its hint is the log, with the folder in it.
+        RunnerError: as it came; where its hint is the log, with how to see it.
     """
-    folder = Path(tempfile.mkdtemp(prefix="modelc-"))
-    kept = False
-    try:
-        yield folder
-    except RunnerError as error:
-        if not error.hint.endswith(LOGGED):
-            raise
-        kept = True
-        raise RunnerError(error.message, hint=f"the whole text is in {folder}") from error
-    finally:
-        if not kept:
-            shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="modelc-") as name:
+        folder = Path(name)
+        try:
+            yield folder
+        except RunnerError as error:
+            if not error.hint.endswith(LOGGED):
+                raise
+            told = RunnerError(error.message, hint="see the whole text: add --debug")
+            for log in sorted(folder.glob("*.log")):
+                told.add_note(log.read_text(encoding="utf-8", errors="replace"))
+            raise told from error

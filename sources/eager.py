@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..core.arrays import to_array
 from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, first_line
+from ..core.interrupts import copies_ended
 from ..core.names import unknown
 from .eager_variants import describe_feed, place_raised
 from .eager_watched import EagerWatched
@@ -281,7 +282,7 @@ class Eager(EagerWatched):
         given = self._given(feed) if given is None else given
         versions = [tensor._version for tensor in given]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), copies_ended():
                 value = self._binding.call(self._module, given)
         except Exception as error:
             place = place_raised(error)

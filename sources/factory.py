@@ -82,11 +82,38 @@ def built(
             f"the factory {spec} returned {type(module).__name__}, not a torch.nn.Module",
             hint="return the module from the factory",
         )
+    check_acyclic(module)
     told = ", ".join(f"{name}={value!r}" for name, value in more.items() if name != _FETCHES)
     notes = [f"built with the hyper_parameters of the checkpoint: {told}"] if told else []
     if more.get(_FETCHES) is False:
         notes.append(f"{spec} was given {_FETCHES}=False: the weights are the checkpoint's")
     return Built(module=module, notes=tuple(notes))
+
+
+def check_acyclic(module: torch.nn.Module) -> None:
+    """Check that no module is a part of itself: nothing that goes through its parts would end.
+
+    Raises:
+        CheckpointError: one is.
+    """
+    done: set[int] = set()
+    open_parts: list[tuple[torch.nn.Module, str, bool]] = [(module, "", False)]
+    above: set[int] = set()
+    while open_parts:
+        part, name, leaves = open_parts.pop()
+        if leaves:
+            above.discard(id(part))
+            done.add(id(part))
+        elif id(part) in above:
+            raise CheckpointError(
+                f"the module contains itself, as {name}",
+                hint="keep a reference to a module that is not its part in a list or a closure",
+            )
+        elif id(part) not in done:
+            above.add(id(part))
+            open_parts.append((part, name, True))
+            children = ((k, v) for k, v in part._modules.items() if v is not None)
+            open_parts += [(child, f"{name}.{key}".strip("."), False) for key, child in children]
 
 
 def _beside(

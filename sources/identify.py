@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.digest import joint_digest, record_of
 from ..core.errors import CheckpointError, UsageError
-from ..core.names import nearest
+from ..core.names import nearest, refuse_pipe
 from ..core.records import Checkpoint, FileRecord
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
 
@@ -75,6 +75,7 @@ def openable(
     """
     if not path.exists():
         raise _no_such_file(path)
+    refuse_pipe(path)
     kind, files = contents(path, with_factory=factory is not None)
     if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
         raise _needs_factory(path, kind)

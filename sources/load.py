@@ -55,8 +55,13 @@ def load(checkpoint: Checkpoint) -> Loaded:
     _check_arguments(checkpoint)
     loaded = _OPENERS[checkpoint.kind](checkpoint)
     for name, tensor in (*loaded.module.named_parameters(), *loaded.module.named_buffers()):
-        if not is_lazy(tensor):
-            refuse_form(name, tensor, form_of(tensor))  # whatever the factory built
+        if is_lazy(tensor):
+            raise CheckpointError(
+                f"{name} is lazy: it has no size before the module has run, and no weights here",
+                hint="run the module once on an example before its factory returns it",
+            )
+        refuse_form(name, tensor, form_of(tensor))  # whatever the factory built
+    _settle_lazy(loaded.module)
     if checkpoint.method is not None:
         loaded = with_method(loaded, checkpoint.method)
     notes = list(loaded.notes)
@@ -94,6 +99,20 @@ def _check_arguments(checkpoint: Checkpoint) -> None:
 def training_modules(module: torch.nn.Module) -> tuple[str, ...]:
     """The names of the modules in training mode; the outermost is '(the model)'."""
     return tuple(name or "(the model)" for name, part in module.named_modules() if part.training)
+
+
+def _settle_lazy(module: torch.nn.Module) -> None:
+    """Make lazy modules what they become in their first run: their weights are filled already."""
+    from torch.nn.modules.lazy import LazyModuleMixin
+
+    for part in module.modules():
+        if not isinstance(part, LazyModuleMixin):
+            continue
+        for name in ("_initialize_hook", "_load_hook"):
+            if (hook := part.__dict__.pop(name, None)) is not None:
+                hook.remove()
+        if part.cls_to_become is not None:
+            part.__class__ = part.cls_to_become
 
 
 def _to_eval(module: torch.nn.Module) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.call import parameters_of
 from ..core.errors import CheckpointError, UsageError
 from ..core.torch_file import read_safely, torch_load, unreadable
-from .factory import built
+from .factory import built, check_acyclic
 from .factory_inputs import loaded_from
 from .hyper_parameters import KEY, is_lightning, recorded_in
 from .identify import weight_files
@@ -40,6 +40,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
         return _load_shards(checkpoint, files)
     (path,) = files
     found, kind = _read(path, allow_pickle=checkpoint.allow_pickle)
+    if isinstance(found, nn.Module):
+        check_acyclic(found)
     if isinstance(found, nn.Module) and checkpoint.factory is None:
         return Loaded(kind=kind, module=found, takes=parameters_of(found.forward))
     if isinstance(found, nn.Module):

@@ -243,8 +243,11 @@ def _fits(own: object, tensor: torch.Tensor) -> bool:
 def _place(tensor: object) -> tuple[object, ...]:
     """Where the elements lie: equal for tied weights."""
     import torch
+    from torch.nn.parameter import is_lazy
 
     dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    if is_lazy(tensor):
+        return (id(tensor),)
     if not isinstance(tensor, torch.Tensor) or not dense or tensor.numel() == 0:
         return (id(tensor),)
     return (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))

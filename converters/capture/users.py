@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from ...core.errors import text_of
+
 _OURS = Path(__file__).parents[2]
 _ROOMS = tuple(f"{_OURS / room}/" for room in ("sources", "core", "pipeline", "converters"))
 _LIBRARIES = (
@@ -44,7 +46,7 @@ def users_place(error: BaseException) -> str:
     What the text quotes comes first, then the frames of the exception and of what caused it.
     """
     chain = list(_chain(error))
-    quoted = [place for one in chain for place in _quoted(str(one))]
+    quoted = [place for one in chain for place in _quoted(text_of(one))]
     for places in (quoted, [place for one in chain for place in _raised_at(one)]):
         mine = [place for place in places if is_users(place[0])]
         if mine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from ...sources.user_code import registered_folders
 from ..calls import Call
 from .bounds import Bounds
 from .crossing import Answered, Interrupted, Message, Result, Stopped, message_in
-from .ending import end
+from .ending import MARK, end
 from .request import Request, Work, packed
 from .watching import Overrun, Watch
 from .worker_log import WorkerLog
@@ -69,23 +70,25 @@ def carried_out(
     Raises:
         KeyboardInterrupt: this process was interrupted; the child has ended.
     """
-    with _started(bounds, environment) as (process, channel), _logged(process, logs):
+    mark = secrets.token_hex(16)
+    marked = {**(os.environ if environment is None else environment), MARK: mark}
+    with _started(bounds, marked) as (process, channel), _logged(process, logs):
         try:
             _give(process, work, bounds)
             watch = Watch(process.pid, bounds, logs)
             begins = Started if isinstance(work, Call) else Entered
             death = _listen(process, channel, heard, watch, begins)
         except BaseException:
-            end(process, grace=bounds.grace)
+            end(process, grace=bounds.grace, mark=mark)
             raise
-        end(process)
+        end(process, mark=mark)
         watch.trim()
         return death
 
 
 @contextmanager
 def _started(
-    bounds: Bounds, environment: Mapping[str, str] | None
+    bounds: Bounds, environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The process in a session of its own, and the end of its channel that is ours."""
     ours, theirs = os.pipe()
@@ -96,7 +99,7 @@ def _started(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=None if environment is None else dict(environment),
+            env=dict(environment),
             pass_fds=(theirs,),
             start_new_session=True,
         )

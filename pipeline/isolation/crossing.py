@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core import errors
-from ...core.errors import ModelcError
+from ...core.errors import ModelcError, encodable
 from ...core.events import Advanced, Entered, Finished, Noted, Started
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
@@ -134,7 +134,21 @@ def line_of(message: Message | Event) -> bytes:
     """The message as one line."""
     import msgspec
 
-    return msgspec.json.encode([type(message).__name__, message]) + b"\n"
+    try:
+        return msgspec.json.encode([type(message).__name__, message]) + b"\n"
+    except UnicodeEncodeError:  # a name of the user's that is no text
+        plain = _encodable_parts(msgspec.to_builtins(message))
+        return msgspec.json.encode([type(message).__name__, plain]) + b"\n"
+
+
+def _encodable_parts(value: object) -> object:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {key: _encodable_parts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable_parts(item) for item in value]
+    return value
 
 
 def message_in(line: bytes) -> Message:

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
+MARK = "MODELC_WORKER"  # the variable by which what a child started is known
 _LAST, _TICK = 2.0, 0.01  # seconds that what was killed may take to be gone, and between looks
 
 
-def end(process: subprocess.Popen[bytes], *, grace: float = 0.0) -> None:
+def end(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: str = "") -> None:
     """Ask the child to end where it has any grace, then kill what is left of it and its own.
 
     A second interrupt while it is waited for ends the waiting. The child leads a session: what it
-    started is in its group, or in its session, or below it.
+    started is in its group, or in its session, or below it, or has left all of these and still the
+    `mark` in its environment.
     """
     kin = list(_kin(process.pid)) if process.poll() is None or _has_group(process.pid) else []
+    kin += _marked(mark)
     try:
         if grace and process.poll() is None:
             _signal_group(process.pid, signal.SIGTERM)
@@ -58,6 +61,18 @@ def _kin(leader: int) -> Iterator[psutil.Process]:
         with suppress(psutil.Error, OSError):
             if one.pid != leader and os.getsid(one.pid) == leader:
                 yield one
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    """Processes that inherited the variable; of other users' processes nothing is known."""
+    import psutil
+
+    found = []
+    for one in psutil.process_iter() if mark else ():
+        with suppress(psutil.Error, OSError):
+            if one.environ().get(MARK) == mark:
+                found.append(one)
+    return found
 
 
 def _kill(processes: list[psutil.Process]) -> None:

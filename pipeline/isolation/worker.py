@@ -12,10 +12,10 @@ import signal
 import sys
 from collections.abc import Mapping
 from threading import Lock
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ...core import threads
+from ...core.interrupts import heed
 from ...sources.user_code import register_folders
 from ..calls import Call, perform
 from ..finish_order import FinishOrder
@@ -35,7 +35,7 @@ def main(channel: int, grace: float) -> int:
     """Carry out the order on standard input; the exit code says nothing that was not told."""
     os.set_inheritable(channel, False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _interrupt)
+    heed((signal.SIGINT, signal.SIGTERM))
     content = _exactly(LENGTH.unpack(_exactly(LENGTH.size))[0])
     guardian = guard(_LIFELINE, grace)
     _close_stdin()
@@ -67,11 +67,6 @@ def _close_stdin() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _LIFELINE)
     os.close(nothing)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    signal.signal(number, signal.SIG_IGN)  # once: what is put away now must not be broken off
-    raise KeyboardInterrupt
 
 
 def _carried_out(request: Request, told: _Channel) -> Result | Answered:

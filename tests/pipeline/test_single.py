@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import CheckpointError, RunnerError, UsageError
+from modelc.core.errors import LOGGED, CheckpointError, RunnerError, UsageError
 from modelc.core.precision import Precision
 from modelc.pipeline.manifest_file import FILE, read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source
@@ -177,4 +177,16 @@ def test_an_error_that_says_its_way_out_keeps_it_and_leaves_no_log() -> None:
     with pytest.raises(RunnerError) as caught, passing_logs() as folder:
         raise RunnerError("dim b is 9", hint=hint)
     assert caught.value.hint == hint
+    assert not folder.exists()
+
+
+def test_a_log_that_an_error_points_to_is_kept_with_the_error_and_no_folder_is_left() -> None:
+    def fail(folder: Path) -> None:
+        (folder / "validate.log").write_text("what the runtime said")
+        raise RunnerError("it would not open", hint=LOGGED)
+
+    with pytest.raises(RunnerError) as caught, passing_logs() as folder:
+        fail(folder)
+    assert caught.value.hint == "see the whole text: add --debug"
+    assert caught.value.__notes__ == ["what the runtime said"]
     assert not folder.exists()

@@ -481,3 +481,45 @@ def test_a_module_that_the_factory_leaves_without_values_is_named(
         opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{factory}:build")
     assert "weight is dense where the module has a meta one" in caught.value.message
     assert "on the cpu" in caught.value.hint
+
+
+LAZY = """
+    import torch
+    from torch import nn
+    def build():
+        head = nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
+        return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), *head)
+"""
+
+
+def test_lazy_modules_are_what_they_become_once_they_are_filled(
+    tmp_path: Path, write_module: Write
+) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+    loaded = opened(saved(tmp_path, module.state_dict()), f"{write_module(LAZY)}:build")
+    assert [type(part) for part in loaded.module] == [type(part) for part in module]
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(loaded.module(x), module.eval()(x))
+
+
+def test_a_lazy_module_without_weights_is_named(tmp_path: Path, write_module: Write) -> None:
+    weights = {"0.weight": torch.ones(4, 1, 3, 3)}
+    with pytest.raises(CheckpointError) as caught:
+        opened(saved(tmp_path, weights), f"{write_module(LAZY)}:build", strict=False)
+    assert "is lazy" in caught.value.message
+
+
+def test_a_module_that_contains_itself_is_named(tmp_path: Path, write_module: Write) -> None:
+    name = write_module("""
+        from torch import nn
+        def build():
+            net = nn.Sequential(nn.Linear(3, 2))
+            net[0].around = net
+            return net
+        def shared():
+            part = nn.ReLU()
+            return nn.Sequential(part, part, nn.Sequential(part))
+    """)
+    with pytest.raises(CheckpointError, match=r"contains itself, as 0\.around"):
+        opened(saved(tmp_path, {}), f"{name}:build")
+    opened(saved(tmp_path, {}), f"{name}:shared")

@@ -1,0 +1,69 @@
+"""Signals that tell this process to end, told apart from a KeyboardInterrupt of the user's code."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_received: list[int] = []
+_state = {"heeded": False, "held": 0}
+
+
+def heed(numbers: tuple[signal.Signals, ...]) -> None:
+    """Have these signals raise KeyboardInterrupt and be remembered; an ignored one stays so."""
+    _state["heeded"] = True
+    for number in numbers:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _receive)
+
+
+def received() -> tuple[int, ...]:
+    """The signals so far, the first one first."""
+    return tuple(_received)
+
+
+def is_users_own(error: BaseException) -> bool:
+    """Whether a KeyboardInterrupt or SystemExit came from the user's code and not from a signal."""
+    if isinstance(error, SystemExit):
+        return True
+    return isinstance(error, KeyboardInterrupt) and bool(_state["heeded"]) and not _received
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let no signal break the block off; one that came meanwhile is raised behind it.
+
+    Raises:
+        KeyboardInterrupt: a signal came within the block.
+    """
+    before = len(_received)
+    _state["held"] += 1
+    try:
+        yield
+    finally:
+        _state["held"] -= 1
+    if len(_received) > before and not _state["held"]:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def copies_ended() -> Iterator[None]:
+    """End a copy of this process that the user's code made by `os.fork` within the block.
+
+    It would do the parent's work once more, and take the parent's files away.
+    """
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+
+
+def _receive(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
+    _received.append(number)
+    if not _state["held"]:
+        raise KeyboardInterrupt
