@@ -59,7 +59,7 @@ def open_streams() -> LenientFile:
         stream: TextIO | None = getattr(sys, name)
         encoding = "utf-8" if stream is None else stream.encoding
         setattr(sys, name, lenient_stream(number, encoding))
-    raw = getattr(sys.stdout.buffer, "raw", None)  # of the stream made above
+    raw = getattr(sys.stdout.buffer, "raw", None)
     if not isinstance(raw, LenientFile):
         raise TypeError(f"stdout writes to a {type(raw).__name__}")
     return raw

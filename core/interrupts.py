@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_HEARD = 2  # the first ends the work, the second ends waiting for it; more could only do harm
 _received: list[int] = []
 _state = {"heeded": False, "held": 0}
 
@@ -65,5 +66,5 @@ def copies_ended() -> Iterator[None]:
 
 def _receive(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
     _received.append(number)
-    if not _state["held"]:
+    if not _state["held"] and len(_received) <= _HEARD:
         raise KeyboardInterrupt

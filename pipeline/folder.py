@@ -165,15 +165,18 @@ def settle(path: Path) -> None:
             finish_commit(path)
 
 
-def clear(path: Path) -> None:
+def clear(path: Path, *, made: bool = False) -> None:
     """As `settle`, with all that a killed run left beside its results; the run is known to be dead.
 
     Raises:
         UsageError: another run is in the folder, or it cannot be written.
     """
     if path.is_dir():
-        with held_back(), opened(path):
-            pass
+        with held_back():
+            with opened(path):
+                pass
+            if made:  # by the run that is dead
+                _remove_empty(path)
 
 
 def _sweep(path: Path) -> None:

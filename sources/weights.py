@@ -245,10 +245,9 @@ def _place(tensor: object) -> tuple[object, ...]:
     import torch
     from torch.nn.parameter import is_lazy
 
-    dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
-    if is_lazy(tensor):
+    if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
         return (id(tensor),)
-    if not isinstance(tensor, torch.Tensor) or not dense or tensor.numel() == 0:
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
         return (id(tensor),)
     return (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ...core.interrupts import held_back
+
 if TYPE_CHECKING:
     import psutil
 
@@ -24,18 +26,24 @@ def end(process: subprocess.Popen[bytes], *, grace: float = 0.0, mark: str = "")
     started is in its group, or in its session, or below it, or has left all of these and still the
     `mark` in its environment.
     """
-    kin = list(_kin(process.pid)) if process.poll() is None or _has_group(process.pid) else []
-    kin += _marked(mark)
+    kin: list[psutil.Process] = []
     try:
-        if grace and process.poll() is None:
-            _signal_group(process.pid, signal.SIGTERM)
+        with held_back():
+            if process.poll() is None or _has_group(process.pid):
+                kin += _kin(process.pid)
+            kin += _marked(mark)
+            waits = bool(grace) and process.poll() is None
+            if waits:
+                _signal_group(process.pid, signal.SIGTERM)
+        if waits:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(grace)
     finally:
-        _signal_group(process.pid, signal.SIGKILL)
-        if kin:
-            _kill(kin)
-        process.wait()
+        with held_back():
+            _signal_group(process.pid, signal.SIGKILL)
+            if kin:
+                _kill(kin)
+            process.wait()
 
 
 def _has_group(leader: int) -> bool:

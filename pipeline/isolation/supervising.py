@@ -89,13 +89,14 @@ def run_isolated(
     """
     bounds = bounds or Bounds()
     check_place(order.out)
+    made = not order.out.exists()
     plan = _plan_of(order)
     while True:
         heard = _Heard(tell)
         try:
             death = carried_out(order, heard, bounds, order.out / LOGS, environment)
         except KeyboardInterrupt:
-            clear(order.out)
+            clear(order.out, made=made)
             raise
         if heard.stopped is not None:
             raise error_of(heard.stopped)

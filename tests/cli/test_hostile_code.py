@@ -98,18 +98,6 @@ def test_what_a_models_code_does_is_told_as_the_models(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolate", ["--isolate", "--no-isolate"])
-@pytest.mark.parametrize("name", ["fork", "fork_forward"])
-def test_a_process_that_a_model_forks_takes_nothing_away(
-    export: Callable[..., Ran], place: Path, name: str, isolate: str
-) -> None:
-    ran = export(name, isolate)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("1 proven") == 1
-    assert json.loads((place / "out" / "manifest.json").read_text())["failures"] == []
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_a_process_in_a_session_of_its_own_does_not_survive(
     export: Callable[..., Ran], place: Path
