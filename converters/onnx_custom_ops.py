@@ -21,6 +21,7 @@ from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
 from .onnx_linear_algebra import OF_MATRICES
+from .onnx_places import OF_PLACES
 from .onnx_pooling import OF_POOLS
 from .onnx_program_ops import OF_PROGRAMS, floordiv
 from .onnx_scatter import OF_SCATTERS
@@ -35,7 +36,15 @@ Write = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
 _OURS = frozenset(
     write
-    for table in (OF_SCRIPTS, OF_MATRICES, OF_NAMES, OF_POOLS, OF_PROGRAMS, OF_SCATTERS)
+    for table in (
+        OF_SCRIPTS,
+        OF_MATRICES,
+        OF_NAMES,
+        OF_PLACES,
+        OF_POOLS,
+        OF_PROGRAMS,
+        OF_SCATTERS,
+    )
     for write in table.values()
 )
 
@@ -90,7 +99,7 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
 
     ops = onnxscript.values.Opset("", opset)
     table: dict[Any, Write] = {operator.floordiv: functools.partial(floordiv, ops)}
-    ours = {**BOTH, **OF_MATRICES, **OF_POOLS, **OF_PROGRAMS, **OF_SCATTERS}
+    ours = {**BOTH, **OF_MATRICES, **OF_PLACES, **OF_POOLS, **OF_PROGRAMS, **OF_SCATTERS}
     for name, write in {**ours, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
@@ -118,7 +127,8 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
-    functions = {**OF_SCRIPTS, **OF_MATRICES, **OF_NAMES, **OF_SCATTERS, **custom_ops}
+    ours = {**OF_SCRIPTS, **OF_MATRICES, **OF_NAMES, **OF_PLACES, **OF_SCATTERS}
+    functions = {**ours, **custom_ops}
     kept = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():
