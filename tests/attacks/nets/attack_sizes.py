@@ -14,6 +14,7 @@ from torch.nn import functional
 X = "x:float32[batch,seq,8]"
 IMAGE = "x[batch,3,height,width]"
 SEQ = {"x": (2, 6, 8)}
+MASKED = {"x": (1, 3, 64, 24), "mask": np.arange(64 * 24).reshape(1, 64, 24) % 7 > 2}
 PICTURE = {"x": (2, 3, 24, 24)}
 
 
@@ -290,8 +291,13 @@ class TruncatedTo12(nn.Module):
         return self.embed(ids).mean(1)
 
 
-@attack("x[batch,_,height,_]", "mask[batch,height,_]", family="resize to sizes", good=True,
-        sample={"x": (1, 3, 64, 24), "mask": np.arange(64 * 24).reshape(1, 64, 24) % 7 > 2})  # fmt: skip
+@attack(
+    "x[batch,_,height,_]",
+    "mask[batch,height,_]",
+    family="resize to sizes",
+    good=True,
+    sample=MASKED,
+)
 class DetrMask(nn.Module):
     """A mask of padding at the size of the features, as DETR has it."""
 
