@@ -22,6 +22,7 @@ from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
 from .onnx_linear_algebra import OF_MATRICES
 from .onnx_medians import OF_MEDIANS
+from .onnx_places import OF_PLACES
 from .onnx_pooling import OF_POOLS
 from .onnx_program_ops import OF_PROGRAMS, floordiv
 from .onnx_scatter import OF_SCATTERS
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 Write = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
-_OF_BOTH = {**OF_MATRICES, **OF_MEDIANS, **OF_SCATTERS}
+_OF_BOTH = {**OF_MATRICES, **OF_MEDIANS, **OF_PLACES, **OF_SCATTERS}
 _OURS = frozenset(
     write
     for table in (OF_SCRIPTS, OF_NAMES, OF_POOLS, OF_PROGRAMS, _OF_BOTH)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .onnx_places import linspace
+
 if TYPE_CHECKING:
     from .onnx_translations import Write
 
@@ -233,6 +235,7 @@ OF_PROGRAMS: Mapping[str, Write] = {
     "aten::_embedding_bag_forward_only": embedding_bag,
     "aten::_is_all_true": are_all_true,
     "aten::_is_any_true": is_any_true,
+    "aten::linspace": linspace,
     "aten::pad": pad,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,

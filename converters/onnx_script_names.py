@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .capture.causes import RefusedError
+from .onnx_places import steps_between
+from .onnx_symbolic_ops import SymbolicOps, given
 from .onnx_translations import (
     as_floats,
     cannot_write,
@@ -24,6 +26,7 @@ from .onnx_translations import (
 Write = Callable[..., object]
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
 _MATRIX = 2
+_TORCH_FLOAT = 6  # c10::ScalarType::Float
 # As torch's documentation has them ("Alias for ...")
 OTHER_NAMES: Mapping[str, str] = {
     "absolute": "abs",
@@ -282,6 +285,15 @@ def isneginf(op: Any, self: Any) -> Any:
     return op.IsInf(self, detect_positive=0)
 
 
+def linspace(g: Any, start: Any, end: Any, steps: Any, dtype: Any, *others: Any) -> Any:
+    """Steps of float32 between two numbers; of others as the exporter writes it."""
+    from torch.onnx._internal.torchscript_exporter import symbolic_opset9
+
+    if given(dtype) not in {None, _TORCH_FLOAT}:
+        return symbolic_opset9.linspace(g, start, end, steps, dtype, *others)
+    return steps_between(SymbolicOps(g), *map(given, (start, end, steps)))
+
+
 def _row(values: list[int]) -> Any:
     import torch
 
@@ -317,6 +329,7 @@ _WRITTEN: Mapping[str, Write] = {
     "inner": inner,
     "isneginf": isneginf,
     "isposinf": isposinf,
+    "linspace": linspace,
     "logaddexp": logaddexp,
     "logaddexp2": logaddexp2,
     "msort": msort,

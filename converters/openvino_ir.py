@@ -47,6 +47,7 @@ from .openvino_exact import (
 )
 from .openvino_half import compress
 from .openvino_integers import keep_wide_integers
+from .openvino_quotients import keep_discrete_quotients
 from .openvino_reading import read
 from .openvino_recurrent import keep_lengths
 from .openvino_told import carried_in
@@ -102,6 +103,7 @@ def convert(job: Job) -> Converted:
         keep_small_softplus(model)
     keep_wide_integers(model, job.signature)
     keep_remainders(model)
+    keep_discrete_quotients(model)
     keep_truth_of_nan(model)
     shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
     guarded("OpenVINO's reshape", lambda: model.reshape(shapes))

@@ -147,18 +147,40 @@ def _with_steps(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `d
 
 
 def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: Any) -> Any:
-    """As torch's own, whose formula this is: from each end up to the middle."""
+    """As torch's own, whose formula this is: from each end up to the middle, rounded once."""
     import torch
 
     kind = dtype or torch.get_default_dtype()
     if type(steps) is int or not kind.is_floating_point:
         return torch._C._VariableFunctions.linspace(start, end, steps, dtype=dtype, **named)
     named.pop("requires_grad", None)
-    places = torch.arange(steps, **named)
-    last = places * 0 + steps - 1
+    whole = torch.arange(steps, **named)
+    last = whole * 0 + steps - 1
+    places, nothing = whole.to(kind), (whole * 0).to(kind)
     step = (end - start) / last.clamp(min=1).to(kind)
-    near, far = start + step * places, end - step * (last - places)
-    return torch.where(2 * places <= last, near, far).to(kind)
+    near = _fused(step, places, nothing + start)
+    far = _fused(-step, last.to(kind) - places, nothing + end)
+    return torch.where((2 * whole < last) | (last == 0), near, far)
+
+
+def _fused(x: Any, y: Any, z: Any) -> Any:
+    """Return x * y + z, rounded once: with what the product and the sum left out (Dekker, Knuth).
+
+    As torch's own kernel has it, where the CPU has FMA; in operators that every runtime has.
+    """
+    product = x * y
+    (x_high, x_low), (y_high, y_low) = _split(x), _split(y)
+    error = x_high * y_high - product + x_high * y_low + x_low * y_high + x_low * y_low
+    total = z + product
+    added = total - z
+    return total + ((z - (total - added)) + (product - added) + error)
+
+
+def _split(x: Any) -> tuple[Any, Any]:
+    """Two float32 of 12 bits whose sum is x (Veltkamp)."""
+    shifted = x * 4096 + x
+    high = shifted - (shifted - x)
+    return high, x - high
 
 
 def _calls_frequencies(module: Module, reasons: Sequence[str]) -> bool:

@@ -72,6 +72,8 @@ CALLS = {
     "less": "torch.less(x, y)",
     "less_equal": "torch.less_equal(x, y)",
     "linalg_matmul": "torch.linalg.matmul(x, y.t())",
+    "linspace": "x[:, :1] + torch.linspace(0.1, x.shape[1], 7)",
+    "linspace-of-whole": "x[:, :1].long() + torch.linspace(0, 8, 5, dtype=torch.int64)",
     "logaddexp": "torch.logaddexp(x * 50, y * 50)",
     "logaddexp-of-none": "torch.logaddexp(torch.log(x.relu()), torch.log(y.relu()))",
     "logaddexp2": "torch.logaddexp2(x, y)",

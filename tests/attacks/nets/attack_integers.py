@@ -240,3 +240,31 @@ class MinutesSince(nn.Module):
 class LatestOfRow(nn.Module):
     def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return t.amax(1), t.amin(1)
+
+
+@attack("clicks:int64[batch=1..8]{0..1000}", "views:int64[batch]{1..1000}", family="integers",
+        good=True)  # fmt: skip
+class CtrPercent(nn.Module):
+    """A share in whole percent, as a column of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(101, 4)
+
+    def forward(self, clicks: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
+        share = (clicks / views).clamp(max=1)
+        return self.embed((share * 100).floor().long()), share >= 0.3
+
+
+@attack("seconds:int64[batch=1..8]{0..86399}", family="integers", good=True)
+class HourFloat(nn.Module):
+    """The hour and the minute of a second of the day, by way of floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hours, self.minutes = nn.Embedding(24, 4), nn.Embedding(60, 4)
+
+    def forward(self, seconds: Tensor) -> Tensor:
+        hour = seconds / 3600
+        minute = (hour - hour.floor()) * 60
+        return self.hours(hour.long()) + self.minutes(minute.long().clamp(max=59))

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from attack_case import attack, ints
 from torch import Tensor, nn
+from torch.nn import functional
 
 X = "x:float32[batch,seq,8]"
 IMAGE = "x[batch,3,height,width]"
 SEQ = {"x": (2, 6, 8)}
+MASKED = {"x": (1, 3, 64, 24), "mask": np.arange(64 * 24).reshape(1, 64, 24) % 7 > 2}
 PICTURE = {"x": (2, 3, 24, 24)}
 
 
@@ -286,3 +289,44 @@ class TruncatedTo12(nn.Module):
         if ids.shape[1] > 12:
             ids = torch.cat([ids[:, :6], ids[:, -6:]], 1)
         return self.embed(ids).mean(1)
+
+
+@attack(
+    "x[batch,_,height,_]",
+    "mask[batch,height,_]",
+    family="resize to sizes",
+    good=True,
+    sample=MASKED,
+)
+class DetrMask(nn.Module):
+    """A mask of padding at the size of the features, as DETR has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, 4, 1)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.second(self.first(x).relu())
+        small = functional.interpolate(mask[None].float(), size=features.shape[-2:])
+        shown = small.to(torch.bool)[0]
+        return features.masked_fill(shown[:, None], 0.0), shown
+
+
+@attack("x[batch,seq,4]", family="linspace", sample={"x": (2, 40, 4)}, good=True)
+class UniformSubsample(nn.Module):
+    """Eight frames at equal distances, as video models take them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, torch.linspace(0, x.shape[1] - 1, 8).long()]
+
+
+@attack("x[batch,seq,4]", family="linspace", sample={"x": (2, 40, 4)}, good=True)
+class BucketLinspace(nn.Module):
+    """An embedding of the tenth of the row that a place lies in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.embed((torch.linspace(0, 1, x.shape[1]) * 10).floor().long())
