@@ -24,13 +24,11 @@ class State(StrEnum):
 class Excuse(StrEnum):
     """Why an output passed although its SQNR is below the limit of its precision's table.
 
-    `usual scale`: its errors are roundoff at the scale that it has on other feeds. `usual noise`:
-    it is small on this feed, and its errors are as on other feeds (INT8). `ill conditioned`: eager
-    itself was measured to move as far under noise of 2^-24.
+    `usual scale`: its errors are roundoff at the scale that it has on other feeds. `ill
+    conditioned`: eager itself was measured to move as far under noise of 2^-24.
     """
 
     USUAL_SCALE = "usual scale"
-    USUAL_NOISE = "usual noise"
     ILL_CONDITIONED = "ill conditioned"
 
 
@@ -63,9 +61,7 @@ class Tolerance:
     peak is the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one
     feed. Where a feed's output lies far below its usual scale, errors that are roundoff at that
     scale pass as well. `min_cosine` is of each feed, `min_agreement` the share of rows over all
-    feeds whose largest element is eager's. `quiet_margin` is how many dB below `min_sqnr` a feed
-    may have whose output is small, where its noise is as on other feeds: 8-bit scales are one for
-    all feeds, and so is their noise. `by_output` has other limits for single outputs.
+    feeds whose largest element is eager's. `by_output` has other limits for single outputs.
     """
 
     atol: float
@@ -74,7 +70,6 @@ class Tolerance:
     floor_factor: float | None = None
     min_cosine: float | None = None
     min_agreement: float | None = None
-    quiet_margin: float | None = None
     by_output: dict[str, Limits] = field(default_factory=dict)
 
     def of(self, output: str) -> Tolerance:
@@ -87,8 +82,6 @@ class Tolerance:
         given = {key: value for key, value in vars(limits).items() if value is not None}
         if limits.by_table:
             given["floor_factor"] = None
-        if limits.min_sqnr is not None:
-            given["quiet_margin"] = None  # the user's own limit is of every feed
         return replace(self, by_output={}, **given)
 
 

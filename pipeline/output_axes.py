@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..converters.onnx_axes import MADE_UP
 from ..core.signature import Signature
 from ..validators.judge import Reference
 
 
 def output_axes(signature: Signature, references: Sequence[Reference]) -> dict[str, dict[int, str]]:
-    """`{"logits": {0: "batch"}}`: axes whose size is that of the dim on every feed, and varies."""
+    """`{"logits": {0: "batch", 1: "logits.axis1"}}`: axes that vary, by the dim that they follow.
+
+    What is no dim's own size on every feed gets a name of its own.
+    """
     sizes = [_sizes(signature, one) for one in references]
     found: dict[str, dict[int, str]] = {}
     for name in signature.outputs:
         shapes = [one.outputs[name].shape for one in references]
         if len({len(shape) for shape in shapes}) == 1:
-            found[name] = dict(_axes(shapes, sizes))
+            found[name] = dict(_axes(name, shapes, sizes))
     return {name: axes for name, axes in found.items() if axes}
 
 
@@ -30,13 +34,11 @@ def _sizes(signature: Signature, reference: Reference) -> dict[str, int]:
 
 
 def _axes(
-    shapes: Sequence[tuple[int, ...]], sizes: Sequence[Mapping[str, int]]
+    output: str, shapes: Sequence[tuple[int, ...]], sizes: Sequence[Mapping[str, int]]
 ) -> Iterator[tuple[int, str]]:
     for axis in range(len(shapes[0]) if shapes else 0):
         given = [shape[axis] for shape in shapes]
         if len(set(given)) == 1:
             continue
         same = (name for name in sizes[0] if given == [one[name] for one in sizes])
-        name = next(same, None)
-        if name is not None:
-            yield axis, name
+        yield axis, next(same, f"{output}{MADE_UP}{axis}")

@@ -209,9 +209,10 @@ def _swept(
     replies = with_undecided(references, found.evidence.replies, case.candidate.precision, subject)
     asked = replace(found.evidence, references=references, replies=tuple(replies))
     swept, now = full_look(asked, subject)
-    if now.passed:
-        return evidence, verdict
     text = f"{found.differing} of {found.count} sizes and values that were swept differ"
+    if now.passed:
+        text += ", by what ties or noise explain"
+        return evidence, replace(verdict, notes=(*verdict.notes, text))
     return swept, replace(now, notes=(*now.notes, text))
 
 

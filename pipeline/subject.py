@@ -52,7 +52,7 @@ class Subject:
     """An opened checkpoint and what eager says on every feed, computed once.
 
     `exact` is what it says in float64, by the feed's digest: filled when an artifact is first held
-    to it. `swept` is what it says on the feeds of a sweep, by name; None where it
+    to it. `swept` is what it says on the feeds of a sweep, by digest; None where it
     rejects one. `stamp` is of the checkpoint before it was loaded, `given` the user's own samples.
     """
 

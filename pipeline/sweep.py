@@ -8,16 +8,19 @@ size of a dim, and over the values of integer inputs. What differs is judged as 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from random import Random
 from typing import TYPE_CHECKING
 
+from ..calibration.shelf import digest_of
 from ..core.contract import Outputs, Runner
 from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec
 from ..sources.discrete import Origin
 from ..sources.work import flops_exceed
-from ..validators.compare import is_close
+from ..validators.compare import differing
 from ..validators.evidence import sample_in
 from ..validators.feeds import Drawer, NamedFeed
 from ..validators.judge import Reply
@@ -31,10 +34,11 @@ _APART = 1e-3  # of the largest value of an output: closer ones are left to the 
 _SIZES = 256  # of one dim
 _FEEDS = 96  # of integer values
 _FEW = 16  # of either, where a run costs much
-_FLOPS = 10**8  # of one run at opt that is cheap
-_KEPT = 3  # feeds that differ, and are judged
+_FLOPS = 10**8  # of one run at the largest sizes that is cheap
+_KEPT = 3  # feeds on which an output differs, and that are judged
 _VALUES = 1 << 12  # the most elements by dynamic dims of a feed of values
-_ELEMENTS = 1 << 20  # of the outputs of a run that are kept for the next artifact
+_ELEMENTS = 1 << 16  # of the outputs of a run that are kept for the next artifact
+_WIDE = 1 << 40
 _PRIMES = (1, 7, 11, 13, 17, 19)
 NAME = "sweep"  # of the feeds: sweep:seq=25, sweep:values-3
 
@@ -60,21 +64,23 @@ def sweep(evidence: Evidence, subject: Subject, runner: Runner) -> Sweep:
     origins = subject.eager.discrete_of(base.arrays)
     if not origins:
         return Sweep(evidence=evidence)
-    costs = flops_exceed(lambda: subject.eager.run(base.arrays), _FLOPS)
+    largest = max((one.feed for one in evidence.references), key=_size).arrays
+    costs = flops_exceed(lambda: subject.eager.run(largest), _FLOPS)
     drawer = Drawer.of(subject.signature, subject.feeds.seed, sample_in(evidence.references))
-    count = differing = 0
+    wrong: Counter[str] = Counter()  # by output, on how many feeds
+    count = apart = 0
     for feed in _feeds(drawer, origins, few=costs):
         expected = _eager_on(feed, subject)
         if expected is None:
             continue
         count += 1
-        if _agrees(runner, feed, expected):
-            continue
-        differing += 1
-        if differing <= _KEPT:
+        outputs = _wrong_outputs(runner, feed, expected)
+        apart += bool(outputs)
+        if any(wrong[name] < _KEPT for name in outputs):
             reference = reference_on(subject, feed)
             evidence = evidence.plus(reference, _reply(runner, feed))
-    return Sweep(evidence=evidence, count=count, differing=differing)
+        wrong.update(outputs)
+    return Sweep(evidence=evidence, count=count, differing=apart)
 
 
 def _feeds(drawer: Drawer, origins: frozenset[Origin], *, few: bool) -> Iterator[NamedFeed]:
@@ -106,13 +112,14 @@ def _over_values(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
         return
     base = drawer.feed(NAME, sizes, "value")
     spans = {spec.name: _usual(spec) for spec in specs}
+    shared = max(low for low, _ in spans.values()), min(high for _, high in spans.values())
     for number in range(most):
-        alike = number % 2 == 1 and len(spans) > 1
+        alike = number % 2 == 1 and len(spans) > 1 and shared[0] <= shared[1]
         arrays = dict(base.arrays)
         for place, (name, ends) in enumerate(spans.items()):
             shape, kind = base.arrays[name].shape, base.arrays[name].dtype
             step = _PRIMES[0 if alike else place % len(_PRIMES)]
-            found = _in_turn(_shared(spans) if alike else ends, number, shape, step)
+            found = _in_turn(shared if alike else ends, number, shape, step)
             arrays[name] = found.astype(kind)
         yield replace(base, name=f"{NAME}:values-{number + 1}", arrays=arrays)
 
@@ -134,15 +141,12 @@ def _in_turn(ends: tuple[int, int], number: int, shape: tuple[int, ...], step: i
     span, size = high - low + 1, math.prod(shape)
     start = number * size
     if span > _FEEDS * max(size, 1):
-        start = int(np.random.default_rng(number).integers(span))
-    found: Array = low + (start + step * np.arange(size)) % span
+        start = Random(number).randrange(span)
+    if span < _WIDE:
+        found: Array = low + (start + step * np.arange(size)) % span
+    else:  # Python's integers, which do not overflow
+        found = np.array([low + (start + step * one) % span for one in range(size)])
     return found.reshape(shape)
-
-
-def _shared(spans: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-    """What all ranges have in common; of ranges apart, the first."""
-    low, high = max(low for low, _ in spans.values()), min(high for _, high in spans.values())
-    return (low, high) if low <= high else next(iter(spans.values()))
 
 
 def _has_values(spec: InputSpec) -> bool:
@@ -165,8 +169,9 @@ def _usual(spec: InputSpec) -> tuple[int, int]:
 
 def _eager_on(feed: NamedFeed, subject: Subject) -> Outputs | None:
     """What eager gives; None where it rejects the feed, or gives other outputs than usual."""
-    if feed.name in subject.swept:
-        return subject.swept[feed.name]
+    key = digest_of(feed.arrays).hex()
+    if key in subject.swept:
+        return subject.swept[key]
     try:
         found: Outputs | None = subject.eager.run_reference(feed.arrays, far=True)
     except CheckpointError:
@@ -174,15 +179,19 @@ def _eager_on(feed: NamedFeed, subject: Subject) -> Outputs | None:
     if found is not None and tuple(found) != subject.signature.outputs:
         found = None
     if found is None or sum(array.size for array in found.values()) <= _ELEMENTS:
-        subject.swept[feed.name] = found
+        subject.swept[key] = found
     return found
 
 
-def _agrees(runner: Runner, feed: NamedFeed, expected: Outputs) -> bool:
+def _wrong_outputs(runner: Runner, feed: NamedFeed, expected: Outputs) -> tuple[str, ...]:
     try:
-        return is_close(expected, runner.run(feed.arrays), share=_APART)
+        return differing(expected, runner.run(feed.arrays), share=_APART)
     except RunnerError:
-        return False
+        return tuple(expected)
+
+
+def _size(feed: NamedFeed) -> int:
+    return sum(array.size for array in feed.arrays.values())
 
 
 def _reply(runner: Runner, feed: NamedFeed) -> Reply:

@@ -48,12 +48,12 @@ def finding_discrete(inputs: Iterable[torch.Tensor], found: set[Origin]) -> Torc
 
     def seen(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         operands = list(_tensors((*args, *kwargs.values())))
-        known = [data[one] for one in operands if one in data]
-        value = func(*args, **kwargs)
-        for one in _tensors((value,)):
-            if known:
-                data[one] = any(known)
         name = func.overloadpacket.__name__.removesuffix("_")
+        by_form = name.endswith("_like") or name.startswith("new_")  # an operand's form alone
+        known = [] if by_form else [data[one] for one in operands if one in data]
+        value = func(*args, **kwargs)
+        if known:
+            data.update([(one, any(known)) for one in _tensors((value,))])
         if name.startswith(_NEAREST):
             if not _is_whole(func, args):
                 found.add(Origin.SIZES)

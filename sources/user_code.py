@@ -95,6 +95,8 @@ def _asking_file() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if name != __file__ and "importlib" not in name:
+            if name.startswith("<"):  # compiled at run time: of no file, and nobody's
+                return ""
             return os.path.abspath(name)  # noqa: PTH100 - compared as text
         frame = frame.f_back
     return ""

@@ -150,26 +150,31 @@ def _record(name: str, pair: Pair, apart: Apart | None) -> OutputVerdict:
 
 
 def is_close(expected: Outputs, given: Outputs, *, share: float) -> bool:
-    """Whether outputs have one form, equal integers and bools, and floats within a share.
+    """Whether outputs are alike, as `differing` has it."""
+    return not differing(expected, given, share=share)
+
+
+def differing(expected: Outputs, given: Outputs, *, share: float) -> tuple[str, ...]:
+    """The outputs of another form, other integers and bools, or floats beyond a share.
 
     Args:
         expected: of eager, by name.
         given: of the artifact.
         share: of the largest finite value of each output of eager.
     """
+    if expected.keys() != given.keys():
+        return tuple(expected.keys() ^ given.keys())
+    return tuple(
+        name for name, wanted in expected.items() if not _is_alike(wanted, given[name], share)
+    )
+
+
+def _is_alike(wanted: Array, found: Array, share: float) -> bool:
     import numpy as np
 
-    if expected.keys() != given.keys():
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
-    for name, wanted in expected.items():
-        found = given[name]
-        if found.shape != wanted.shape or found.dtype != wanted.dtype:
-            return False
-        if wanted.dtype.kind not in "fc":
-            if not np.array_equal(found, wanted):
-                return False
-            continue
-        peak = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
-        if not np.allclose(found, wanted, rtol=0, atol=share * peak, equal_nan=True):
-            return False
-    return True
+    if wanted.dtype.kind not in "fc":
+        return np.array_equal(found, wanted)
+    peak = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
+    return bool(np.allclose(found, wanted, rtol=0, atol=share * peak, equal_nan=True))

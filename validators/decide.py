@@ -178,8 +178,6 @@ def _held(
             parts.append(f"cosine {output.cosine:.6f} < {least:g}")
     if parts and scale.excuses(output, limits):
         return "", 0.0, Excuse.USUAL_SCALE
-    if parts and scale.is_quiet(output, limits):
-        return "", 0.0, Excuse.USUAL_NOISE
     return ", ".join(parts), min(rooms, default=None), None
 
 

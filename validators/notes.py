@@ -35,12 +35,6 @@ def _notes(name: str, ones: Sequence[OutputVerdict], told: Mapping[str, str]) ->
             f"output {name!r} {on(small)} is far below its usual scale: "
             "its errors are roundoff at that, large at its own"
         )
-    quiet = [o for o in ones if o.excuse is Excuse.USUAL_NOISE]
-    if quiet:
-        yield (
-            f"output {name!r} {on(quiet)} is small: its errors are as on other feeds, and leave "
-            f"{quiet[0].sqnr:.1f} dB there"
-        )
     rough = [o for o in ones if o.excuse is Excuse.ILL_CONDITIONED]
     if rough:
         rough.sort(key=lambda o: -(o.moved or 0.0))

@@ -17,21 +17,14 @@ if TYPE_CHECKING:
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one
 # feed leave such errors; a wrong branch that is merely small there leaves larger ones.
 ROUNDOFF = 1 / 50
-# In power, times the largest noise of the feeds that hold: what a small feed's noise is alike to.
-# Noise of few elements scatters by as much from feed to feed.
-_ALIKE = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The median peak and the median mean square of one output over the feeds, and each noise.
-
-    `noises` has the SQNR in dB (None is exact) and the mean square of the errors, by feed.
-    """
+    """The median peak and the median mean square of one output over the feeds."""
 
     peak: float = 0.0
     signal: float = 0.0
-    noises: tuple[tuple[float | None, float], ...] = ()
 
     @classmethod
     def of(cls, measures: Iterable[OutputVerdict]) -> Scale:
@@ -42,7 +35,6 @@ class Scale:
         return cls(
             peak=statistics.median_low(m.peak or 0.0 for m in known),
             signal=statistics.median_low(m.signal for m in known),
-            noises=tuple((m.sqnr, m.noise) for m in known),
         )
 
     def floor(self, tolerance: Tolerance) -> float:
@@ -62,22 +54,3 @@ class Scale:
             return False
         sqnr = decibel(self.signal, found.noise)
         return found.noise == 0 or (sqnr is not None and sqnr >= tolerance.min_sqnr)
-
-    def is_quiet(self, found: OutputVerdict, tolerance: Tolerance) -> bool:
-        """Whether the output alone is small on this feed, and its noise as on most others.
-
-        What is wrong on this feed alone has more noise than the others; what is wrong on all
-        has too little SQNR at the usual power, or on half of the feeds.
-        """
-        margin = tolerance.quiet_margin
-        if margin is None or found.sqnr is None or found.signal >= self.signal:
-            return False
-        held = [noise for sqnr, noise in self.noises if sqnr is None or sqnr >= tolerance.min_sqnr]
-        usual = decibel(self.signal, found.noise)
-        return (
-            found.sqnr >= tolerance.min_sqnr - margin
-            and 2 * len(held) > len(self.noises)
-            and found.noise <= _ALIKE * max(held)
-            and usual is not None
-            and usual >= tolerance.min_sqnr
-        )

@@ -181,7 +181,10 @@ def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     """Values in the upper half of the range: quotients and products of floats round there."""
     high = int(spec.values.high) if spec.values else 0
     generator = generator_for(*key, "near", spec.name)
-    found: Array = generator.integers(high // 2, high, base.arrays[spec.name].shape, endpoint=True)
+    low = int(spec.values.low) if spec.values else 0
+    found: Array = generator.integers(
+        max(low, high // 2 if high > 0 else low), high, base.arrays[spec.name].shape, endpoint=True
+    )
     return found.astype(spec.dtype)
 
 
@@ -203,12 +206,11 @@ def _multiples(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     size = base.arrays[spec.name].size
     generator = generator_for(*key, "multiples", spec.name)
     divisors = np.resize(generator.permutation(np.array(_DIVISORS, np.int64)), size)
-    found = generator.integers(high // 2, high, size, endpoint=True) // divisors * divisors
-    found -= np.arange(size) % 2
     low = int(spec.values.low) if spec.values else 0
-    return (
-        np.clip(found, max(low, 0), high).reshape(base.arrays[spec.name].shape).astype(spec.dtype)
-    )
+    least = max(low, high // 2 if high > 0 else low)
+    found = generator.integers(least, high, size, endpoint=True) // divisors * divisors
+    found -= np.arange(size) % 2
+    return np.clip(found, least, high).reshape(base.arrays[spec.name].shape).astype(spec.dtype)
 
 
 def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:

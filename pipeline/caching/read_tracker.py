@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import source_from_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,8 +24,6 @@ from .loaded_packages import loaded_packages
 from .needs import UNSURE, digest_declared, digest_now, joined
 from .own_code import is_own
 from .places import is_theirs
-
-_CODE = (".py", ".pyc")  # a module is known by its name in sys.modules
 
 
 @dataclass
@@ -85,7 +84,8 @@ class ReadTracker:
             self._busy.now = False
 
     def _take_in(self, path: str, flags: int) -> None:
-        if path.endswith(_CODE) or not self._counts(path):
+        path = _source_of(path)
+        if not self._counts(path):
             return
         makes = flags & (os.O_WRONLY | os.O_CREAT) and not Path(path).exists()
         if flags & os.O_TRUNC or makes:
@@ -186,6 +186,17 @@ def _hear(event: str, args: tuple[object, ...]) -> None:
 
 def _is_in(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place}{os.sep}") for place in places)
+
+
+def _source_of(path: str) -> str:
+    """The source of compiled code, where that is beside it."""
+    if not path.endswith(".pyc"):
+        return path
+    try:
+        source = source_from_cache(path)
+    except ValueError:
+        return path
+    return source if Path(source).is_file() else path
 
 
 def _stamp(path: str) -> tuple[int, ...]:

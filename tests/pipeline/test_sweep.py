@@ -55,6 +55,13 @@ class Doubled(nn.Module):
         return F.interpolate(x.transpose(1, 2), scale_factor=2.0, mode="nearest")
 
 
+class Counted(nn.Module):
+    """Positions counted in ones of the row's form."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (torch.ones_like(x).cumsum(1) / x.shape[1] * 10).floor()
+
+
 class Plain(nn.Module):
     """No float is rounded, but data is compared."""
 
@@ -85,6 +92,7 @@ COUNTS = {name: np.array([3, 4]) for name in ("part", "whole")}
         (Share, ROWS, {Origin.SIZES}),
         (Nearest, ROWS, {Origin.SIZES}),
         (Doubled, ROWS, set()),
+        (Counted, ROWS, {Origin.SIZES}),
         (Plain, ROWS, set()),
         (Percent, COUNTS, {Origin.INTEGERS}),
     ],
