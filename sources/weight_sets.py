@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError
@@ -302,7 +302,7 @@ def describe_sets(path: Path) -> tuple[SetSummary, ...]:
     apart: dict[str, dict[str, float]] = {one.key: {} for one in sets}
     for one, other in itertools.combinations(sets, 2):
         differs = _difference(one, other)
-        if differs is not None:
+        if differs is not None and isfinite(differs):
             apart[one.key][other.key] = differs
     return tuple(
         SetSummary(
