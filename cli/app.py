@@ -23,7 +23,7 @@ from ..core.names import refuse_pipe
 from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
-from ..projects.keys import FORMER
+from ..projects.keys import REPLACED
 from . import (
     build_ov,
     build_trt,
@@ -204,7 +204,7 @@ def _misused(error: TyperException) -> list[_Fault]:
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
     hint = f"{command} --help"
-    former = FORMER.get(str(getattr(error, "option_name", "")).removeprefix("--"))
+    former = REPLACED.get(str(getattr(error, "option_name", "")).removeprefix("--"))
     if former:
         message, hint = message.partition(" (")[0], f"use --{former}"
     return [_Fault(kind="UsageError", message=message, hint=hint)] if message else []

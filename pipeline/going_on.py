@@ -11,9 +11,8 @@ from ..core.manifest import Failure, Manifest
 from ..core.records import Checkpoint, Needs, step_of
 from .bench import Bench
 from .caching.digests import changed_since
-from .caching.loaded_packages import loaded_packages
 from .caching.needs import merged
-from .caching.read_tracker import ReadTracker, track_reads
+from .caching.read_tracker import ReadTracker, modules_needed, track_reads
 from .order import GoingOn, Order
 from .plan import Step
 from .record import read_by
@@ -96,5 +95,5 @@ def _keyed(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 def with_needs(manifest: Manifest, bench: Bench) -> Manifest:
     """The record with what was read until now."""
     tracker = bench.tracker
-    needs = Needs(packages=loaded_packages()) if tracker is None else tracker.needs()
+    needs = modules_needed(Path.cwd()) if tracker is None else tracker.needs()
     return replace(manifest, needs=merged(manifest.needs, needs))

@@ -143,7 +143,7 @@ ENGINE = (  # settings of one format, checked by it
     Key(name="trust-engine", kind=B),
     Key(name="builder", choices=("auto", "python", "trtexec")),
 )
-FORMER = {  # options of earlier versions, and what to write instead
+REPLACED = {  # options of earlier versions, and what to write instead
     "budget": "max-trials, a count of artifacts in place of minutes; the default is 32",
 }
 FOR_ALL = (*_MADE, *_SOURCE, *_JUDGING, *_DATA, *_LOWERING, *ENGINE)

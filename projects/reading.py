@@ -19,6 +19,7 @@ from .keys import (
     GATES,
     LIMIT,
     MODEL,
+    REPLACED,
     RESERVED,
     RUN,
     TABLES,
@@ -253,8 +254,8 @@ def hint_for(name: str, known: Collection[str]) -> str:
     for table, keys in ((GATES, GATE), (TOLERANCE, LIMIT)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
-    if name in FORMER:
-        return f"write {FORMER[name]}"
+    if name in REPLACED:
+        return f"write {REPLACED[name]}"
     near = _near(name, known)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 

@@ -121,7 +121,8 @@ def set_of(key: str, state: Mapping[str, object]) -> WeightSet:
     import torch
 
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    # a nested tensor has no shape; whoever loads it names it
+    shapes = {n: () if one.is_nested else tuple(one.shape) for n, one in tensors.items()}
     return WeightSet(key=key, shapes=shapes, read=tensors.__getitem__)
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import source_from_cache
 from pathlib import Path
@@ -176,6 +176,12 @@ def track_reads(
     finally:
         _active.remove(tracker)
         tracker.close()
+
+
+def modules_needed(root: Path) -> Needs:
+    """The user's modules that are loaded, and the packages, where no read was tracked."""
+    with closing(ReadTracker(root, read=Read())) as tracker:
+        return tracker.needs()
 
 
 def _hear(event: str, args: tuple[object, ...]) -> None:

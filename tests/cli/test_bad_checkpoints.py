@@ -97,7 +97,7 @@ def test_weights_alone_need_a_factory(refuse: Refuse, weights: Path) -> None:
         ("no_such_package:build", "there is no module 'no_such_package'"),
         (
             "modelc.sample_models.digits:bild",
-            "did you mean --model modelc.sample_models.digits:build",
+            "did you mean build?",
         ),
         ("digits", "not of the form PKG.MOD:FACTORY"),
         ("nets/digits.py:build", "write --model nets.digits:build"),

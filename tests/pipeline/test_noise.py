@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.errors import CheckpointError
 from modelc.pipeline.noise import into
 
 
@@ -79,12 +80,22 @@ def test_the_traceback_of_an_error_goes_to_the_log_and_the_error_on(log: Path) -
     assert "ValueError: no such thing" in log.read_text()
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ValueError("x"), ValueError),
+        (KeyboardInterrupt(), (KeyboardInterrupt, CheckpointError)),
+        (SystemExit(3), CheckpointError),  # of the user's code, as this test is
+    ],
+)
 def test_the_descriptors_are_given_back_after_an_error(
-    log: Path, capfd: pytest.CaptureFixture[str], error: BaseException
+    log: Path,
+    capfd: pytest.CaptureFixture[str],
+    error: BaseException,
+    raised: type[BaseException] | tuple[type[BaseException], ...],
 ) -> None:
     before = (os.fstat(1), os.fstat(2))
-    with pytest.raises(type(error)), into(log):
+    with pytest.raises(raised), into(log):
         raise error
     assert (os.fstat(1), os.fstat(2)) == before
     os.write(1, b"seen\n")
