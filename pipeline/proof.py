@@ -21,7 +21,7 @@ from .restricting import restrict_values, restricted_inputs
 from .searching import searched
 from .stage import Stage
 from .subject import Subject
-from .sweep import sweep
+from .sweep import origins_on, sweep
 from .ties import full_look
 from .undecided import with_undecided
 from .worst import keep_worst, with_search
@@ -195,6 +195,8 @@ def _swept(
     if not verdict.passed or case.candidate.precision is not Precision.FP32:
         return evidence, verdict
     subject = case.subject
+    if not origins_on(evidence, subject):
+        return evidence, verdict
     inputs = restricted_inputs(subject.signature.inputs, verdict.restricted_values)
     within = replace(subject, signature=replace(subject.signature, inputs=inputs))
     with case.open() as runner:

@@ -23,8 +23,7 @@ from ..sources.work import flops_exceed
 from ..validators.compare import differing
 from ..validators.evidence import sample_in
 from ..validators.feeds import Drawer, NamedFeed
-from ..validators.judge import Reply
-from .beyond import Evidence
+from .beyond import Evidence, reply_of
 from .subject import Subject, reference_on
 
 if TYPE_CHECKING:
@@ -60,10 +59,7 @@ def sweep(evidence: Evidence, subject: Subject, runner: Runner) -> Sweep:
         subject: the eager side. What it gives on these feeds is kept for the next artifact.
         runner: the artifact, which is open.
     """
-    base = next(one.feed for one in evidence.references if one.feed.name == "opt")
-    origins = subject.eager.discrete_of(base.arrays)
-    if not origins:
-        return Sweep(evidence=evidence)
+    origins = origins_on(evidence, subject)
     largest = max((one.feed for one in evidence.references), key=_size).arrays
     costs = flops_exceed(lambda: subject.eager.run(largest), _FLOPS)
     drawer = Drawer.of(subject.signature, subject.feeds.seed, sample_in(evidence.references))
@@ -78,9 +74,15 @@ def sweep(evidence: Evidence, subject: Subject, runner: Runner) -> Sweep:
         apart += bool(outputs)
         if any(wrong[name] < _KEPT for name in outputs):
             reference = reference_on(subject, feed)
-            evidence = evidence.plus(reference, _reply(runner, feed))
+            evidence = evidence.plus(reference, reply_of(runner, reference))
         wrong.update(outputs)
     return Sweep(evidence=evidence, count=count, differing=apart)
+
+
+def origins_on(evidence: Evidence, subject: Subject) -> frozenset[Origin]:
+    """What the rounded floats of the model follow from; where there are none, nothing is swept."""
+    base = next(one.feed for one in evidence.references if one.feed.name == "opt")
+    return subject.eager.discrete_of(base.arrays)
 
 
 def _feeds(drawer: Drawer, origins: frozenset[Origin], *, few: bool) -> Iterator[NamedFeed]:
@@ -192,10 +194,3 @@ def _wrong_outputs(runner: Runner, feed: NamedFeed, expected: Outputs) -> tuple[
 
 def _size(feed: NamedFeed) -> int:
     return sum(array.size for array in feed.arrays.values())
-
-
-def _reply(runner: Runner, feed: NamedFeed) -> Reply:
-    try:
-        return Reply(outputs=runner.run(feed.arrays))
-    except RunnerError as error:
-        return Reply(outputs=None, error=error.message)
