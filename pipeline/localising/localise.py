@@ -20,9 +20,9 @@ from . import reproducer
 from .anchors import Anchor
 from .bench import Bench
 from .causes import cause_of, written_by_user
+from .layer_errors import LayerErrors, measure_layers
 from .measure import SCALES, WORST, lower, sqnr
 from .refine import Culprit, refine
-from .sweep import Sweep, sweep
 
 MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
 _STEP = "find the layer"
@@ -79,7 +79,7 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         bench = Bench(
             subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
         )
-        found = sweep(bench)
+        found = measure_layers(bench)
         culprit = refine(bench, found.guilty[0]) if found.guilty else None
         cause = ""
         if culprit is not None:
@@ -136,7 +136,7 @@ def _score(reference: Reference, outputs: Outputs) -> float:
     return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
 
-def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Localisation:
+def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str) -> Localisation:
     """The record: the guilty first, then the others by their own error."""
     ranked = sorted(bench.anchors, key=lambda a: _rank(found.local.get(a.tensor)))
     layers = [_layer(bench, found, anchor) for anchor in ranked]
@@ -170,12 +170,12 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
     )
 
 
-def _progress(bench: Bench, found: Sweep) -> str:
+def _progress(bench: Bench, found: LayerErrors) -> str:
     measured = sum(anchor.tensor in found.local for anchor in bench.anchors)
     return f"{measured} of {len(bench.anchors)} layers were measured, {len(found.judged)} judged"
 
 
-def _changed(bench: Bench, found: Sweep) -> list[str]:
+def _changed(bench: Bench, found: LayerErrors) -> list[str]:
     """What reading inner tensors did to the artifact's own outputs, if that is more than roundoff.
 
     A runtime fuses less when a tensor inside is read.
@@ -191,7 +191,7 @@ def _rank(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _layer(bench: Bench, found: Sweep, anchor: Anchor) -> Layer:
+def _layer(bench: Bench, found: LayerErrors, anchor: Anchor) -> Layer:
     value = anchor.value
     before: float | None = None
     for one in bench.reads(anchor):
@@ -210,7 +210,7 @@ def _layer(bench: Bench, found: Sweep, anchor: Anchor) -> Layer:
     )
 
 
-def _guilty(bench: Bench, found: Sweep, culprit: Culprit, cause: str) -> Layer:
+def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> Layer:
     """The guilty layer, at the operation and the line that `refine` found."""
     node, value = culprit.node, culprit.value
     file, line = (value.file, value.line) if value.file else _place(node.source)

@@ -17,7 +17,7 @@ _SUSPECTS = 24  # looked at closely, in order of execution, in one round
 
 
 @dataclass(kw_only=True)
-class Sweep:
+class LayerErrors:
     """SQNR in dB by tensor; None for no error. `guilty` are wrong by themselves, in order."""
 
     local: dict[str, float | None] = field(default_factory=dict)
@@ -28,9 +28,9 @@ class Sweep:
     changed: float | None = None  # dB that reading inner tensors left of the artifact's outputs
 
 
-def sweep(bench: Bench) -> Sweep:
+def measure_layers(bench: Bench) -> LayerErrors:
     """Measure every layer, and find those that are wrong by themselves."""
-    found = Sweep()
+    found = LayerErrors()
     plain = bench.probe.tap(bench.feed, [])
     _measure(bench, bench.anchors, found, running=True)
     for name in bench.probe.outputs:
@@ -51,7 +51,7 @@ def sweep(bench: Bench) -> Sweep:
         _measure(bench, kept, found, running=False)
 
 
-def _measure(bench: Bench, anchors: Iterable[Anchor], found: Sweep, *, running: bool) -> None:
+def _measure(bench: Bench, anchors: Iterable[Anchor], found: LayerErrors, *, running: bool) -> None:
     """One run of eager, of the parts, and of the whole where it is asked for, a block."""
     for block in bench.blocks(anchors):
         if not bench.more():
@@ -68,7 +68,7 @@ def _measure(bench: Bench, anchors: Iterable[Anchor], found: Sweep, *, running: 
                 found.accumulated[name] = sqnr(given[name], run[name])
 
 
-def suspects(bench: Bench, found: Sweep) -> list[Anchor]:
+def suspects(bench: Bench, found: LayerErrors) -> list[Anchor]:
     """Layers whose own error is more than their precision explains, or far above the others'."""
     known = [value for value in found.local.values() if value is not None]
     usual = median(known) if known else 0.0
@@ -77,7 +77,9 @@ def suspects(bench: Bench, found: Sweep) -> list[Anchor]:
     return named[:_SUSPECTS]
 
 
-def _judge(bench: Bench, doubtful: list[Anchor], found: Sweep) -> tuple[list[Anchor], list[Anchor]]:
+def _judge(
+    bench: Bench, doubtful: list[Anchor], found: LayerErrors
+) -> tuple[list[Anchor], list[Anchor]]:
     """Of these, which are wrong, and which never were what eager's module gives."""
     wrong: list[Anchor] = []
     unlike: list[Anchor] = []
@@ -112,7 +114,7 @@ def beyond(
     return floor is None or local < floor - bench.scale.margin
 
 
-def _matters(bench: Bench, anchor: Anchor, made: Array, found: Sweep) -> bool:
+def _matters(bench: Bench, anchor: Anchor, made: Array, found: LayerErrors) -> bool:
     """Whether what comes after gets worse when it is given what the artifact made here.
 
     If it gets no worse, the artifact means another tensor here than eager does.
