@@ -10,6 +10,7 @@ import typer
 from . import options as o
 from . import options_accuracy as a
 from . import options_bounds as b
+from . import options_capture as c
 from . import options_precision as p
 from . import options_report as r
 from .options_sign import SignKey
@@ -18,12 +19,7 @@ from .options_tolerance import Tolerances, limits_of
 
 def build_ov(
     path: Annotated[Path, typer.Argument(help="An ONNX file, or a checkpoint.")],
-    fp16: Annotated[bool, typer.Option("--fp16", help="Store the weights in FP16.")] = False,
-    int8: p.Int8 = False,
-    out: o.Out = Path("out"),
     against: o.Against = None,
-    overwrite: o.Overwrite = False,
-    dry_run: o.DryRun = False,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
@@ -32,86 +28,79 @@ def build_ov(
     static: o.Static = None,
     drop_output: o.DropOutput = None,
     samples: o.Samples = None,
-    no_strict: o.NoStrict = False,
+    preprocess: p.PreprocessText = None,
     allow_pickle: o.AllowPickle = False,
     trust: o.Trust = False,
+    out: o.Out = Path("out"),
+    overwrite: o.Overwrite = False,
+    dry_run: o.DryRun = False,
+    report: r.Report = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    fp16: p.Fp16 = False,
+    int8: p.Int8 = False,
+    keep_fp: p.KeepFp = None,
+    calib: p.Calib = None,
+    calib_samples: p.CalibSamples = None,
+    quantizer: p.Quantizer = None,
     feeds: o.Feeds = None,
-    seed: o.Seed = None,
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
     tolerance: Tolerances = None,
     search: o.Search = None,
-    sensitivity: o.Sensitivity = None,
-    accept_branch: o.AcceptBranch = None,
     data: a.Data = None,
     metric: a.Metric = None,
     max_drop: a.MaxDrop = None,
-    label: a.Label = None,
-    metric_output: a.MetricOutput = None,
-    calib: p.Calib = None,
-    calib_samples: p.CalibSamples = None,
-    calib_select: p.CalibSelect = None,
-    calib_seed: p.CalibSeed = None,
-    calib_method: p.CalibMethod = None,
-    preprocess: p.PreprocessText = None,
-    quantizer: p.Quantizer = None,
-    keep_fp: p.KeepFp = None,
-    max_trials: p.MaxTrials = None,
-    no_cache: p.NoCache = False,
+    patch: c.Patch = None,
+    no_cache: o.NoCache = False,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
     memory: b.Memory = None,
-    report: r.Report = None,
     sign_key: SignKey = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
+    custom_op: c.CustomOp = None,
+    no_strict: o.NoStrict = False,
+    seed: o.Seed = None,
+    sensitivity: o.Sensitivity = None,
+    accept_branch: o.AcceptBranch = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
+    calib_select: p.CalibSelect = None,
+    calib_seed: p.CalibSeed = None,
+    calib_method: p.CalibMethod = None,
+    max_trials: p.MaxTrials = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Build OpenVINO IR and validate it against eager."""
+    from ..pipeline import options as asked
     from ..pipeline.building import build_order
-    from ..pipeline.options import judging_of, lowering_of, measuring_of, of_calibration, source_of
     from ..pipeline.order import Order, Wanted
     from .carry_out import carry_out
 
-    source = source_of(
+    source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
         drop_outputs=drop_output, weights_key=weights_key, trust=trust,
     )  # fmt: skip
-    order = Order(
-        source=source,
-        wanted=(Wanted(target="openvino", precision=p.precision_of(fp16=fp16, int8=int8)),),
-        out=out,
-        judging=judging_of(
-            feeds=feeds,
-            seed=seed,
-            atol=atol,
-            rtol=rtol,
-            min_sqnr=min_sqnr,
-            limits=limits_of(tolerance),
-            search=search,
-            accept=accept_branch,
-            sensitivity=sensitivity,
-        ),
-        overwrite=overwrite,
-        lowering=lowering_of(
-            calib,
-            calib_samples=calib_samples,
-            calib_select=calib_select,
-            calib_seed=calib_seed,
-            calib_method=calib_method,
-            preprocess=of_calibration(preprocess, data, calib),
-            quantizer=quantizer,
-            keep_fp=keep_fp,
-            max_trials=max_trials,
-        ),
-        cache=o.cache_folder(no_cache=no_cache),
-        measuring=measuring_of(
-            data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
-        ),
+    judging = asked.judging_of(
+        feeds=feeds, seed=seed, atol=atol, rtol=rtol, min_sqnr=min_sqnr, search=search,
+        limits=limits_of(tolerance), accept=accept_branch, sensitivity=sensitivity)  # fmt: skip
+    lowering = asked.lowering_of(
+        calib, calib_samples=calib_samples, calib_select=calib_select, calib_seed=calib_seed,
+        calib_method=calib_method, preprocess=asked.of_calibration(preprocess, data, calib),
+        quantizer=quantizer, keep_fp=keep_fp, max_trials=max_trials,
+    )  # fmt: skip
+    measuring = asked.measuring_of(
+        data, metric, max_drop, label=label, output=metric_output, preprocess=preprocess
     )
+    precision = p.precision_of(fp16=fp16, int8=int8)
+    order = Order(
+        source=source, wanted=(Wanted(target="openvino", precision=precision),), out=out,
+        judging=judging, overwrite=overwrite, lowering=lowering, measuring=measuring,
+        patches=tuple(patch or ()), custom_ops=asked.custom_ops_of(custom_op),
+        cache=o.cache_folder(no_cache=no_cache),
+    )  # fmt: skip
+    bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
     reports = r.formats_of(report)
     carry_out(build_order(path, order), dry_run=dry_run, json=json, quiet=quiet, reports=reports,
-              bounds=b.bounds_of(isolate, timeout=timeout, memory=memory),
-              sign_key=sign_key)  # fmt: skip
+              bounds=bounds, sign_key=sign_key)  # fmt: skip

@@ -21,15 +21,18 @@ CacheDir = Annotated[
     typer.Option(
         "--cache-dir",
         envvar="MODELC_CACHE_DIR",
-        help="Folder of the cache; default: the user's own, as the system has it.",
+        metavar="DIR",
+        help=o.CACHE_DIR,
+        rich_help_panel=o.Panel.CACHE,
     ),
 ]
 
 
 @app.command("ls")
 def ls(
-    cache_dir: CacheDir = None,
     json: o.Json = False,
+    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
+    cache_dir: CacheDir = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """List the results that are kept, the last used first."""
@@ -48,18 +51,27 @@ def ls(
 
 @app.command("gc")
 def gc(
+    json: o.Json = False,
+    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     limit: Annotated[
         str | None,
         typer.Option(
-            "--limit", metavar="SIZE", help="Bytes to keep: 2GB, 500MB, 0 for none; default 10GB."
+            "--limit",
+            metavar="SIZE",
+            help="Bytes to keep: 2GB, 500MB, 0 for none; default 10GB.",
+            rich_help_panel=o.Panel.CACHE,
         ),
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="Also what was not used for: 30d, 12h."),
+        typer.Option(
+            "--older-than",
+            metavar="TIME",
+            help="Also what was not used for: 30d, 12h.",
+            rich_help_panel=o.Panel.CACHE,
+        ),
     ] = None,
     cache_dir: CacheDir = None,
-    json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Remove what was used least recently, beyond a size or an age."""
@@ -82,8 +94,9 @@ def gc(
 
 @app.command("verify")
 def verify(
-    cache_dir: CacheDir = None,
     json: o.Json = False,
+    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
+    cache_dir: CacheDir = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Digest every file again and remove what is wrong; exit 1 where anything was."""

@@ -20,18 +20,19 @@ def calibrate(
     inputs: o.Input = None,
     samples: o.Samples = None,
     preprocess: p.PreprocessText = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
     calib_samples: Annotated[
         int | None,
         typer.Option(
             "--calib-samples",
             metavar="N",
             help="Read only what a build with as many would read; default: all that are on disk.",
+            rich_help_panel=o.Panel.CALIBRATION,
         ),
     ] = None,
     calib_select: p.CalibSelect = None,
     calib_seed: p.CalibSeed = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show counts, ranges, histograms and problems of calibration samples."""

@@ -17,14 +17,24 @@ def config(
     ] = None,
     file: ProjectFile = Path("modelc.toml"),
     sets: Set = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of modelc.toml and stop.")
-    ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Plan every model and stop: exit 2 where anything is wrong."),
+        typer.Option(
+            "--check",
+            help="Plan every model and stop: exit 2 where anything is wrong.",
+            rich_help_panel=o.Panel.PROJECT,
+        ),
     ] = False,
     json: o.Json = False,
+    quiet: o.Quiet = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            help="Print the JSON Schema of modelc.toml and stop.",
+            rich_help_panel=o.Panel.OUTPUT,
+        ),
+    ] = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show every setting of a project with where it comes from.
@@ -43,13 +53,14 @@ def config(
         show_json(FILE.read_bytes())
         return
     if check:
-        show_checked(file, given_of(sets), model, json=json)
+        show_checked(file, given_of(sets), model, json=json, quiet=quiet)
         return
     settings = settings_of(read_project(file), given_of(sets))
     names = [one.name for one in settings.models]
     if model is not None and model not in names:
         raise unknown(f"model in {file}:", model, names or ["(none)"])
-    warn(settings.warnings)
+    if not quiet:
+        warn(settings.warnings)
     if json:
         show_json(as_document(settings, model))
     else:

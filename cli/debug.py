@@ -12,19 +12,10 @@ from . import options as o
 from . import options_bounds as b
 from .options_tolerance import limits_of
 
-_PANEL = "Looking"
-
 
 def debug(
     artifact: Annotated[Path, typer.Argument(help="A converted model, also a rejected one.")],
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="CHECKPOINT",
-            help="The eager reference; default: as the manifest beside the model records.",
-        ),
-    ] = None,
+    against: o.Against = None,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
@@ -33,38 +24,8 @@ def debug(
     static: o.Static = None,
     drop_output: o.DropOutput = None,
     samples: o.Samples = None,
-    no_strict: o.NoStrict = False,
     allow_pickle: o.AllowPickle = False,
     trust: o.Trust = False,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision",
-            help="What it computes in; default: as recorded, or as the file says.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    feed: Annotated[
-        str | None,
-        typer.Option(
-            "--feed",
-            metavar="NAME",
-            help="The feed to look at; default: the artifact's worst.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    activations: Annotated[
-        str,
-        typer.Option(
-            "--activations",
-            metavar="SIZE",
-            help="Activations to hold at once, as 512MB or 2GiB.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = "2GiB",
-    feeds: o.Feeds = None,
-    seed: o.Seed = None,
-    device: o.Device = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -72,13 +33,37 @@ def debug(
             "--out",
             metavar="DIR",
             help="Where debug/<node>/ goes; default: the manifest's folder.",
+            rich_help_panel=o.Panel.OUTPUT,
         ),
     ] = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    precision: o.ArtifactPrecision = None,
+    feeds: o.Feeds = None,
+    feed: Annotated[
+        str | None,
+        typer.Option(
+            "--feed",
+            metavar="NAME",
+            help="The feed to look at; default: the artifact's worst.",
+            rich_help_panel=o.Panel.VALIDATION,
+        ),
+    ] = None,
+    device: o.Device = None,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
     memory: b.Memory = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
+    no_strict: o.NoStrict = False,
+    activations: Annotated[
+        str,
+        typer.Option(
+            "--activations",
+            metavar="SIZE",
+            help="Activations to hold at once, as 512MB or 2GiB.",
+            rich_help_panel=o.Panel.ADVANCED,
+        ),
+    ] = "2GiB",
+    seed: o.Seed = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Name the layer of a converted model that first leaves eager, and why."""

@@ -11,6 +11,7 @@ from . import options as o
 
 def doctor(
     json: o.Json = False,
+    quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Look at driver, GPUs, libraries, versions and clashes, and say what can be built here.
@@ -27,5 +28,5 @@ def doctor(
     if json:
         show_json(as_json(diagnosis))
     else:
-        show_diagnosis(diagnosis)
+        show_diagnosis(diagnosis, quiet=quiet)
     raise typer.Exit(diagnosis.exit_code)

@@ -17,9 +17,22 @@ def init(
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="Where it is written.")
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="Where it is written.",
+            rich_help_panel=o.Panel.OUTPUT,
+        ),
     ] = Path("modelc.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Replace a file that is there.", rich_help_panel=o.Panel.OUTPUT
+        ),
+    ] = False,
+    json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
@@ -27,9 +40,13 @@ def init(
 
     Weights are looked at and nothing of them is run; code is imported only where --model names it.
     """
+    from ..pipeline.manifest_file import as_json
     from ..projects.init import begin_project
     from .render_init import show_begun
+    from .tables import show_json
 
     begun = begin_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
-    if not quiet:
+    if json:
+        show_json(as_json(begun))
+    elif not quiet:
         show_begun(begun)

@@ -14,10 +14,11 @@ from . import options_bounds as b
 def inspect(
     path: Annotated[Path, typer.Argument(help="A converted model, or a checkpoint of weights.")],
     trust: o.Trust = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
     memory: b.Memory = None,
-    json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""

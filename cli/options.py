@@ -14,7 +14,23 @@ from ..core.errors import UsageError
 if TYPE_CHECKING:
     from ..pipeline.recorded import Moved
 
-_MODEL, _JUDGE, _SHOW = "Model and inputs", "Validation", "Terminal"
+
+class Panel(StrEnum):
+    """The groups of options in every command's help, in this order; rare ones are in the last."""
+
+    PROJECT = "Project"
+    INPUT = "Input"
+    OUTPUT = "Output"
+    PRECISION = "Precision"
+    CALIBRATION = "Calibration"
+    VALIDATION = "Validation"
+    ACCURACY = "Accuracy on labelled data"
+    CAPTURE = "Capture"
+    TENSORRT = "TensorRT"
+    CACHE = "Cache"
+    ISOLATION = "Isolation"
+    SIGNING = "Signing"
+    ADVANCED = "Advanced"
 
 
 class CaptureChoice(StrEnum):
@@ -48,7 +64,7 @@ Model = Annotated[
         "--model",
         metavar="PKG.MOD:FACTORY",
         help="Callable that builds the module; the current folder is importable.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 ModelArg = Annotated[
@@ -57,7 +73,7 @@ ModelArg = Annotated[
         "--model-arg",
         metavar="KEY=VALUE",
         help="Argument of the factory, typed by its annotation. Repeatable.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Method = Annotated[
@@ -66,7 +82,7 @@ Method = Annotated[
         "--method",
         metavar="NAME",
         help="Method of the module to convert instead of forward.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 WeightsKey = Annotated[
@@ -75,7 +91,7 @@ WeightsKey = Annotated[
         "--weights-key",
         metavar="KEY",
         help="The weights to take where a checkpoint holds several sets, as state_dict_ema.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Static = Annotated[
@@ -84,7 +100,7 @@ Static = Annotated[
         "--static",
         metavar="DIM",
         help="Fix this dim at its opt size, as for a model that only takes that one. Repeatable.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 DropOutput = Annotated[
@@ -93,7 +109,7 @@ DropOutput = Annotated[
         "--drop-output",
         metavar="NAME",
         help="Leave this output out, or all below it: present drops present.0.key. Repeatable.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Input = Annotated[
@@ -103,7 +119,7 @@ Input = Annotated[
         metavar="SPEC",
         help=r'An input, as "x:float32\[batch=1..8,3,224,224]"; "ids:int64\[batch,seq]{0..99}". '
         "Repeatable.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Samples = Annotated[
@@ -112,7 +128,7 @@ Samples = Annotated[
         "--samples",
         metavar="FILE_OR_LOADER",
         help="Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 NoStrict = Annotated[
@@ -120,7 +136,7 @@ NoStrict = Annotated[
     typer.Option(
         "--no-strict",
         help="Accept missing, unexpected or misshapen weights, and say so.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 AllowPickle = Annotated[
@@ -128,7 +144,7 @@ AllowPickle = Annotated[
     typer.Option(
         "--allow-pickle",
         help="Read full pickles, which can run code. Only for makers you trust.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Trust = Annotated[
@@ -137,26 +153,41 @@ Trust = Annotated[
         "--trust",
         help="Open TorchScript, .pt2, compiled packages and engines: they are code. Only of makers "
         "you trust.",
-        rich_help_panel=_MODEL,
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Feeds = Annotated[
     int | None,
     typer.Option(
-        "--feeds", help="Feeds to judge on, 5 (the default) or more.", rich_help_panel=_JUDGE
+        "--feeds",
+        metavar="N",
+        help="Feeds to judge on, 5 (the default) or more.",
+        rich_help_panel=Panel.VALIDATION,
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", help="Seed of the feeds, 0 by default.", rich_help_panel=_JUDGE),
+    typer.Option(
+        "--seed",
+        metavar="N",
+        help="Seed of the feeds, 0 by default.",
+        rich_help_panel=Panel.ADVANCED,
+    ),
 ]
 Atol = Annotated[
     float | None,
-    typer.Option("--atol", help="Absolute tolerance.", rich_help_panel=_JUDGE),
+    typer.Option(
+        "--atol", metavar="NUMBER", help="Absolute tolerance.", rich_help_panel=Panel.VALIDATION
+    ),
 ]
 Rtol = Annotated[
     float | None,
-    typer.Option("--rtol", help="Tolerance relative to the output's peak.", rich_help_panel=_JUDGE),
+    typer.Option(
+        "--rtol",
+        metavar="NUMBER",
+        help="Tolerance relative to the output's peak.",
+        rich_help_panel=Panel.VALIDATION,
+    ),
 ]
 MinSqnr = Annotated[
     float | None,
@@ -164,7 +195,7 @@ MinSqnr = Annotated[
         "--min-sqnr",
         metavar="DB",
         help="Least signal-to-noise ratio; with --int8 layers return to float until it holds.",
-        rich_help_panel=_JUDGE,
+        rich_help_panel=Panel.VALIDATION,
     ),
 ]
 Search = Annotated[
@@ -173,7 +204,7 @@ Search = Annotated[
         "--search",
         metavar="SECONDS",
         help="Once an artifact passed, look this long for a feed on which it is worse.",
-        rich_help_panel=_JUDGE,
+        rich_help_panel=Panel.VALIDATION,
     ),
 ]
 Sensitivity = Annotated[
@@ -183,7 +214,7 @@ Sensitivity = Annotated[
         metavar="N",
         help="Plant N faults in copies of what passed and count those that the feeds and limits "
         "find; default: 8 where a run is cheap.",
-        rich_help_panel=_JUDGE,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 AcceptBranch = Annotated[
@@ -193,7 +224,7 @@ AcceptBranch = Annotated[
         metavar="FILE:LINE",
         help="Let a capture freeze this branch on tensor data, as gate.py:23, though no feed takes "
         "its other arm. Repeatable.",
-        rich_help_panel=_JUDGE,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 Device = Annotated[
@@ -201,7 +232,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         help="Where artifacts run while judged; default: cpu, or all that the format has.",
-        rich_help_panel=_JUDGE,
+        rich_help_panel=Panel.VALIDATION,
     ),
 ]
 Against = Annotated[
@@ -209,28 +240,71 @@ Against = Annotated[
     typer.Option(
         "--against",
         metavar="CHECKPOINT",
-        help="The eager reference, for an ONNX without a manifest beside it.",
+        help="The eager reference of a model file; default: as the manifest beside it records.",
+        rich_help_panel=Panel.INPUT,
     ),
 ]
-Out = Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Output folder.")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="CHECKPOINT",
+        help="With an output folder: where its checkpoint is now, if it moved.",
+        rich_help_panel=Panel.INPUT,
+    ),
+]
+ArtifactPrecision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="PRECISION",
+        help="What a model file computes in; default: as recorded, or as the file says.",
+        rich_help_panel=Panel.PRECISION,
+    ),
+]
+CACHE_DIR = "Folder of the cache; default: the user's own, as the system has it."  # in two types
+Out = Annotated[
+    Path,
+    typer.Option("-o", "--out", metavar="DIR", help="Output folder.", rich_help_panel=Panel.OUTPUT),
+]
 Overwrite = Annotated[
     bool,
     typer.Option(
-        "--overwrite", help="Move artifacts of another checkpoint in DIR to DIR/replaced/."
+        "--overwrite",
+        help="Move artifacts of another checkpoint in DIR to DIR/replaced/.",
+        rich_help_panel=Panel.OUTPUT,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=Panel.OUTPUT)
+]
+PrepareOnly = Annotated[
+    bool,
+    typer.Option(
+        "--prepare-only",
+        help="Exit 0 where all is prepared and only steps for another host are pending.",
+        rich_help_panel=Panel.OUTPUT,
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Reuse no result of an earlier run, and keep none.",
+        rich_help_panel=Panel.CACHE,
+    ),
+]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_SHOW),
+    typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=Panel.OUTPUT),
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("-q", "--quiet", help="Only the result and errors.", rich_help_panel=_SHOW),
+    typer.Option("-q", "--quiet", help="Only the result and errors.", rich_help_panel=Panel.OUTPUT),
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Tracebacks of errors.", rich_help_panel=_SHOW),
+    typer.Option("--debug", help="Tracebacks of errors.", rich_help_panel=Panel.ADVANCED),
 ]
 
 

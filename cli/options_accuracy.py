@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_PANEL = "Accuracy on labelled data"
+from .options import Panel
 
 Data = Annotated[
     str | None,
@@ -14,7 +14,7 @@ Data = Annotated[
         "--data",
         metavar="DIR_OR_LOADER",
         help="Labelled samples: a folder a class, labels.csv, arrays with `label`, PKG.MOD:LOADER.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ACCURACY,
     ),
 ]
 Metric = Annotated[
@@ -23,7 +23,7 @@ Metric = Annotated[
         "--metric",
         metavar="METRIC",
         help="top1 (default), top5, mse, or PKG.MOD:FN of predictions and labels.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ACCURACY,
     ),
 ]
 MaxDrop = Annotated[
@@ -33,7 +33,7 @@ MaxDrop = Annotated[
         metavar="DROP",
         help="Refuse an artifact that loses more: 0.5% or 0.005; points of top1 and top5, "
         "relative for mse.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ACCURACY,
     ),
 ]
 Label = Annotated[
@@ -42,7 +42,7 @@ Label = Annotated[
         "--label",
         metavar="NAME",
         help="The array that holds the labels; default: label, labels, y, target ...",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 MetricOutput = Annotated[
@@ -51,15 +51,6 @@ MetricOutput = Annotated[
         "--metric-output",
         metavar="NAME",
         help="The output that the metric reads; default: the first of floats.",
-        rich_help_panel=_PANEL,
-    ),
-]
-PreprocessText = Annotated[
-    str | None,
-    typer.Option(
-        "--preprocess",
-        metavar="SPEC",
-        help="How labelled images become inputs; default: as on record.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]

@@ -9,13 +9,13 @@ import typer
 
 from ..core.errors import UsageError
 from ..core.events import Tell, silence
+from .options import Panel
 
 if TYPE_CHECKING:
     from ..pipeline.calls import Call
     from ..pipeline.isolation.bounds import Bounds
 
 Returned = TypeVar("Returned")
-_PANEL = "Process"
 _VARIABLE = "MODELC_ISOLATE"
 
 Isolate = Annotated[
@@ -23,7 +23,7 @@ Isolate = Annotated[
     typer.Option(
         "--isolate/--no-isolate",
         help="Work in a process of its own, so that a crash or a bound ends one step; the default.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ISOLATION,
     ),
 ]
 Timeout = Annotated[
@@ -32,7 +32,7 @@ Timeout = Annotated[
         "--timeout",
         metavar="TIME",
         help="The most that one step may take, as 600 or 10min; beyond it, that step fails.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ISOLATION,
     ),
 ]
 Memory = Annotated[
@@ -41,7 +41,7 @@ Memory = Annotated[
         "--memory",
         metavar="SIZE",
         help="The most memory that a step may take, as 8GB; beyond it, that step fails.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.ISOLATION,
     ),
 ]
 

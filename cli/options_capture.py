@@ -6,8 +6,32 @@ from typing import Annotated
 
 import typer
 
-_CAPTURE = "Capture"
+from .options import CaptureChoice, Panel
 
+CaptureWay = Annotated[
+    CaptureChoice,
+    typer.Option(
+        "--capture",
+        metavar="WAY",
+        help="How the module becomes a graph: export, export-strict, script, mixed, trace, or "
+        "auto, which tries those that the format takes.",
+        rich_help_panel=Panel.CAPTURE,
+    ),
+]
+Opset = Annotated[
+    int | None,
+    typer.Option(
+        "--opset", metavar="N", help="ONNX opset; default 20.", rich_help_panel=Panel.CAPTURE
+    ),
+]
+ExternalData = Annotated[
+    bool,
+    typer.Option(
+        "--external-data",
+        help="Keep ONNX weights in a file of their own.",
+        rich_help_panel=Panel.ADVANCED,
+    ),
+]
 Patch = Annotated[
     list[str] | None,
     typer.Option(
@@ -15,7 +39,7 @@ Patch = Annotated[
         metavar="PKG.MOD:FN",
         help="Function that changes the copy of the module to capture; eager stays as it is, and "
         "judges. Repeatable.",
-        rich_help_panel=_CAPTURE,
+        rich_help_panel=Panel.CAPTURE,
     ),
 ]
 CustomOp = Annotated[
@@ -24,7 +48,7 @@ CustomOp = Annotated[
         "--custom-op",
         metavar="NS::OP=PKG.MOD:FN",
         help="Function that writes this operator in ONNX. Repeatable.",
-        rich_help_panel=_CAPTURE,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 Narrow = Annotated[
@@ -32,7 +56,7 @@ Narrow = Annotated[
     typer.Option(
         "--narrow",
         help="Accept an artifact that holds in a part of the domain; that part is recorded.",
-        rich_help_panel=_CAPTURE,
+        rich_help_panel=Panel.CAPTURE,
     ),
 ]
 Guard = Annotated[
@@ -40,7 +64,7 @@ Guard = Annotated[
     typer.Option(
         "--guard",
         help="Put a check of the domain into the ONNX: its runtime fails on inputs outside of it.",
-        rich_help_panel=_CAPTURE,
+        rich_help_panel=Panel.CAPTURE,
     ),
 ]
 CaptureTimeout = Annotated[
@@ -49,7 +73,7 @@ CaptureTimeout = Annotated[
         "--capture-timeout",
         metavar="SECONDS",
         help="What torch's symbolic solver may take in one attempt, before the next capture.",
-        rich_help_panel=_CAPTURE,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 For = Annotated[
@@ -58,6 +82,6 @@ For = Annotated[
         "--for",
         metavar="RUNTIME==VERSION",
         help="What the artifact must load in, as onnxruntime==1.20. Repeatable.",
-        rich_help_panel=_CAPTURE,
+        rich_help_panel=Panel.CAPTURE,
     ),
 ]

@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Panel
+
 if TYPE_CHECKING:
     from ..core.precision import Precision
 
-_PRECISION, _CALIB = "Precision", "Calibration (INT8)"
-
-Fp16 = Annotated[bool, typer.Option("--fp16", help="Half precision.", rich_help_panel=_PRECISION)]
-Bf16 = Annotated[bool, typer.Option("--bf16", help="bfloat16.", rich_help_panel=_PRECISION)]
+Fp16 = Annotated[
+    bool,
+    typer.Option(
+        "--fp16",
+        help="Half precision; in OpenVINO, of the weights.",
+        rich_help_panel=Panel.PRECISION,
+    ),
+]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="bfloat16.", rich_help_panel=Panel.PRECISION)]
 Int8 = Annotated[
     bool,
-    typer.Option("--int8", help="8-bit integers; needs --calib.", rich_help_panel=_PRECISION),
+    typer.Option("--int8", help="8-bit integers; needs --calib.", rich_help_panel=Panel.PRECISION),
 ]
 KeepFp = Annotated[
     list[str] | None,
@@ -24,7 +31,7 @@ KeepFp = Annotated[
         metavar="PATTERN",
         help="Keep nodes in floating point: a node, a module path as encoder.layer.3.*, "
         "or an operator. Repeatable.",
-        rich_help_panel=_PRECISION,
+        rich_help_panel=Panel.PRECISION,
     ),
 ]
 HalfIo = Annotated[
@@ -32,7 +39,7 @@ HalfIo = Annotated[
     typer.Option(
         "--half-io",
         help="With --fp16 or --bf16, inputs and outputs too.",
-        rich_help_panel=_PRECISION,
+        rich_help_panel=Panel.PRECISION,
     ),
 ]
 Calib = Annotated[
@@ -42,7 +49,7 @@ Calib = Annotated[
         metavar="SOURCE",
         help="Real samples: a folder of images or arrays, .tar shards, PKG.MOD:LOADER; "
         "or random, which is marked.",
-        rich_help_panel=_CALIB,
+        rich_help_panel=Panel.CALIBRATION,
     ),
 ]
 CalibSamples = Annotated[
@@ -51,7 +58,7 @@ CalibSamples = Annotated[
         "--calib-samples",
         metavar="N",
         help="The most samples to calibrate with; default 256.",
-        rich_help_panel=_CALIB,
+        rich_help_panel=Panel.CALIBRATION,
     ),
 ]
 CalibSelect = Annotated[
@@ -60,13 +67,13 @@ CalibSelect = Annotated[
         "--calib-select",
         metavar="HOW",
         help="Which: random (default for what is on disk) or first (default for loaders).",
-        rich_help_panel=_CALIB,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 CalibSeed = Annotated[
     int | None,
     typer.Option(
-        "--calib-seed", metavar="N", help="Seed of a random choice.", rich_help_panel=_CALIB
+        "--calib-seed", metavar="N", help="Seed of a random choice.", rich_help_panel=Panel.ADVANCED
     ),
 ]
 CalibMethod = Annotated[
@@ -76,7 +83,7 @@ CalibMethod = Annotated[
         metavar="METHOD",
         help="minmax, entropy, percentile (onnxruntime); max, entropy (modelopt); mixed, "
         "performance (nncf) ...; default: the quantizer's own. Those without it are left out.",
-        rich_help_panel=_CALIB,
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 PreprocessText = Annotated[
@@ -84,8 +91,8 @@ PreprocessText = Annotated[
     typer.Option(
         "--preprocess",
         metavar="SPEC",
-        help="How images become inputs: imagenet, or resize=256,crop=224,scale=1/255,mean=...",
-        rich_help_panel=_CALIB,
+        help="How images become inputs: imagenet, or steps as resize=256,crop=224,scale=1/255",
+        rich_help_panel=Panel.INPUT,
     ),
 ]
 Quantizer = Annotated[
@@ -94,7 +101,7 @@ Quantizer = Annotated[
         "--quantizer",
         metavar="NAME",
         help="One of onnxruntime, nncf, modelopt; default: all that suit, the best is kept.",
-        rich_help_panel=_CALIB,
+        rich_help_panel=Panel.CALIBRATION,
     ),
 ]
 MaxTrials = Annotated[
@@ -104,12 +111,8 @@ MaxTrials = Annotated[
         metavar="N",
         help="With --int8 and --min-sqnr or --max-drop: the most artifacts that are made and "
         "judged to find the layers that go back to floating point; default 32.",
-        rich_help_panel=_CALIB,
+        rich_help_panel=Panel.ADVANCED,
     ),
-]
-NoCache = Annotated[
-    bool,
-    typer.Option("--no-cache", help="Calibrate anew, and keep no result.", rich_help_panel=_CALIB),
 ]
 
 

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Panel
 from .options_sign import VARIABLE as SIGN_KEY
 
 if TYPE_CHECKING:
     from ..projects.layers import Given
 
-_PANEL = "Project"
-
 ProjectFile = Annotated[
     Path,
-    typer.Option("-f", "--file", metavar="FILE", help="The project.", rich_help_panel=_PANEL),
+    typer.Option(
+        "-f", "--file", metavar="FILE", help="The project.", rich_help_panel=Panel.PROJECT
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -27,7 +28,7 @@ Set = Annotated[
         metavar="[MODEL.]KEY=VALUE",
         help="Go over the file, as seed=3, digits.to=onnx,openvino:fp16 or gates.max-size=50MB. "
         "Repeatable.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=Panel.PROJECT,
     ),
 ]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import UsageError
+from .options import Panel
 
 if TYPE_CHECKING:
     from ..reports.formats import Format
@@ -18,7 +19,7 @@ Report = Annotated[
         "--report",
         metavar="NAMES",
         help="Reports to write: html, md, junit, sarif, json; several with commas.",
-        rich_help_panel="Terminal",
+        rich_help_panel=Panel.OUTPUT,
     ),
 ]
 Latency = Annotated[
@@ -26,7 +27,7 @@ Latency = Annotated[
     typer.Option(
         "--latency",
         help="Beside another run, judge timings too: as ratios to fp32, beyond their noise.",
-        rich_help_panel="Terminal",
+        rich_help_panel=Panel.ADVANCED,
     ),
 ]
 

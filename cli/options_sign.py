@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Panel
+
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
 
@@ -19,7 +21,7 @@ SignKey = Annotated[
         envvar=VARIABLE,
         metavar="PEM",
         help="Sign the manifest with this ed25519 key, into manifest.json.sig.",
-        rich_help_panel="Provenance",
+        rich_help_panel=Panel.SIGNING,
     ),
 ]
 

@@ -12,6 +12,7 @@ import typer
 from ..core.errors import UsageError, first_line
 from ..core.names import unknown
 from ..core.verdict import Limits
+from .options import Panel
 
 FILE = "modelc.toml"
 _TABLE = "tolerance"
@@ -23,7 +24,7 @@ Tolerances = Annotated[
         metavar="[OUTPUT:]KEY=VALUE,…",
         help="Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement; "
         "of one output, as logits:min-sqnr=60. Repeatable.",
-        rich_help_panel="Validation",
+        rich_help_panel=Panel.VALIDATION,
     ),
 ]
 

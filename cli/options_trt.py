@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-_PANEL = "TensorRT"
+from .options import Panel
 
 
 def _option(name: str, told: str, metavar: str | None = None) -> typer.models.OptionInfo:
     found: typer.models.OptionInfo = typer.Option(
-        name, help=told, metavar=metavar, rich_help_panel=_PANEL
+        name, help=told, metavar=metavar, rich_help_panel=Panel.TENSORRT
     )
     return found
 
@@ -68,4 +68,3 @@ Builder = Annotated[
     str | None,
     _option("--builder", "python, trtexec or auto (default): the first that is here.", "WHICH"),
 ]
-Timeout = Annotated[float | None, _option("--timeout", "Give up a build after this.", "SECONDS")]

@@ -25,14 +25,15 @@ def warn(lines: Sequence[str]) -> None:
             say(console, f"[yellow]warning:[/] {escape(line)}")
 
 
-def show_checked(file: Path, given: Given, model: str | None, *, json: bool) -> None:
+def show_checked(file: Path, given: Given, model: str | None, *, json: bool, quiet: bool) -> None:
     """Plan a project as a run would, and say in one line that nothing is wrong with it.
 
     Raises:
         ModelcError: all faults of the file, of what goes over it and of the models as one.
     """
     planned = plan_project(file, given=given, names=() if model is None else (model,))
-    warn(planned.settings.warnings)
+    if not quiet:
+        warn(planned.settings.warnings)
     if json:
         show_json(as_document(planned.settings, model))
         return

@@ -21,9 +21,18 @@ _MARKS = {
 }
 
 
-def show_diagnosis(diagnosis: Diagnosis) -> None:
-    """The checks, then the formats and quantizers, then one line that sums it up."""
+def show_diagnosis(diagnosis: Diagnosis, *, quiet: bool = False) -> None:
+    """The checks, then the formats and quantizers, then one line that sums it up.
+
+    Where it is to be quiet, only the checks that something came of, and that line.
+    """
     console = result_console()
+    if quiet:
+        found = [check for check in diagnosis.checks if check.state in (State.WARN, State.BROKEN)]
+        if found:
+            _show_checks(console, found)
+        say(console, _summary(diagnosis))
+        return
     _show_checks(console, diagnosis.checks)
     _show_buildable(console, "format", "precisions", diagnosis.targets)
     if diagnosis.quantizers:

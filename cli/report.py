@@ -18,15 +18,26 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE_OR_DIR", help="Where to; default: the folder."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE_OR_DIR",
+            help="Where to; default: the folder.",
+            rich_help_panel=o.Panel.OUTPUT,
+        ),
     ] = None,
     report: r.Report = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,  # noqa: ARG001 - there is only the result
     fail_on_regression: Annotated[
         bool,
-        typer.Option("--fail-on-regression", help="With two folders: exit 1 if anything is worse."),
+        typer.Option(
+            "--fail-on-regression",
+            help="With two folders: exit 1 if anything is worse.",
+            rich_help_panel=o.Panel.VALIDATION,
+        ),
     ] = False,
     latency: r.Latency = False,
-    json: o.Json = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Write the reports of a run, or compare two runs, from their manifests alone."""

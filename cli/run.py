@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from . import options as o
+from . import options_bounds as b
 from . import options_report as r
 from .options_project import ProjectFile, Set
 from .options_sign import SignKey
-
-_RUN = "Run"
-_CI = "In CI"
 
 
 def run(
@@ -26,33 +24,19 @@ def run(
             "--only",
             metavar="NAMES",
             help="Formats, precisions or artifacts, as onnx,int8: what has one of each kind.",
+            rich_help_panel=o.Panel.PROJECT,
         ),
     ] = None,
     file: ProjectFile = Path("modelc.toml"),
     sets: Set = None,
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", help="Folder of all models.", rich_help_panel=_RUN)
-    ] = None,
     jobs: Annotated[
         str | None,
-        typer.Option("-j", "--jobs", help="Models side by side.", rich_help_panel=_RUN),
-    ] = None,
-    memory: Annotated[
-        str | None,
         typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="Memory of all of them together, as 16GB; a step beyond its part fails.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            help="The most that one step may take, as 10min; beyond it, it fails.",
-            rich_help_panel=_RUN,
+            "-j",
+            "--jobs",
+            metavar="N",
+            help="Models side by side.",
+            rich_help_panel=o.Panel.PROJECT,
         ),
     ] = None,
     keep_going: Annotated[
@@ -61,12 +45,44 @@ def run(
             "-k",
             "--keep-going",
             help="Begin further models when one has failed.",
-            rich_help_panel=_RUN,
+            rich_help_panel=o.Panel.PROJECT,
         ),
     ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="DIR",
+            help="Folder of all models; default: as the file says, or out.",
+            rich_help_panel=o.Panel.OUTPUT,
+        ),
+    ] = None,
+    dry_run: o.DryRun = False,
+    prepare_only: o.PrepareOnly = False,
+    report: r.Report = None,
+    ci: Annotated[
+        bool,
+        typer.Option(
+            "--ci",
+            help="In a job: plain lines, groups, annotations, summary.md, junit.xml, comment.md.",
+            rich_help_panel=o.Panel.OUTPUT,
+        ),
+    ] = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    fail_on_regression: Annotated[
+        Path | None,
+        typer.Option(
+            "--fail-on-regression",
+            metavar="BASE",
+            help="Exit 1 if anything is worse than in this `out` folder of another run.",
+            rich_help_panel=o.Panel.VALIDATION,
+        ),
+    ] = None,
     cache_dir: Annotated[
         str | None,
-        typer.Option("--cache-dir", help="Folder of the cache.", rich_help_panel=_RUN),
+        typer.Option("--cache-dir", metavar="DIR", help=o.CACHE_DIR, rich_help_panel=o.Panel.CACHE),
     ] = None,
     remote_cache: Annotated[
         str | None,
@@ -74,51 +90,22 @@ def run(
             "--remote-cache",
             metavar="URL",
             help="Another cache to share with, as s3://bucket/path (fsspec).",
-            rich_help_panel=_RUN,
+            rich_help_panel=o.Panel.CACHE,
         ),
     ] = None,
-    no_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-cache",
-            help="Neither look for earlier results nor keep any: make all anew.",
-            rich_help_panel=_RUN,
-        ),
-    ] = False,
-    dry_run: o.DryRun = False,
-    prepare_only: Annotated[
-        bool,
-        typer.Option(
-            "--prepare-only", help="What only waits for another host is no failure (exit 0)."
-        ),
-    ] = False,
-    report: Annotated[
+    no_cache: o.NoCache = False,
+    memory: Annotated[
         str | None,
         typer.Option(
-            "--report", metavar="FORMATS", help="Documents of each model: html,md,junit,sarif,json."
+            "--memory",
+            metavar="SIZE",
+            help="Memory of all of them together, as 16GB; a step beyond its part fails.",
+            rich_help_panel=o.Panel.ISOLATION,
         ),
     ] = None,
-    ci: Annotated[
-        bool,
-        typer.Option(
-            "--ci",
-            help="In a job: plain lines, groups, annotations, summary.md, junit.xml, comment.md.",
-            rich_help_panel=_CI,
-        ),
-    ] = False,
-    fail_on_regression: Annotated[
-        Path | None,
-        typer.Option(
-            "--fail-on-regression",
-            metavar="BASE",
-            help="Exit 1 if anything is worse than in this `out` folder of another run.",
-            rich_help_panel=_CI,
-        ),
-    ] = None,
-    latency: r.Latency = False,
+    timeout: b.Timeout = None,
     sign_key: SignKey = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
+    latency: r.Latency = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Carry out a modelc.toml: every model, every artifact proven against eager or refused."""
@@ -134,7 +121,7 @@ def run(
         "keep-going": "true" if keep_going else None,
         "cache-dir": cache_dir,
         "remote-cache": remote_cache,
-        "report": report,
+        "report": ",".join(report) if report else None,
     }
     asked = Asked(
         file=file,

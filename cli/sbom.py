@@ -14,8 +14,15 @@ def sbom(
     out: Annotated[Path, typer.Argument(help="What modelc export wrote.")],
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Where to; default: stdout."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="Where to; default: stdout.",
+            rich_help_panel=o.Panel.OUTPUT,
+        ),
     ] = None,
+    quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
@@ -26,4 +33,6 @@ def sbom(
     if file is None:
         show_json(bill)
         return
-    say(result_console(), f"wrote {write_bill(bill, file)}")
+    written = write_bill(bill, file)
+    if not quiet:
+        say(result_console(), f"wrote {written}")

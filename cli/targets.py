@@ -7,6 +7,7 @@ from . import options as o
 
 def targets(
     json: o.Json = False,
+    quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """List every format: ready or not, why not, and the line that makes it so."""
@@ -18,7 +19,8 @@ def targets(
     from .tables import show_json
 
     rows = rows_of()
-    warn(faults_of())
+    if not quiet:
+        warn(faults_of())
     if json:
         show_json(as_json({target.NAME: readiness for target, readiness in rows}))
         return

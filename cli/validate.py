@@ -17,6 +17,7 @@ from ..core.verdict import Verdict
 from . import options as o
 from . import options_accuracy as a
 from . import options_bounds as b
+from . import options_precision as p
 from . import options_report as r
 from . import options_trt as t
 from .options_sign import SignKey, given, private_key
@@ -35,22 +36,8 @@ _REJUDGING = {
 def validate(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="An output folder, or a converted model.")],
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against", metavar="CHECKPOINT", help="The eager reference of a single model file."
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", help="Where the recorded checkpoint is now, if it moved."),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision", help="What to judge a single file as; default: as recorded, or fp32."
-        ),
-    ] = None,
+    checkpoint: o.Checkpoint = None,
+    against: o.Against = None,
     model: o.Model = None,
     model_arg: o.ModelArg = None,
     method: o.Method = None,
@@ -59,49 +46,52 @@ def validate(
     static: o.Static = None,
     drop_output: o.DropOutput = None,
     samples: o.Samples = None,
-    no_strict: o.NoStrict = False,
+    preprocess: p.PreprocessText = None,
     allow_pickle: o.AllowPickle = False,
     trust: o.Trust = False,
+    report: r.Report = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    precision: o.ArtifactPrecision = None,
     feeds: o.Feeds = None,
-    seed: o.Seed = None,
     atol: o.Atol = None,
     rtol: o.Rtol = None,
     min_sqnr: o.MinSqnr = None,
     tolerance: Tolerances = None,
+    search: o.Search = None,
+    device: o.Device = None,
     rejudge: Annotated[
         bool,
         typer.Option(
             "--rejudge",
             help="Apply tolerances to what the manifest of a folder measured; nothing is run.",
+            rich_help_panel=o.Panel.VALIDATION,
         ),
     ] = False,
-    data: a.Data = None,
-    metric: a.Metric = None,
-    max_drop: a.MaxDrop = None,
-    label: a.Label = None,
-    metric_output: a.MetricOutput = None,
-    preprocess: a.PreprocessText = None,
-    device: o.Device = None,
-    search: o.Search = None,
-    sensitivity: o.Sensitivity = None,
-    accept_branch: o.AcceptBranch = None,
     replay: Annotated[
         Path | None,
         typer.Option(
             "--replay",
             metavar="NPZ",
             help="Judge a model file on this feed too and show it alone: DIR/worst/ARTIFACT.npz.",
+            rich_help_panel=o.Panel.VALIDATION,
         ),
     ] = None,
+    data: a.Data = None,
+    metric: a.Metric = None,
+    max_drop: a.MaxDrop = None,
     plugins: t.Plugins = None,
     trust_engine: t.TrustEngine = False,
-    report: r.Report = None,
-    sign_key: SignKey = None,
     isolate: b.Isolate = None,
     timeout: b.Timeout = None,
     memory: b.Memory = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
+    sign_key: SignKey = None,
+    no_strict: o.NoStrict = False,
+    seed: o.Seed = None,
+    label: a.Label = None,
+    metric_output: a.MetricOutput = None,
+    sensitivity: o.Sensitivity = None,
+    accept_branch: o.AcceptBranch = None,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check digests and judge artifacts against eager again."""

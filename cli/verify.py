@@ -13,14 +13,17 @@ from .options_sign import public_key
 
 def verify(
     out: Annotated[Path, typer.Argument(help="What modelc export or modelc run wrote.")],
+    json: o.Json = False,
+    quiet: o.Quiet = False,
     key: Annotated[
         Path | None,
         typer.Option(
-            "--key", metavar="PEM", help="Public key that the manifest must be signed with."
+            "--key",
+            metavar="PEM",
+            help="Public key that the manifest must be signed with.",
+            rich_help_panel=o.Panel.SIGNING,
         ),
     ] = None,
-    json: o.Json = False,
-    quiet: o.Quiet = False,
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """Check a folder's files, records and lineage again; no model is run and nothing is written."""

@@ -66,6 +66,7 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cpu",)
 PLANTS_BY_DEFAULT: bool = True
+FLOAT_ENDS: bool = True
 plant_fault = openvino_faults.plant_fault
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'

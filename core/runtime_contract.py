@@ -87,6 +87,13 @@ class PlantedFault:
 
 
 @runtime_checkable
+class FloatEnds(Target, Protocol):
+    """A target whose half precision is of weights: inputs and outputs stay float32."""
+
+    FLOAT_ENDS: bool
+
+
+@runtime_checkable
 class Plantable(Target, Protocol):
     """A target in whose model files faults can be planted, to see what a verdict can find.
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,15 @@ def command_page(name: str, command: Any) -> str:
         lines += ["| argument | |", "| --- | --- |"]
         lines += [f"| `{p.name.upper()}` | {_plain(p.help)} |" for p in arguments]
         lines.append("")
-    lines += ["| option | | default |", "| --- | --- | --- |"]
-    lines += [_row(option) for option in options if option.name != "help"]
-    lines += ["", f"Exit codes: {CODES[name]}.", "", "```", EXAMPLES[name], "```", ""]
+    lines += [
+        *_option_tables(options),
+        f"Exit codes: {CODES[name]}.",
+        "",
+        "```",
+        EXAMPLES[name],
+        "```",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -121,11 +128,17 @@ def group_page(name: str, group: Any) -> str:
     """As `command_page`, of a command that has further ones below it."""
     lines = [f"# modelc {name}", "", group.help, ""]
     for below, command in group.commands.items():
-        options = [p for p in command.params if p.name != "help"]
         lines += [f"## modelc {name} {below}", "", command.help, ""]
-        lines += ["| option | | default |", "| --- | --- | --- |", *map(_row, options), ""]
+        lines += _option_tables(command.params)
     lines += [f"Exit codes: {CODES[name]}.", "", "```", EXAMPLES[name], "```", ""]
     return "\n".join(lines)
+
+
+def _option_tables(options: Sequence[Any]) -> Iterator[str]:
+    """A table for each panel of the help, in its order."""
+    shown = [option for option in options if option.name != "help"]
+    for panel, rows in groupby(shown, key=lambda option: str(option.rich_help_panel)):
+        yield from (f"| {panel} | | default |", "| --- | --- | --- |", *map(_row, rows), "")
 
 
 def _row(option: Any) -> str:

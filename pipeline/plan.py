@@ -13,6 +13,7 @@ from ..core.errors import MissingError, UsageError
 from ..core.manifest import Pending
 from ..core.names import unknown
 from ..core.precision import Precision
+from ..core.runtime_contract import FloatEnds
 from .order import Order, Wanted
 
 STEM = "model"
@@ -192,12 +193,16 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
     searches = quantizes and order.budgeted
-    halves = any(s.wanted.precision in (Precision.FP16, Precision.BF16) for s in steps)
+    half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
+    halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
+    no_ends = "nothing becomes half: add --fp16 or --bf16"
+    if halves:
+        no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
     asked = {
         "--calib": (lowering.calibration, quantizes, "nothing is quantized by it: add --int8"),
         "--quantizer": (lowering.quantizer, quantizes, "nothing is quantized: add --int8"),
         "--calib-method": (lowering.method, quantizes, "nothing is quantized: add --int8"),
-        "--half-io": (lowering.half_io, halves, "nothing becomes half: add --fp16 or --bf16"),
+        "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
         "--keep-fp": (lowering.keep, quantizes or halves, "nothing leaves fp32: add --fp16"),
     }
