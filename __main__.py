@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 from .core.pace import unhurried_gc
 
@@ -20,5 +22,19 @@ def main() -> None:
         os._exit(_INTERRUPTED)
 
 
+def _leave_current_folder() -> None:
+    """Take off what `python -m` puts first on the import path: the current folder.
+
+    An `onnx.py` of the user's would stand in for the library there. Where modelc itself lies in
+    that folder, it goes last. Factories find the user's modules all the same (sources/user_code).
+    """
+    if sys.flags.safe_path or not sys.path:
+        return
+    first = sys.path.pop(0)
+    if Path(first).absolute() == Path(__file__).absolute().parents[1]:
+        sys.path.append(first)
+
+
 if __name__ == "__main__":
+    _leave_current_folder()
     main()

@@ -39,7 +39,7 @@ def opened(path: Path) -> Iterator[OutputFolder]:
     check_place(path)
     made = not path.exists()
     try:
-        with _writing(path):
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             _check_links(path)
             with _locked(path):
@@ -59,7 +59,7 @@ def opened(path: Path) -> Iterator[OutputFolder]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Tell a full disk or a folder that may not be written in one line."""
     try:
         yield
@@ -161,7 +161,7 @@ def settle(path: Path) -> None:
     """
     if (path / COMMIT).is_dir():
         _check_links(path)
-        with _writing(path), _locked(path):
+        with writing(path), _locked(path):
             finish_commit(path)
 
 

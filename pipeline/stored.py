@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.digest import sha256_of
 from ..core.errors import CheckpointError, UsageError, first_line
+from .folder import check_place, writing
 from .manifest_file import FILE
 
 if TYPE_CHECKING:
@@ -108,11 +109,17 @@ def _tensors(value: Example, place: str) -> Any:
 
 
 def _stored(folder: Path, name: str, save: Any) -> Path:
-    """`folder/NAME-DIGEST.pt`; the same content is the same file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
-        draft = Path(place) / f"{name}.pt"  # torch writes the stem into the archive
-        save(draft)
-        path = folder / f"{name}-{sha256_of(draft)[:_SHOWN]}.pt"
-        draft.replace(path)
-    return path
+    """`folder/NAME-DIGEST.pt`; the same content is the same file.
+
+    Raises:
+        UsageError: the folder cannot be made or written.
+    """
+    check_place(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
+            draft = Path(place) / f"{name}.pt"  # torch writes the stem into the archive
+            save(draft)
+            path = folder / f"{name}-{sha256_of(draft)[:_SHOWN]}.pt"
+            draft.replace(path)
+        return path

@@ -25,6 +25,44 @@ def test_python_m_modelc_is_the_command(modelc: Run) -> None:
     assert re.fullmatch(r"modelc \d+\.\d+\.\d+ \(modelc-toolchain\)\n", ran.stdout)
 
 
+@pytest.mark.parametrize("name", ["rich", "msgspec"])
+def test_the_current_folder_stands_in_for_no_library(
+    name: str, surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    stands_in = (
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\nraise OSError\n"
+    )
+    (tmp_path / f"{name}.py").write_text(stands_in)
+    unsafe = {k: v for k, v in surroundings.items() if k != "PYTHONSAFEPATH"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "modelc", "targets", "--json"],
+        cwd=tmp_path, env=unsafe, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_a_factory_in_the_current_folder_is_found_by_python_m(
+    surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "onnx.py").write_text("raise OSError\n")
+    (tmp_path / "beside.py").write_text("WIDTH = 3\n")
+    (tmp_path / "mynet.py").write_text(
+        "import torch, beside\n\ndef build():\n    return torch.nn.Linear(beside.WIDTH, 2)\n"
+    )
+    import torch
+
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "net.pt")
+    unsafe = {k: v for k, v in surroundings.items() if k != "PYTHONSAFEPATH"}
+    wanted = ("--model", "mynet:build", "--input", "x:float32[2,3]", "--to", "onnx", "-o", "out")
+    ran = subprocess.run(
+        [sys.executable, "-m", "modelc", "export", "net.pt", *wanted],
+        cwd=tmp_path, env=unsafe, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_without_a_command_the_help_is_shown_and_no_error(modelc: Run) -> None:
     ran = modelc()
     assert "Usage: modelc" in ran.stdout

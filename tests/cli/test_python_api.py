@@ -261,6 +261,15 @@ def test_nothing_is_left_of_an_export_that_did_not_begin(tmp_path: Path) -> None
     assert not list(out.rglob("*.pt"))
 
 
+@pytest.mark.parametrize("below", ["", "further"])
+def test_an_output_folder_that_is_a_file_is_a_usage_error(tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("mine")
+    out = tmp_path / "taken" / below
+    with pytest.raises(UsageError, match="taken"):
+        modelc.export(nn.Linear(3, 2), inputs=torch.ones(1, 3), to="torchscript", out=out)
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
 def test_a_module_that_cannot_be_pickled_is_told_so(tmp_path: Path) -> None:
     class Local(nn.Linear):
         pass
