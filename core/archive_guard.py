@@ -13,7 +13,7 @@ import re
 import zipfile
 from typing import TYPE_CHECKING
 
-from .errors import CheckpointError, first_line
+from .errors import CheckpointError, ConsentError, first_line
 from .torch_sizes import fault_of_tensors
 from .zip_archive import fault_of_archive
 
@@ -36,7 +36,8 @@ def refuse_code(path: Path) -> None:
     """Refuse an archive with parts that run code when opened.
 
     Raises:
-        CheckpointError: there is such a part, which the message names, or it is damaged.
+        ConsentError: there is such a part, which the message names.
+        CheckpointError: it is damaged.
     """
     fault = fault_of_archive(path)
     if fault:
@@ -53,7 +54,7 @@ def refuse_code(path: Path) -> None:
         ) from error
     if found is not None:
         name, what = found
-        raise CheckpointError(
+        raise ConsentError(
             f"{path} would run code when opened: {name} is {what}",
             hint="add --allow-pickle, only if you trust its maker",
         )

@@ -3,6 +3,7 @@
 ModelcError
 ├── UsageError        2   the person at the command line
 ├── CheckpointError   3   whoever made the checkpoint or the model code
+│   └── ConsentError  2   the person at the command line, who may trust that maker
 ├── MissingError      4   whoever installs packages, drivers and devices
 ├── ConversionError   5   a converter refused or broke
 └── RunnerError       6   a runtime would not open or run an artifact
@@ -43,6 +44,12 @@ class CheckpointError(ModelcError):
     """The checkpoint, its factory or its eager model is unreadable, unsafe or unusable."""
 
     exit_code = 3
+
+
+class ConsentError(CheckpointError):
+    """Reading the checkpoint may run code, which the user has to allow."""
+
+    exit_code = 2
 
 
 class MissingError(ModelcError):

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import IO
 
-from .errors import CheckpointError, first_line
+from .errors import CheckpointError, ConsentError, first_line
 from .torch_sizes import fault_of_tensors
 from .zip_archive import fault_of_archive, is_archive
 
@@ -16,15 +16,17 @@ _BLOCKED = re.compile(
 )
 
 
-def read_safely(source: Path | IO[bytes], name: str = "") -> object:
+def read_safely(source: Path | IO[bytes], name: str = "", *, may_allow: bool = False) -> object:
     """What torch.save wrote, its tensors mapped from the file rather than read where possible.
 
     Args:
         source: a file, or an open stream that can seek.
         name: what a message calls it; the path if empty.
+        may_allow: whether --allow-pickle reads what is refused.
 
     Raises:
-        CheckpointError: it is damaged, or holds more than tensors and plain values.
+        ConsentError: it holds more than tensors and plain values, which the user may allow.
+        CheckpointError: it is damaged, or it holds more and nothing allows that.
     """
     import pickle
 
@@ -37,10 +39,12 @@ def read_safely(source: Path | IO[bytes], name: str = "") -> object:
         if match is None:
             raise unreadable(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
-        raise CheckpointError(
-            f"{called} holds more than weights and was refused: {what}",
-            hint="add --allow-pickle, only if you trust its maker: it runs code of theirs",
-        ) from error
+        told = f"{called} holds more than weights and was refused: {what}"
+        if may_allow:
+            hint = "add --allow-pickle, only if you trust its maker: it runs code of theirs"
+            raise ConsentError(told, hint=hint) from error
+        hint = "save its tensors alone with torch.save where it was made, as model.state_dict()"
+        raise CheckpointError(told, hint=hint) from error
     except Exception as error:  # the unpickler raises anything at garbage
         raise unreadable(called, error) from error
 

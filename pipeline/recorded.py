@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.capture import Capture
 from ..core.digest import sha256_of
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, ConsentError, UsageError
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Artifact, Checkpoint
@@ -118,7 +118,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
 
     Raises:
         CheckpointError: the checkpoint is not where it was.
-        UsageError: a pickle must be allowed again.
+        ConsentError: a pickle must be allowed again.
     """
     recorded = manifest.checkpoint
     path = moved.checkpoint or folder / recorded.path
@@ -128,7 +128,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
             hint="say where it is now: --checkpoint PATH",
         )
     if recorded.allow_pickle and not moved.allow_pickle:
-        raise UsageError(
+        raise ConsentError(
             f"{folder} was made from a full pickle, which can run code when it is read",
             hint="add --allow-pickle if you trust its maker",
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.contract import Program, Target
-from ..core.errors import CheckpointError
+from ..core.errors import ConsentError
 from ..core.records import Checkpoint
 from ..sources.sniff import PT2, TORCHSCRIPT
 from .order import Source
@@ -24,7 +24,7 @@ def refuse_foreign_program(path: Path, target: Target, *, trust: bool) -> None:
     """Before a converted model is opened.
 
     Raises:
-        CheckpointError: it is a program that no manifest records as it is, and nobody trusts it.
+        ConsentError: it is a program that no manifest records as it is, and nobody trusts it.
     """
     if trust or not isinstance(target, Program):
         return
@@ -41,7 +41,7 @@ def refuse_foreign_checkpoint(checkpoint: Checkpoint, source: Source) -> None:
     """Before a checkpoint is opened.
 
     Raises:
-        CheckpointError: it is a program, neither recorded by this digest nor trusted.
+        ConsentError: it is a program, neither recorded by this digest nor trusted.
     """
     refuse_kind(checkpoint.kind, source, checkpoint.digest)
 
@@ -50,7 +50,7 @@ def refuse_kind(kind: str, source: Source, digest: str = "") -> None:
     """As `refuse_foreign_checkpoint`, of what is not hashed yet where there is no digest.
 
     Raises:
-        CheckpointError: it is a program, neither recorded nor trusted.
+        ConsentError: it is a program, neither recorded nor trusted.
     """
     if source.trust or kind not in _PROGRAMS or (digest and digest == source.recorded):
         return
@@ -58,7 +58,5 @@ def refuse_kind(kind: str, source: Source, digest: str = "") -> None:
         raise _refusal(source.checkpoint, _PROGRAMS[kind])
 
 
-def _refusal(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is {what}, and opening it runs code of whoever made it", hint=HINT
-    )
+def _refusal(path: Path, what: str) -> ConsentError:
+    return ConsentError(f"{path} is {what}, and opening it runs code of whoever made it", hint=HINT)

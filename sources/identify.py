@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..core.digest import joint_digest, record_of
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, ConsentError, UsageError
 from ..core.names import nearest, refuse_pipe
 from ..core.records import Checkpoint, FileRecord
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
@@ -44,6 +44,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
 
     Raises:
         UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
+        ConsentError: it is a pickled module, which is not allowed.
         CheckpointError: it is no checkpoint, or it is damaged.
     """
     kind, files = openable(path, factory, allow_pickle=allow_pickle)
@@ -71,6 +72,7 @@ def openable(
 
     Raises:
         UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
+        ConsentError: it is a pickled module, which is not allowed.
         CheckpointError: it is no checkpoint, or it is damaged.
     """
     if not path.exists():
@@ -183,10 +185,10 @@ def _is_hub_name(path: Path) -> bool:
     return len(path.parts) == _OWNED and not path.suffix and not path.parent.exists()
 
 
-def _needs_factory(path: Path, kind: str) -> UsageError:
+def _needs_factory(path: Path, kind: str) -> UsageError | ConsentError:
     whole = pickled_class(path) if kind == STATE_DICT and path.is_file() else None
     if whole is not None:
-        return UsageError(
+        return ConsentError(
             f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",
             hint="add --allow-pickle, only if you trust its maker",
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, ConsentError, UsageError
 from ..core.torch_file import read_safely, torch_load, unreadable
 from .factory import built, check_acyclic
 from .factory_inputs import loaded_from
@@ -107,11 +107,11 @@ def _needs_factory(path: Path | str) -> UsageError:
 def _read(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
     """What the file holds, and whether it had to be unpickled."""
     try:
-        return read_safely(path), STATE_DICT
-    except CheckpointError as refusal:
+        return read_safely(path, may_allow=True), STATE_DICT
+    except ConsentError as refusal:
         if not allow_pickle and is_lightning(path):
             raise _with_objects(refusal) from refusal
-        if not allow_pickle or "refused" not in refusal.message:
+        if not allow_pickle:
             raise
     with user_code_importable():
         try:
@@ -143,8 +143,8 @@ def _of_other_code(path: Path, error: Exception) -> CheckpointError | None:
     return None
 
 
-def _with_objects(refusal: CheckpointError) -> CheckpointError:
-    return CheckpointError(
+def _with_objects(refusal: ConsentError) -> ConsentError:
+    return ConsentError(
         f"{refusal.message} (a Lightning checkpoint, whose {KEY} or callbacks hold objects)",
         hint="save torch.load(...)['state_dict'] alone with torch.save where it was made, or add "
         "--allow-pickle, only if you trust its maker: it runs code of theirs",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 
 Refuse = Callable[..., str]
+Ran = subprocess.CompletedProcess[str]
 REST = ("--to", "torchscript", "-o", "out")
 MODEL = ("--model", "modelc.sample_models.digits:build")
 IMAGE = ("--input", "x:float32[batch=1..8,1,8,8]")
@@ -75,9 +78,35 @@ def test_a_full_pickle_is_refused_by_the_name_of_what_it_holds(
     refuse: Refuse, tmp_path: Path
 ) -> None:
     torch.save(nn.Linear(3, 2), tmp_path / "a.pt")
-    told = refuse("export", "a.pt", *MODEL, *IMAGE, *REST, code=3)
+    told = refuse("export", "a.pt", *MODEL, *IMAGE, *REST, code=2)
     assert "torch.nn.modules.linear.Linear" in told
     assert "add --allow-pickle" in told
+
+
+def test_objects_beside_weights_need_consent_which_is_enough(
+    refuse: Refuse, door: Callable[..., Ran], tmp_path: Path
+) -> None:
+    held = {"model": nn.Linear(3, 2).state_dict(), "args": argparse.Namespace(depth=1)}
+    torch.save(held, tmp_path / "a.pt")
+    given = ("a.pt", "--model", "torch.nn:Linear", "--model-arg", "in_features=3")
+    given += ("--model-arg", "out_features=2", "--input", "input:float32[2,3]", *REST)
+    assert "add --allow-pickle" in refuse("export", *given, code=2)
+    ran = door("export", *given, "--allow-pickle", "--no-isolate", "--sensitivity", "0")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "export"])
+def test_where_consent_has_no_option_the_hint_names_none(
+    refuse: Refuse, tmp_path: Path, command: str
+) -> None:
+    torch.save({"x": torch.ones(2), "args": argparse.Namespace(depth=1)}, tmp_path / "a.pt")
+    given = ("a.pt",)
+    if command == "export":
+        torch.save({}, tmp_path / "net.pt")
+        given = ("net.pt", "--model", "torch.nn:Identity", "--samples", "a.pt", *REST)
+    told = refuse(command, *given, code=3)
+    assert "argparse.Namespace" in told
+    assert "--allow-pickle" not in told
 
 
 def test_a_shard_that_is_not_there_is_named(refuse: Refuse, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, ConsentError, UsageError
 from modelc.core.records import Checkpoint
 from modelc.sources.identify import identify, weight_files
 from modelc.sources.load import load
@@ -132,7 +132,7 @@ def test_weights_without_a_factory_are_refused(tmp_path: Path) -> None:
 def test_a_pickled_module_without_a_factory_is_told_as_such(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save(nn.Linear(3, 2), path)
-    with pytest.raises(UsageError, match=r"pickled torch\.nn\.modules\.linear\.Linear") as caught:
+    with pytest.raises(ConsentError, match=r"pickled torch\.nn\.modules\.linear\.Linear") as caught:
         seen(path, factory=None)
     assert "--allow-pickle, only if you trust its maker" in caught.value.hint
 
