@@ -23,6 +23,8 @@ _NAME = re.compile(r"[A-Za-z_][\w]*(?:\.\w+)*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INT = re.compile(r"\d+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
+_BARE_RANGE = re.compile(r"\d+ *\.\.[\d. ]*\d")
+_IMAGE = 4  # dims of a batch of images
 _MOST_SIZES = 3  # min..opt..max
 _RELATION = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
 _BOUND = 'for example --input "ids:int64[batch,seq]{0..99}" or "edges:int64[2,m]{0..nodes-1}"'
@@ -114,8 +116,11 @@ def _dtype(cursor: _Cursor) -> str:
 def _dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
     if cursor.take("]"):
         return ()
-    dims = [_dim(cursor)]
-    while cursor.take(","):
+    dims: list[Dim | None] = []
+    while not dims or cursor.take(","):
+        bare = _BARE_RANGE.match(cursor.text, cursor.at)
+        if bare is not None:
+            raise _nameless(cursor.text, bare)
         dims.append(_dim(cursor))
     cursor.need("]", "',' or ']'")
     return tuple(dims)
@@ -141,6 +146,27 @@ def _dim(cursor: _Cursor) -> Dim | None:
     if plus:
         return _derived(None, Relation(base=name, plus=plus), Dim.unbounded(name))
     return Dim.unbounded(name)
+
+
+def _nameless(text: str, bare: re.Match[str]) -> UsageError:
+    """The error for a range without a name, with one for each such range of the input."""
+    begin = text.index("[") + 1
+    parts = text[begin:].partition("]")[0].split(",")
+    usual = {0: "batch", 2: "height", 3: "width"} if len(parts) == _IMAGE else {0: "batch"}
+    mended: list[str] = []
+    for axis, part in enumerate(parts):
+        size = part.lstrip(" ")
+        if _BARE_RANGE.match(size):
+            name = usual.get(axis, f"d{axis}")
+            name = f"{name}_2" if re.search(rf"\b{name}\b", text[begin:]) else name
+            part = part[: len(part) - len(size)] + f"{name}={size}"  # noqa: PLW2901 - as mended
+        mended.append(part)
+    rest = text[begin + len(",".join(parts)) :]
+    return UsageError(
+        f"--input {text!r}: a range needs a name, and {bare.group()} at character "
+        f"{bare.start() + 1} has none",
+        hint=f'write --input "{text[:begin]}{",".join(mended)}{rest}"',
+    )
 
 
 def _defined(cursor: _Cursor, name: str) -> Dim:

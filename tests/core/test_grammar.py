@@ -118,6 +118,24 @@ def test_a_spec_is_written_as_it_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "mended"),
+    [
+        ("x:float32[1,3,32..224,64]", "x:float32[1,3,height=32..224,64]"),
+        ("x:float32[1..8,3,32..224,32..64..96]",
+         "x:float32[batch=1..8,3,height=32..224,width=32..64..96]"),
+        ("x:float32[batch=1..8, 4..8]", "x:float32[batch=1..8, d1=4..8]"),
+        ("x:float32[d1=1..8,1 .. 9]{0..1}", "x:float32[d1=1..8,d1_2=1 .. 9]{0..1}"),
+        ("x[2*seq,3..4]", "x[2*seq,d1=3..4]"),
+    ],
+)  # fmt: skip
+def test_a_range_without_a_name_is_shown_with_one(text: str, mended: str) -> None:
+    with pytest.raises(UsageError, match="a range needs a name") as caught:
+        parse_input(text)
+    assert mended in caught.value.hint
+    parse_input(mended)
+
+
+@pytest.mark.parametrize(
     ("text", "expected", "character", "found"),
     [
         ("", "an input name", 1, "the end"),
