@@ -19,7 +19,7 @@ from .. import __version__
 from ..core.distribution import DISTRIBUTION
 from ..core.errors import ModelcError, UsageError
 from ..core.interrupts import heed, is_users_own, received
-from ..core.names import refuse_pipe
+from ..core.names import nearest, refuse_pipe
 from ..core.system_errors import as_usage_error
 from ..core.threads import sleep_while_waiting
 from ..projects.faults import each_of
@@ -132,9 +132,10 @@ def door(arguments: list[str]) -> int:
 
     With `--json`, what stopped it is a JSON document on stdout as well.
     """
-    from .tables import forget_json
+    from .screen import forget_folders
+    from .tables import write_json
 
-    forget_json()
+    forget_folders()
     arguments = [_renamed(one) for one in arguments]
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
@@ -149,9 +150,20 @@ def door(arguments: list[str]) -> int:
         code = _SIGNALLED + number
         name = "" if number == signal.SIGINT else signal.Signals(number).name
         message = f"ended by {name}" if name else "interrupted"
-        hint = "what was proven before is in the output folder; run again to go on"
-        _tell_all([_Fault(kind="Interrupted", message=message, hint=hint)], code, json=json)
-    return code if isinstance(code, int) else 0
+        _tell_all([_Fault(kind="Interrupted", message=message, hint=_kept_hint())], json=json)
+    code = code if isinstance(code, int) else 0
+    write_json(code)
+    return code
+
+
+def _kept_hint() -> str:
+    """What is left of a command that was interrupted, and where."""
+    from .screen import kept_folder
+
+    folder = kept_folder()
+    if folder is None:
+        return "nothing was proven yet: run it again"
+    return f"what was proven before is in {folder}; run it again to go on"
 
 
 def _check_surroundings(arguments: list[str]) -> None:
@@ -194,7 +206,7 @@ def _failed(error: Exception, *, debug: bool, json: bool) -> int:
     else:
         fault = _Fault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
         code, faults = BUG, [fault]
-    _tell_all(faults, code, json=json, error=error if debug else None)
+    _tell_all(faults, json=json, error=error if debug else None)
     return code
 
 
@@ -204,15 +216,22 @@ def _misused(error: TyperException) -> list[_Fault]:
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
     hint = f"{command} --help"
+    near = _nearest_options(error)
+    if near:
+        message, hint = message.partition(" (")[0], f"did you mean {' or '.join(near)}?"
     former = REPLACED.get(str(getattr(error, "option_name", "")).removeprefix("--"))
     if former:
         message, hint = message.partition(" (")[0], f"use --{former}"
     return [_Fault(kind="UsageError", message=message, hint=hint)] if message else []
 
 
-def _tell_all(
-    faults: Sequence[_Fault], code: int, *, json: bool, error: BaseException | None = None
-) -> None:
+def _nearest_options(error: TyperException) -> list[str]:
+    """The options that a misspelt one may be, the closest first."""
+    options: Sequence[str] = getattr(error, "possibilities", None) or ()
+    return nearest(str(getattr(error, "option_name", "")), options, count=2)
+
+
+def _tell_all(faults: Sequence[_Fault], *, json: bool, error: BaseException | None = None) -> None:
     """Each on stderr; as one document on stdout where that is asked for."""
     from .tables import show_json_error
 
@@ -220,7 +239,7 @@ def _tell_all(
         _tell(one.message, one.hint, error)
     if json and faults:
         told = [{**asdict(one), "message": _one_line(one.message)} for one in faults]
-        show_json_error(told, code)
+        show_json_error(told)
 
 
 def _one_line(text: str) -> str:

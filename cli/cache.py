@@ -44,7 +44,7 @@ def ls(
     layout = _layout(cache_dir)
     rows = listed(layout)
     if json:
-        show_json(as_json(rows))
+        show_json(as_json({"results": rows, "size": layout.size(), "folder": str(layout.folder)}))
     else:
         show_results(rows, layout.size(), layout.folder)
 

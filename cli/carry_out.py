@@ -23,7 +23,7 @@ from .options_sign import private_key
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
 from .render_report import report_on
-from .screen import Screen
+from .screen import Screen, work_in
 from .tables import show_json
 
 
@@ -49,11 +49,12 @@ def carry_out(
     if dry_run:
         rows = plan_rows(make_plan(order), order)
         if json:
-            show_json(as_json(rows))
+            show_json(as_json({"plan": rows}))
         else:
             show_plan(rows)
         return
     key = private_key(sign_key)
+    work_in(order.out)
     with (
         fresh_reports(order.out, reports),
         Screen(quiet=quiet) as screen,
@@ -104,6 +105,7 @@ def finish_off(
         typer.Exit: with the manifest's exit code.
     """
     key = private_key(sign_key)
+    work_in(order.out)
     with (
         fresh_reports(order.out, reports),
         Screen(quiet=quiet) as screen,

@@ -47,10 +47,10 @@ def config(
     from ..projects.reading import read_project
     from ..projects.schema import FILE
     from .render_config import as_document, show_checked, show_settings, warn
-    from .tables import show_json
+    from .tables import show_document, show_json
 
     if schema:
-        show_json(FILE.read_bytes())
+        show_document(FILE.read_bytes())
         return
     if check:
         show_checked(file, given_of(sets), model, json=json, quiet=quiet)

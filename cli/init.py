@@ -40,13 +40,12 @@ def init(
 
     Weights are looked at and nothing of them is run; code is imported only where --model names it.
     """
-    from ..pipeline.manifest_file import as_json
     from ..projects.init import begin_project
-    from .render_init import show_begun
+    from .render_init import begun_document, show_begun
     from .tables import show_json
 
     begun = begin_project(checkpoints, out, model=model, model_args=model_arg or (), force=force)
     if json:
-        show_json(as_json(begun))
+        show_json(begun_document(begun))
     elif not quiet:
         show_begun(begun)

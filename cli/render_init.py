@@ -8,6 +8,16 @@ from ..projects.init import Begun
 from .tables import result_console, say
 
 
+def begun_document(begun: Begun) -> bytes:
+    """The file, its models, the lines to edit, and what else is wrong."""
+    from ..pipeline.manifest_file import as_json
+
+    left = [{"message": one.message, "hint": one.hint} for one in begun.left]
+    return as_json(
+        {"file": str(begun.file), "models": begun.models, "edits": begun.edits, "left": left}
+    )
+
+
 def show_begun(begun: Begun) -> None:
     """The models, the lines to edit, and the command that comes next."""
     console = result_console()

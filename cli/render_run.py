@@ -134,7 +134,7 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     """What would be made, model by model; nothing is read but the project."""
     plans = {model.name: plan_rows(model.plan, model.order) for model in models}
     if json:
-        show_json(as_json(plans))
+        show_json(as_json({"models": plans}))
         return
     console = result_console()
     table = new_table("model", "artifact", "from", "by", "file")

@@ -24,7 +24,7 @@ from .options_sign import private_key
 from .render_config import warn
 from .render_run import show_plans, show_run
 from .run_screen import tell_of, width_of
-from .screen import Screen
+from .screen import Screen, work_in
 from .tables import show_json
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def _carried_out(
     from ..reports.formats import formats_of
 
     run = planned.settings.run
+    work_in(run.out)
     limits = Limits(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )

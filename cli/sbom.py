@@ -27,11 +27,11 @@ def sbom(
 ) -> None:
     """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
     from ..pipeline.provenance.billing import bill_of, write_bill
-    from .tables import result_console, say, show_json
+    from .tables import result_console, say, show_document
 
     bill = bill_of(out)
     if file is None:
-        show_json(bill)
+        show_document(bill)
         return
     written = write_bill(bill, file)
     if not quiet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,16 +77,11 @@ def plain_console() -> Iterator[tuple[Console, Callable[[], list[str]]]]:
         yield console, lambda: stream.getvalue().splitlines()
 
 
-def show_json_error(errors: Sequence[Mapping[str, str]], exit_code: int) -> None:
-    """The document of a command that an error stopped; nothing where one was written already."""
-    if not _written:
-        document = {"exit_code": exit_code, "error": errors[0], "errors": list(errors)}
+def show_json_error(errors: Sequence[Mapping[str, str]]) -> None:
+    """The document of a command that an error stopped; nothing where there is one already."""
+    if not _documents:
+        document = {"error": errors[0], "errors": list(errors)}
         show_json(json.dumps(document, indent=1).encode() + b"\n")
-
-
-def forget_json() -> None:
-    """A new run of the command begins: nothing is written yet."""
-    _written.clear()
 
 
 def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
@@ -150,11 +146,25 @@ def say_all(console: Console, lines: Iterable[str]) -> None:
         say(console, line)
 
 
-_written: list[bool] = []  # whether a JSON document went to stdout in this run of the command
+_documents: list[bytes] = []  # what this run of the command will write to stdout
+_CODE = re.compile(rb'^ "exit_code":', re.MULTILINE)  # of the document itself: one space deep
 
 
 def show_json(document: bytes) -> None:
-    """One JSON document, as it is."""
-    _written.append(True)
+    """One JSON object, written with its exit code once the command has ended."""
+    _documents.append(document)
+
+
+def write_json(exit_code: int) -> None:
+    """Write what `show_json` was given, with the exit code as the first of its keys."""
+    for document in _documents:
+        has_code = _CODE.search(document) or not document.startswith(b"{\n")
+        code = b"" if has_code else b'{\n "exit_code": %d,' % exit_code
+        show_document(code + (document if has_code else document[1:]))
+    _documents.clear()
+
+
+def show_document(document: bytes) -> None:
+    """A document of a format of its own, as it is."""
     sys.stdout.buffer.write(document)
     sys.stdout.flush()

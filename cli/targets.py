@@ -22,6 +22,6 @@ def targets(
     if not quiet:
         warn(faults_of())
     if json:
-        show_json(as_json({target.NAME: readiness for target, readiness in rows}))
+        show_json(as_json({"targets": {target.NAME: readiness for target, readiness in rows}}))
         return
     show_targets(rows)

@@ -98,7 +98,7 @@ def validate(
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
     from ..pipeline.reporting import fresh_reports
-    from .screen import Screen
+    from .screen import Screen, work_in
 
     trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,
@@ -126,6 +126,7 @@ def validate(
     )  # fmt: skip
     reports = r.formats_beside(path, report)
     settings = settings_of(tf32=True, profiles=None, plugins=plugins, trust_engine=trusted)
+    work_in(path)
     sign = _signed(path, sign_key, context, rejudge=rejudge)
     with fresh_reports(path, reports), Screen(quiet=quiet) as screen, sign(screen) as trusts:
         if rejudge:

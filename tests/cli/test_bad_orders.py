@@ -94,7 +94,7 @@ def test_an_option_that_makes_no_sense_is_told(
     [
         (("export",), "Missing argument 'checkpoint'"),
         (("export", "a.pt"), "Missing option '--to'"),
-        (("export", "a.pt", "--to", "onnx", "--opzet", "9"), "No such option: --opzet"),
+        (("export", "a.pt", "--to", "onnx", "--xyzzy", "9"), "No such option: --xyzzy"),
         (("export", "a.pt", "--to", "onnx", "--capture", "foto"), "'foto' is not one of 'auto'"),
         (("export", "a.pt", "--to", "onnx", "--feeds", "two"), "'--feeds'"),
         (("inspect",), "Missing argument 'path'"),
@@ -162,6 +162,21 @@ def test_with_debug_the_traceback_comes_before_the_error(door: Door) -> None:
     assert ran.returncode == 2
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-2].startswith("error: no such file: nofile.onnx")
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--quite", "did you mean --quiet"),
+        ("--inptu", "did you mean --input"),
+        ("--mn-sqnr", "did you mean --min-sqnr"),
+        ("--xyzzy", "modelc export --help"),
+    ],
+)
+def test_a_misspelt_option_gets_the_closest_first(refuse: Refuse, option: str, hint: str) -> None:
+    told = refuse("export", "a.pt", "--to", "onnx", option, code=2)
+    assert f"error: No such option: {option}\n" in told
+    assert f"hint:  {hint}" in told
 
 
 def test_minutes_of_a_search_are_a_count_now(refuse: Refuse, digits: tuple[str, ...]) -> None:

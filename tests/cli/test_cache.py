@@ -71,7 +71,7 @@ def test_results_of_one_key_are_told_apart(
 
 def test_its_json_is_one_document(cache: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert door(["cache", "ls", "--cache-dir", str(cache), "--json"]) == 0
-    rows = json.loads(capfdbinary.readouterr().out)
+    rows = json.loads(capfdbinary.readouterr().out)["results"]
     assert [(row["model"], row["size"], row["key"]) for row in rows] == [
         ("net0", 50_000, KEYS[0]),
         ("net1", 50_000, KEYS[1]),

@@ -85,6 +85,7 @@ def test_the_json_of_an_export_is_a_manifest_by_its_schema(
     ran = door("export", *digits, *TO, tmp_path / "out", "--json")
     document = json.loads(ran.stdout)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    assert document.pop("exit_code") == 0
     assert [artifact["name"] for artifact in document["artifacts"]] == ["torchscript"]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == document
 
@@ -95,7 +96,7 @@ def test_the_json_of_a_refused_export_is_a_manifest_by_its_schema(
     ran = door("export", *gate, "--to", "pt2", "-o", tmp_path / "out", "--json")
     document = json.loads(ran.stdout)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-    assert ran.returncode == document["failures"][0]["exit_code"] == 5
+    assert ran.returncode == document["exit_code"] == document["failures"][0]["exit_code"] == 5
 
 
 def test_what_a_users_model_prints_goes_to_the_log(
@@ -120,6 +121,9 @@ def test_what_a_users_model_prints_goes_to_the_log(
         ("validate", "{}/model.onnx", "--json"),
         ("validate", "{}", "--json"),
         ("build-ov", "{}/model.onnx", "--fp16", "--dry-run", "--json"),
+        ("report", "{}", "--json"),
+        ("verify", "{}", "--json"),
+        ("debug", "{}/model.onnx", "--json"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
@@ -128,7 +132,31 @@ def test_with_json_stdout_is_one_document(
 ) -> None:
     ran = door(*(argument.format(digits_copy) for argument in arguments))
     assert ran.returncode == 0
-    assert json.loads(ran.stdout)
+    document = json.loads(ran.stdout)
+    assert next(iter(document)) == "exit_code"
+    assert document["exit_code"] == 0
+
+
+@pytest.mark.parametrize("command", ["config", "config --check", "cache ls", "run --dry-run"])
+def test_the_json_of_a_project_has_its_exit_code(
+    door: Door, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "a.pt")
+    net = "checkpoint = 'a.pt'\nmodel = 'torch.nn:Linear'\nto = 'onnx'\n"
+    (tmp_path / "modelc.toml").write_text(f"[models.exit_code]\n{net}")
+    folder = ("--cache-dir", tmp_path) if command == "cache ls" else ()
+    ran = door(*command.split(), *folder, "--json")
+    assert json.loads(ran.stdout)["exit_code"] == ran.returncode == 0
+
+
+def test_the_json_of_init_says_what_was_written(door: Door, tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "a.pt")
+    ran = door("init", tmp_path / "a.pt", "-o", tmp_path / "p.toml", "--json")
+    document = json.loads(ran.stdout)
+    assert (ran.returncode, document["exit_code"]) == (0, 0)
+    assert document["file"] == str(tmp_path / "p.toml")
+    assert document["models"] == ["a"]
 
 
 def test_quiet_leaves_the_result_alone(door: Door, digits: tuple[str, ...], tmp_path: Path) -> None:
