@@ -11,13 +11,16 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..core.names import unknown
 from .faults import Faults
-from .keys import DEFAULTS, FORMER, GATE, GATES, LIMIT, MODEL, RUN, TOLERANCE, Key, Kind
+from .keys import (
+    DEFAULTS, FORMER, GATE, GATES, LIMIT, MODEL, REPLACED, RUN, TOLERANCE, Key, Kind,
+)  # fmt: skip
 from .reading import hint_for, limits_in, read_lenient
 from .records import KeyPath, Layer, ModelSettings, Project, RunSettings, Said, Settings, dotted
 from .typed import Typed
 from .values import value_in_text
 
 PREFIX = "MODELC_"
+ELSEWHERE = ("MODELC_ISOLATE", "MODELC_SIGN_KEY")  # of commands, and no settings of a project
 _HERE = Path()  # what paths of flags and variables are relative to
 
 
@@ -227,6 +230,12 @@ def _variables(
     for name, text in sorted(environment.items()):
         if not name.startswith(PREFIX):
             continue
+        if name in ELSEWHERE:
+            continue
+        replaced = REPLACED.get(name.removeprefix(PREFIX).lower().replace("_", "-"))
+        if replaced:
+            warnings.append(f"{name} has no effect: {_variable(replaced)}")
+            continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             mend = f": did you mean {near[0]}?" if near else ", and it has no effect"
@@ -236,6 +245,12 @@ def _variables(
         with faults.at(f"env {name}={text[:80]}"), faults.refusing(setting):
             for said in _spoken(known[name], text, Layer.ENV, f"env {name}"):
                 yield replace(said, shared=True)
+
+
+def _variable(text: str) -> str:
+    """What to write in place of a key of an earlier version, said of its variable."""
+    key, comma, rest = text.partition(",")
+    return f"use {PREFIX}{key.upper().replace('-', '_')}{comma}{rest}"
 
 
 def _variable_names() -> dict[str, KeyPath]:
