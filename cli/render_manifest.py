@@ -12,11 +12,12 @@ from rich.markup import escape
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
+from ..pipeline.choosing import RULE
 from ..reports.rows import domain_lines, sensitivity_lines
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
-from .render_warnings import calibration_lines, note_lines, sample_lines, traced_lines
+from .render_warnings import calibration_lines, larger_lines, note_lines, sample_lines, traced_lines
 from .tables import STATES, fitted_table, new_table, result_console, say, say_all
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
         _show_attempts(console, artifact)
         show_tradeoffs(console, artifact)
     say_all(console, (*sample_lines(shown), *calibration_lines(shown)))
+    say_all(console, larger_lines(manifest, shown))
     for artifact in shown:
         explain(console, artifact, manifest.verdict_of(artifact.name))
         tell_guilty_layer(console, artifact, manifest, out)
@@ -114,6 +116,8 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
             else escape(f"{attempt.outcome}{why}"),
         )
     console.print(table)
+    if artifact.capture and not artifact.rejected:
+        say(console, f"  [dim]{escape(artifact.capture)} is kept, {RULE}[/]")
 
 
 def tell_pending(console: Console, pending: Pending) -> None:

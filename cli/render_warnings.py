@@ -8,9 +8,10 @@ from rich.markup import escape
 
 from ..core.capture import TRACES
 from ..core.manifest import Manifest
+from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord
 from ..reports.artifact_warnings import findings_of, notes_of, random_warning, warnings_of_all
-from ..reports.words import counted
+from ..reports.words import counted, size_text
 
 _NOTES = 8  # shown of each artifact
 _WARNED = 3  # warnings of the tracer that are shown
@@ -21,13 +22,25 @@ _WARNING = "yellow"
 def warning_lines(manifest: Manifest, shown: Sequence[Artifact]) -> list[str]:
     """The warnings alone: what calibrated them, what was found in the samples, the notes."""
     calibrated = calibration_lines(shown, warnings=True)
-    return [*sample_lines(shown), *calibrated, *note_lines(manifest, shown)]
+    larger = larger_lines(manifest, shown)
+    return [*sample_lines(shown), *calibrated, *larger, *note_lines(manifest, shown)]
 
 
 def sample_lines(shown: Sequence[Artifact]) -> Iterator[str]:
     """What was found in the calibration samples."""
     for finding in findings_of(shown):
         yield _line(_WARNING, finding)
+
+
+def larger_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
+    """Which quantized artifacts are larger than the FP32 one of their format."""
+    plain = {a.target: a for a in manifest.artifacts if a.precision is Precision.FP32}
+    for one in shown:
+        other = plain.get(one.target)
+        if one.precision is Precision.INT8 and other is not None and one.size > other.size:
+            sizes = f"{size_text(one.size)} and {size_text(other.size)}"
+            why = "size counts last where a quantizer is chosen"
+            yield _line(_WARNING, f"{one.name}: larger than {other.name}: {sizes}; {why}")
 
 
 def calibration_lines(shown: Sequence[Artifact], *, warnings: bool = False) -> Iterator[str]:

@@ -12,7 +12,17 @@ from ..core.errors import UsageError
 from ..core.names import unknown
 from .faults import Faults
 from .keys import (
-    DEFAULTS, FORMER, GATE, GATES, LIMIT, MODEL, REPLACED, RUN, TOLERANCE, Key, Kind,
+    DEFAULTS,
+    FORMER,
+    GATE,
+    GATES,
+    LIMIT,
+    MODEL,
+    REPLACED,
+    RUN,
+    TOLERANCE,
+    Key,
+    Kind,
 )  # fmt: skip
 from .reading import hint_for, limits_in, read_lenient
 from .records import KeyPath, Layer, ModelSettings, Project, RunSettings, Said, Settings, dotted

@@ -15,6 +15,7 @@ from modelc.cli.render_manifest import show_manifest
 from modelc.cli.tables import fitted_table, say
 from modelc.core.contract import Inspection
 from modelc.core.manifest import Failure, Manifest
+from modelc.pipeline.choosing import RULE
 
 
 class Terminal(io.StringIO):
@@ -151,3 +152,30 @@ def test_what_refused_it_is_told_first_and_what_came_of_it_below(
     at = next(n for n, line in enumerate(lines) if line.endswith("froze the branch at net.py:7"))
     assert lines[at].startswith("rejected/")
     assert lines[at + 1] == f"  {verdict.reason}"
+
+
+def int8_run(records: ModuleType, size: int) -> Manifest:
+    """ONNX in FP32 and in INT8, the latter of this size; several quantizers were tried."""
+    plain, quantized = records.artifact("onnx"), records.int8_artifact()
+    files = (replace(quantized.files[0], size=size),)
+    quantized = replace(quantized, files=files)
+    return replace(
+        records.manifest(),
+        artifacts=(plain, quantized),
+        verdicts=tuple(records.judged(one.name) for one in (plain, quantized)),
+        steps=(plain.name, quantized.name),
+    )
+
+
+def test_the_rule_by_which_a_quantizer_is_kept_is_below_the_table(
+    records: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = [one for one in told(int8_run(records, 10), capsys).splitlines() if RULE in one]
+    assert f"{records.int8_artifact().capture} is kept" in line
+
+
+@pytest.mark.parametrize(("size", "larger"), [(10, False), (10_000_000, True)])
+def test_an_int8_that_is_larger_than_fp32_is_noted(
+    records: ModuleType, capsys: pytest.CaptureFixture[str], size: int, *, larger: bool
+) -> None:
+    assert ("onnx-int8: larger than onnx" in told(int8_run(records, size), capsys)) is larger
