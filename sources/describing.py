@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT, pickl
 from .weight_sets import states_in
 
 if TYPE_CHECKING:
+    import torch
+
     from .loaded import Loaded
 
 _TOKENS = re.compile(r"(?:^|\.)(?:wte|[^.]*emb[^.]*)\.weight$", re.I)
@@ -29,11 +31,15 @@ _IMAGE, _SERIES, _MATRIX = 4, 3, 2
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNote:
-    """One tensor of a checkpoint; `dtype` by torch's name."""
+    """One tensor of a checkpoint; `dtype` by torch's name.
+
+    `takes_ids` says whether it is an embedding that meets the input; None where no module tells.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    takes_ids: bool | None = None
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {list(self.shape)}"
@@ -145,11 +151,29 @@ def _inputs(loaded: Loaded | None, tensors: Sequence[TensorNote]) -> tuple[tuple
         return (_guess("x", first_layer(tensors)),), False
     if loaded.known:
         return tuple(map(str, loaded.known.values())), True
-    state = loaded.module.state_dict()
-    own = [TensorNote(name=n, dtype="", shape=tuple(v.shape)) for n, v in state.items()]
+    own = _in_module(loaded.module)
     names = [p.name for p in loaded.takes if p.required] or ["x"]
     rest = (f"{name}:float32[batch=1..8,EDIT_SIZES]" for name in names[1:])
     return (_guess(names[0], first_layer(own)), *rest), False
+
+
+def _in_module(module: torch.nn.Module) -> list[TensorNote]:
+    """The tensors of a module; an embedding takes ids that is its first layer, or named so."""
+    from torch import nn
+
+    parts = [(name, part) for name, part in module.named_modules() if part._parameters]
+    tables = [name for name, part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    first = {name for name, _ in parts[:1]}
+    weights = {f"{name}.weight".lstrip("."): name in first for name in tables}
+    return [
+        TensorNote(
+            name=name,
+            dtype="",
+            shape=tuple(value.shape),
+            takes_ids=name in weights and (weights[name] or bool(_TOKENS.search(name))),
+        )
+        for name, value in module.state_dict().items()
+    ]
 
 
 def first_layer(tensors: Sequence[TensorNote]) -> TensorNote | None:
@@ -159,9 +183,11 @@ def first_layer(tensors: Sequence[TensorNote]) -> TensorNote | None:
     those, depthwise convolutions take one channel.
     """
     weights = [one for one in tensors if len(one.shape) > 1]
-    tokens = [one for one in weights if _TOKENS.search(one.name) and len(one.shape) == _MATRIX]
+    tokens = [one for one in weights if _takes_ids(one)]
     if tokens:
         return tokens[0]
+    if weights and _is_table(weights[0], tensors):
+        return replace(weights[0], takes_ids=True)
     convolutions = [one for one in weights if len(one.shape) > _MATRIX]
     given = {one.shape[0] for one in weights}
     among = convolutions or weights
@@ -169,11 +195,33 @@ def first_layer(tensors: Sequence[TensorNote]) -> TensorNote | None:
     return max(outer, key=lambda one: one.shape[1] if convolutions else 0, default=None)
 
 
+def _takes_ids(weight: TensorNote) -> bool:
+    """Whether it is an embedding that meets the input, by its module or by its name."""
+    if len(weight.shape) != _MATRIX or weight.takes_ids is not None:
+        return bool(weight.takes_ids)
+    return bool(_TOKENS.search(weight.name))
+
+
+def _is_table(weight: TensorNote, tensors: Sequence[TensorNote]) -> bool:
+    """Whether a first weight without a telling name has the shape of an embedding.
+
+    It has no bias, more rows than columns, and others take as many numbers as it has columns,
+    none as many as it has rows.
+    """
+    if len(weight.shape) != _MATRIX or weight.takes_ids is not None:
+        return False
+    rows, columns = weight.shape
+    stem = weight.name.rpartition(".")[0]
+    others = {one.shape[1] for one in tensors if len(one.shape) > 1 and one is not weight}
+    has_bias = any(one.name == f"{stem}.bias".lstrip(".") for one in tensors)
+    return rows > columns and not has_bias and columns in others and rows not in others
+
+
 def _guess(name: str, first: TensorNote | None) -> str:
     """An input that the first layer would take, as far as its weight says."""
     if first is None:
         return f"{name}:float32[batch=1..8,EDIT_SIZES]"
-    if _TOKENS.search(first.name) and len(first.shape) == _MATRIX:
+    if _takes_ids(first):
         return f"{name}:int64[batch=1..8,seq=1..64]{{0..{first.shape[0] - 1}}}"
     rest = {_IMAGE: ",EDIT_HEIGHT,EDIT_WIDTH", _SERIES: ",EDIT_LENGTH", _MATRIX: ""}
     return f"{name}:float32[batch=1..8,{first.shape[1]}{rest.get(len(first.shape), ',EDIT_SIZES')}]"

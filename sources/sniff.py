@@ -24,8 +24,9 @@ PICKLE = "pickle"  # known only once a state_dict file is opened
 
 _JUDGE = "judge it: modelc validate {path} --against CHECKPOINT"
 _BUILD = "; build from it: modelc build-ov {path} --against CHECKPOINT"
-_CONVERTED = {  # what takes a file that some converter made, by its suffix
-    ".onnx": _JUDGE + _BUILD, ".xml": _JUDGE, ".engine": _JUDGE, ".plan": _JUDGE,
+_CONVERTED = {  # files that some converter made, by suffix: what they are, and what takes them
+    ".onnx": ("an ONNX model", _JUDGE + _BUILD), ".xml": ("an OpenVINO model", _JUDGE),
+    ".engine": ("a TensorRT engine", _JUDGE), ".plan": ("a TensorRT engine", _JUDGE),
 }  # fmt: skip
 _AGAIN = "copy or download the file again and compare its size with the original's"
 
@@ -120,9 +121,9 @@ def _no_checkpoint(path: Path, head: bytes) -> CheckpointError:
             f"{path} is a Git LFS pointer, not the file itself", hint="run git lfs pull"
         )
     if path.suffix in _CONVERTED:
+        what, hint = _CONVERTED[path.suffix]
         return CheckpointError(
-            f"{path} is a converted model, not a PyTorch checkpoint",
-            hint=_CONVERTED[path.suffix].format(path=path),
+            f"{path} is {what}, not a PyTorch checkpoint", hint=hint.format(path=path)
         )
     return CheckpointError(
         f"{path} is not a PyTorch checkpoint: it begins with {head[:16]!r}",

@@ -114,13 +114,20 @@ def test_a_folder_that_is_not_there_is_told(refuse: Refuse) -> None:
     assert "the folder weights does not exist either" in told
 
 
-@pytest.mark.parametrize("name", ["foreign.onnx", "foreign.xml", "foreign.engine"])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("foreign.onnx", "an ONNX model"),
+        ("foreign.xml", "an OpenVINO model"),
+        ("foreign.engine", "a TensorRT engine"),
+    ],
+)
 def test_a_converted_model_is_sent_to_the_commands_that_take_it(
-    refuse: Refuse, tmp_path: Path, name: str
+    refuse: Refuse, tmp_path: Path, name: str, what: str
 ) -> None:
     (tmp_path / name).write_bytes(b"\x08\x07\x12\x04test")
     told = refuse("export", name, *REST, code=3)
-    assert f"{name} is a converted model, not a PyTorch checkpoint" in told
+    assert f"{name} is {what}, not a PyTorch checkpoint" in told
     assert f"modelc validate {name} --against CHECKPOINT" in told
     assert (f"modelc build-ov {name} --against CHECKPOINT" in told) is name.endswith(".onnx")
 

@@ -51,6 +51,51 @@ def test_weights_alone_leave_two_lines_to_edit(tmp_path: Path) -> None:
     assert model["input"] == ["x:float32[batch=1..8,1,EDIT_HEIGHT,EDIT_WIDTH]"]
 
 
+class Words(nn.Module):
+    """Begins with an embedding that no name tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.out(self.table(ids))
+
+
+class Patches(nn.Module):
+    """Begins with a matrix that is called an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(12, 4)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        return self.embed(patches)
+
+
+@pytest.mark.parametrize(
+    ("net", "spec"),
+    [
+        (Words, "ids:int64[batch=1..8,seq=1..64]{0..49}"),
+        (Patches, "patches:float32[batch=1..8,12]"),
+    ],
+)
+def test_the_first_layer_of_a_factorys_module_is_told_by_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: type[nn.Module], spec: str
+) -> None:
+    torch.save(net().state_dict(), tmp_path / "net.pt")
+    monkeypatch.setattr(torch.nn, "Mine", net, raising=False)
+    _, table = begun(tmp_path, tmp_path / "net.pt", model="torch.nn:Mine")
+    assert table["models"]["net"]["input"] == [spec]
+
+
+def test_an_embedding_without_a_telling_name_is_known_by_its_shape(tmp_path: Path) -> None:
+    torch.save(Words().state_dict(), tmp_path / "net.pt")
+    _, table = begun(tmp_path, tmp_path / "net.pt")
+    assert table["models"]["net"]["input"] == ["x:int64[batch=1..8,seq=1..64]{0..49}"]
+
+
 def test_two_edited_lines_make_a_project_that_is_planned(tmp_path: Path) -> None:
     begun(tmp_path, DIGITS)
     file = tmp_path / "modelc.toml"
