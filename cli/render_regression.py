@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
+    Change.NEW: "[cyan]new[/]",
     Change.TOLD: "[yellow]info[/]",
 }
 

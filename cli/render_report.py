@@ -20,6 +20,7 @@ from .tables import new_table, result_console, say, show_json
 _MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
+    Change.NEW: "[cyan]new[/]",
     Change.TOLD: "[yellow]info[/]",
 }
 _COMPARED: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
@@ -147,4 +148,4 @@ def _show(comparison: Comparison) -> None:
         console.print(table)
     quiet = [(len(comparison.of(change)), TITLES[change]) for change in (Change.NOISE, Change.SAME)]
     rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
-    say(console, f"{headline(comparison)}{f' ({rest})' if rest else ''}")
+    say(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")

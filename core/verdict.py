@@ -162,6 +162,16 @@ class OutputVerdict:
         """Whether it is of floats, which limits are for; integers and bools must be equal."""
         return self.dtype.startswith(_FLOATS)
 
+    @property
+    def excused(self) -> bool:
+        """Whether it passed by another rule than a limit on its SQNR.
+
+        So do ill-conditioned feeds, quiet ones and integers that roundoff decides: their SQNR is
+        on record and says nothing of the artifact.
+        """
+        inexact = self.passed and not self.exact
+        return inexact and (self.excuse is not None or not self.floating)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelVerdict:
@@ -289,6 +299,11 @@ class Verdict:
         return [one for one in self.outputs if not one.loose and not one.apart]
 
     @property
+    def _held(self) -> list[OutputVerdict]:
+        """The outputs that the SQNR is of: what the judge excuses is left out, unless all is."""
+        return [one for one in self._counted if not one.excused] or self._counted
+
+    @property
     def passed(self) -> bool:
         """Whether the artifact may be used."""
         return self.state is State.PASSED
@@ -312,9 +327,23 @@ class Verdict:
 
     @property
     def sqnr(self) -> float | None:
-        """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
-        found = (o.sqnr for o in self._counted if o.sqnr is not None)
+        """The smallest SQNR in dB over outputs that are held to it; None when all is exact.
+
+        What passed is never below its limit here. Where the judge excuses every feed, it is the
+        smallest of these, and `excused` says so.
+        """
+        found = (o.sqnr for o in self._held if o.sqnr is not None)
         return min(found, default=None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all that the SQNR is of is eager's to the bit."""
+        return bool(self._held) and all(one.exact for one in self._held)
+
+    @property
+    def excused(self) -> bool:
+        """Whether no feed that counts is held to an SQNR, as all are ill-conditioned."""
+        return any(one.excused for one in self._held)
 
     @property
     def group_sqnr(self) -> float | None:

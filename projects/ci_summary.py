@@ -24,7 +24,7 @@ _STATES = {
     "not-run": "not run",
 }
 _TITLES = {Change.WORSE: "Worse than the base", Change.BETTER: "Better than the base",
-           Change.TOLD: "Other changes from the base"}  # fmt: skip
+           Change.NEW: "New beside the base", Change.TOLD: "Other changes from the base"}  # fmt: skip
 
 
 def summary_of(record: RunRecord) -> str:
@@ -38,7 +38,7 @@ def summary_of(record: RunRecord) -> str:
         Block("warnings", _warnings(record)),
         *(
             Block(change, folded(_TITLES[change], changes(regression, change)))
-            for change in (Change.BETTER, Change.TOLD)
+            for change in (Change.BETTER, Change.NEW, Change.TOLD)
         ),
         Block("base", folded("The base", _base(regression))),
     ]

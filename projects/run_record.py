@@ -37,8 +37,8 @@ class ArtifactEnd:
 
     `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
     failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
-    `sqnr` in dB on the worst feed, None where it is not defined or where the artifact answers just
-    as eager does. `notes` are what to know of it beside its verdict, passed or not.
+    `sqnr` in dB on the worst feed that is held to it, None where there is none or where the artifact
+    answers just as eager does. `notes` are what to know of it beside its verdict, passed or not.
     """
 
     name: str
@@ -219,8 +219,8 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
         state=str(verdict.state),
         source=source,
         size=artifact.size,
-        sqnr=verdict.sqnr,
-        exact=bool(verdict.outputs) and all(output.exact for output in verdict.outputs),
+        sqnr=None if verdict.excused else verdict.sqnr,
+        exact=verdict.exact,
         reason=verdict.reason,
         notes=warnings_of(artifact, manifest),
     )

@@ -18,6 +18,7 @@ from .words import counted, day_text, short
 TITLES = {
     Change.WORSE: "Worse",
     Change.BETTER: "Better",
+    Change.NEW: "New",
     Change.TOLD: "For information",
     Change.NOISE: "Within the margin",
     Change.SAME: "The same",
@@ -27,11 +28,14 @@ _PILLS = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
 
 
 def headline(comparison: Comparison) -> str:
-    """What came of it, in one line."""
+    """What came of it, in one line; artifacts that only one of the runs has are named."""
     worse, better = (len(comparison.of(change)) for change in (Change.WORSE, Change.BETTER))
     if not comparison.measures:
         return "nothing to compare"
-    return f"{counted(worse, 'measure')} worse, {better} better" if worse or better else "no change"
+    told = f"{counted(worse, 'measure')} worse, {better} better" if worse or better else "no change"
+    new = tuple(one.artifact for one in comparison.of(Change.NEW))
+    named = (("gone", comparison.gone), ("new", new))
+    return "; ".join([told, *(f"{what}: {', '.join(names)}" for what, names in named if names)])
 
 
 def run_text(run: Run) -> str:
@@ -44,12 +48,12 @@ def as_markdown(comparison: Comparison) -> str:
     sign = "❌" if comparison.regressed else "✅"
     blocks = [
         Block("summary", [
-            f"### {sign} modelc: {headline(comparison)}", "",
+            f"### {sign} modelc: {prose(headline(comparison))}", "",
             f"{prose(run_text(comparison.before))} → {prose(run_text(comparison.after))}", "",
             *(f"- {prose(note)}" for note in comparison.notes), "",
         ]),
     ]  # fmt: skip
-    for change in (Change.WORSE, Change.BETTER):
+    for change in (Change.WORSE, Change.BETTER, Change.NEW):
         found = comparison.of(change)
         lines = [f"**{TITLES[change]}**", "", *_rows(found)] if found else []
         blocks.append(Block(TITLES[change].lower(), lines))

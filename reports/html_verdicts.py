@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from ..core.manifest import Manifest
 from ..core.verdict import OutputVerdict, Tolerance, Verdict, parts_of
 from .markup import Markup, code, details, table, tag
-from .rows import Case, Outcome, Row, counts, domain_lines, feeds_of, overall, sensitivity_lines
+from .rows import (
+    Case,
+    Outcome,
+    Row,
+    counts,
+    domain_lines,
+    excuse_text,
+    feeds_of,
+    overall,
+    sensitivity_lines,
+    sqnr_text,
+)
 from .words import (
     counted,
     decibels,
@@ -248,7 +259,8 @@ def _judged(output: OutputVerdict) -> str:
         return f"{SIGNS[Outcome.FAILED]} {output.reason}"
     if output.loose:
         return f"{SIGNS[Outcome.PASSED]} form alone{f', {output.reason}' if output.reason else ''}"
-    return f"{SIGNS[Outcome.PASSED]} pass"
+    excuse = excuse_text(output)
+    return f"{SIGNS[Outcome.PASSED]} pass{f': {excuse}' if excuse else ''}"
 
 
 def _channels(verdict: Verdict) -> Markup:

@@ -8,7 +8,16 @@ from ..core.findings import Localisation
 from ..core.manifest import Manifest
 from .commands import commands_of
 from .markdown_text import Block, code, fitted, folded, prose, table
-from .rows import Outcome, Row, counts, domain_lines, overall, rows_of, sensitivity_lines
+from .rows import (
+    Outcome,
+    Row,
+    counts,
+    domain_lines,
+    overall,
+    rows_of,
+    sensitivity_lines,
+    sqnr_text,
+)
 from .words import decibels, figure, milliseconds, percent, short, size_text
 
 MARK = "<!-- modelc report -->"
@@ -77,12 +86,11 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
 
 def _verdict(row: Row) -> tuple[str, ...]:
     verdict, artifact = row.verdict, row.artifact
-    exact = verdict is not None and verdict.sqnr is None and any(o.exact for o in verdict.outputs)
     return (
         code(row.name),
         _MARKS[row.outcome],
         decibels(verdict.headroom) if verdict else "",
-        ("exact" if exact else figure(verdict.sqnr, ".1f")) if verdict else "",
+        sqnr_text(verdict) if verdict else "",
         figure(verdict.max_abs) if verdict else "",
         size_text(artifact.size) if artifact else "",
         milliseconds(artifact.latency.milliseconds) if artifact and artifact.latency else "",
