@@ -336,6 +336,15 @@ class Verdict:
         return min(found, default=None)
 
     @property
+    def sqnr_limit(self) -> float | None:
+        """The limit in dB of the output that `sqnr` is of; None where there is no such output."""
+        found = [one for one in self._held if one.sqnr is not None]
+        worst = min(found, key=lambda one: one.sqnr or 0.0, default=None)
+        if worst is None or not worst.floating:
+            return None
+        return self.tolerance.of(worst.output).min_sqnr
+
+    @property
     def exact(self) -> bool:
         """Whether all that the SQNR is of is eager's to the bit."""
         return bool(self._held) and all(one.exact for one in self._held)

@@ -23,8 +23,12 @@ _STATES = {
     "pending": "⏳ pending",
     "not-run": "not run",
 }
-_TITLES = {Change.WORSE: "Worse than the base", Change.BETTER: "Better than the base",
-           Change.NEW: "New beside the base", Change.TOLD: "Other changes from the base"}  # fmt: skip
+_TITLES = {
+    Change.WORSE: "Worse than the base",
+    Change.BETTER: "Better than the base",
+    Change.NEW: "New beside the base",
+    Change.TOLD: "Other changes from the base",
+}
 
 
 def summary_of(record: RunRecord) -> str:

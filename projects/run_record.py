@@ -37,8 +37,9 @@ class ArtifactEnd:
 
     `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
     failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
-    `sqnr` in dB on the worst feed that is held to it, None where there is none or where the artifact
-    answers just as eager does. `notes` are what to know of it beside its verdict, passed or not.
+    `sqnr` in dB on the worst feed that is held to it, None where there is none or where the
+    artifact answers just as eager does. `notes` are what to know of it beside its verdict, passed
+    or not.
     """
 
     name: str

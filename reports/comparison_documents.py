@@ -84,18 +84,19 @@ def as_html(comparison: Comparison) -> str:
     banner = tag("div", telling, notes, class_=f"banner {outcome}")
     said = f"{run_text(comparison.before)} before, {run_text(comparison.after)} now"
     sections = [
-        (str(change), title, _table(comparison.of(change))) for change, title in TITLES.items()
+        (str(change), title, _table(title, comparison.of(change)))
+        for change, title in TITLES.items()
     ]
     return page(f"{comparison.before.name} to {comparison.after.name}", said, banner, sections)
 
 
-def _table(measures: Sequence[Measure]) -> Markup | None:
+def _table(title: str, measures: Sequence[Measure]) -> Markup | None:
     if not measures:
         return None
     rows = [
         (m.artifact, join([m.measure, " ", _pill(m)]), m.before, m.after, m.why) for m in measures
     ]
-    return table(*_HEAD, rows=rows)
+    return table(title, *_HEAD, rows=rows)
 
 
 def _pill(measure: Measure) -> Markup | None:
