@@ -11,6 +11,7 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import as_json
 from ..pipeline.reporting import compare_runs, run_at, write_document, write_reports
+from ..projects.results import compare_projects, is_project, results_at
 from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
 from ..reports.differences import Change
@@ -32,11 +33,34 @@ def write_one(path: Path, out: Path | None, formats: Sequence[Format], *, json: 
     Raises:
         UsageError: there is no run, or a document cannot be written.
     """
+    if is_project(path):
+        _write_project(path, out, formats, json=json)
+        return
     manifest, folder = run_at(path)
     chosen = list(formats) or _by_suffix(out) or ([] if json else [format_named("html")])
     written = _write(manifest, out or folder, chosen) if chosen else ()
     if json:
         show_json(as_json(manifest))
+    else:
+        show_written(written)
+
+
+def _write_project(
+    folder: Path, out: Path | None, formats: Sequence[Format], *, json: bool
+) -> None:
+    """The documents of all models and their index, beside the manifests that they are of."""
+    from ..projects.index_page import write_project_reports
+
+    if out is not None:
+        raise UsageError(
+            f"-o {out}: the pages of a project are written into {folder}, as they lead to each "
+            "other",
+            hint="leave -o out, or give the folder of one model",
+        )
+    chosen = list(formats) or ([] if json else [format_named("html")])
+    written = write_project_reports(folder, chosen)
+    if json:
+        show_json(as_json(results_at(folder).record))
     else:
         show_written(written)
 
@@ -109,8 +133,14 @@ def compare_two(
             raise UsageError(
                 f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
             )
-    comparison = compare_runs(*paths, latency=latency)
-    written = _write_comparison(comparison, out or run_at(paths[1])[1], chosen)
+    projects = [is_project(path) for path in paths]
+    if all(projects):
+        comparison = compare_projects(*map(results_at, paths), latency=latency)
+        folder = paths[1]
+    else:
+        comparison = compare_runs(*paths, latency=latency)
+        folder = run_at(paths[1])[1]
+    written = _write_comparison(comparison, out or folder, chosen)
     if json:
         show_json(as_json(comparison))
     else:

@@ -300,8 +300,13 @@ class Verdict:
 
     @property
     def _held(self) -> list[OutputVerdict]:
-        """The outputs that the SQNR is of: what the judge excuses is left out, unless all is."""
-        return [one for one in self._counted if not one.excused] or self._counted
+        """The outputs that the SQNR is of: what the judge excuses is left out, unless all is.
+
+        Floats alone where any of them differs: a ratio of indices says nothing.
+        """
+        floats = [one for one in self._counted if one.floating]
+        pool = floats if any(not one.exact for one in floats) else self._counted
+        return [one for one in pool if not one.excused] or pool
 
     @property
     def passed(self) -> bool:

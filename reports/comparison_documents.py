@@ -40,7 +40,8 @@ def headline(comparison: Comparison) -> str:
 
 def run_text(run: Run) -> str:
     """Which run it is."""
-    return f"{run.name} ({run.checkpoint} {short(run.digest)}, {day_text(run.created)})"
+    what = f"{run.checkpoint} {short(run.digest)}".strip()
+    return f"{run.name} ({what}, {day_text(run.created)})"
 
 
 def as_markdown(comparison: Comparison) -> str:

@@ -94,9 +94,10 @@ def _cells(row: Iterable[Child], right: Sequence[bool]) -> list[Markup]:
     return found
 
 
-def _unset(cell: Child) -> str:
-    """The class of a cell without anything: no card needs a line for it."""
-    return "unset figure" if cell in ("", NONE) else ""
+def _kind(cell: Child, kind: str | None) -> str | None:
+    """The class of a cell; of one without anything, that no card needs a line for it."""
+    unset = "unset" if cell in ("", NONE) else None
+    return " ".join(filter(None, (unset, kind))) or None
 
 
 def stacked_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
@@ -116,7 +117,7 @@ def stacked_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> 
         first, *rest = row
         cells = [tag("th", first, scope="row", role="rowheader")]
         cells += [
-            tag("td", cell, class_=_unset(cell) or kind, role="cell", data_title=name)
+            tag("td", cell, class_=_kind(cell, kind), role="cell", data_title=name)
             for cell, kind, name in zip(rest, kinds[1:], names[1:], strict=True)
         ]
         body.append(tag("tr", cells, role="row"))

@@ -64,10 +64,23 @@ def test_indices_that_roundoff_decides_are_not_the_figure(records: ModuleType) -
     assert sqnr_text(verdict) == "exact"
 
 
-def test_indices_that_are_wrong_are(records: ModuleType) -> None:
+def test_indices_that_are_wrong_are_where_no_float_differs(records: ModuleType) -> None:
+    boxes = records.measured("sample", -5.0, "boxes")
     wrong = records.measured("sample", None, dtype="int64", exact=False, sqnr=3.0, passed=False)
     verdict = records.judged("onnx", wrong, state=State.FAILED, reason="other indices")
     assert verdict.sqnr == 3.0
+    assert verdict.sqnr_limit is None
+    verdict = records.judged("onnx", wrong, boxes, state=State.FAILED, reason="other boxes")
+    assert verdict.sqnr == 85.0
+    assert verdict.sqnr_limit == 90.0
+
+
+def test_floats_that_the_judge_excuses_are_not_exact_because_indices_are(
+    records: ModuleType, rough: OutputVerdict
+) -> None:
+    same = records.measured("sample", None, "keep", dtype="int64")
+    verdict = records.judged("onnx", rough, same)
+    assert (verdict.sqnr, verdict.excused, verdict.exact) == (0.0, True, False)
 
 
 def test_where_the_judge_excuses_all_the_figure_says_so(
