@@ -16,6 +16,7 @@ from ..pipeline.calls import CheckpointContents
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.rows import sensitivity_lines
+from ..reports.size_text import readable_dim
 from ..reports.words import counted, figure, size_text
 from ..sources.weight_sets import percent_text
 from .tables import STATES, fitted_table, new_table, result_console, say
@@ -198,7 +199,7 @@ _DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
 
 
 def _dims(info: TensorInfo) -> str:
-    return f"[{', '.join(info.dims)}]" if info.dims else ""
+    return f"[{', '.join(map(readable_dim, info.dims))}]" if info.dims else ""
 
 
 def _counts(counts: object, limit: int = 8) -> str:

@@ -12,6 +12,7 @@ from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
 from ..core.signature import Signature
 from ..core.verdict import Excuse, OutputVerdict, State, Verdict
+from .size_text import readable_sizes
 from .words import NONE
 
 REJECTED = "rejected/"  # what the pipeline puts before the name of a refused artifact
@@ -83,7 +84,7 @@ class Row:
         """What the verdict and the artifact say beside it, each once."""
         verdict = () if self.verdict is None else self.verdict.notes
         artifact = () if self.artifact is None else self.artifact.notes
-        return tuple(dict.fromkeys((*verdict, *artifact)))
+        return tuple(dict.fromkeys(map(readable_sizes, (*verdict, *artifact))))
 
     @property
     def unexplained(self) -> bool:
