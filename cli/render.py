@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,21 +140,24 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
     say(console, "each is validated against eager; what is wrong goes to rejected/")
 
 
+_ROOMY = 110  # columns: with less, what a target makes would stand below itself in thin lines
+
+
 def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
     """Every format: ready or not, why not, and the line that makes it so."""
     console = result_console()
     packages = [package_of(target) for target, _ in rows]
     whose = ("from",) if any(packages) else ()
-    table = new_table(
-        "target", "ready", "makes", "precisions", "version or what is missing", *whose
-    )
+    columns = ("target", "ready", "makes", "precisions", "version or what is missing", *whose)
+    cells = []
     for (target, readiness), package in zip(rows, packages, strict=True):
         mark = "[green]yes[/]" if readiness.ready else "[red]no[/]"
         told = readiness.version or f"{readiness.reason}: {readiness.mend}"
         precisions = " ".join(map(str, target.MADE_FROM))
-        cells = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
-        table.add_row(*cells, *((escape(package or "modelc"),) if whose else ()))
-    console.print(table)
+        texts = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
+        cells.append(dict(zip(columns, (*texts, escape(package or "modelc")), strict=False)))
+    less = ("makes",) if console.width < _ROOMY else ()
+    console.print(fitted_table(console, columns, cells, less=less))
 
 
 def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[str, str]]) -> None:
@@ -169,7 +173,9 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     facts.add_row("operators", escape(_counts(inspection.operators, limit=12)))
     for key, value in inspection.metadata.items():
         name = key.removeprefix("modelc.")  # what ONNX has before keys of modelc's
-        facts.add_row(escape(_DIGESTS.get(name, name)), escape(value))
+        whole = console.width >= _WHOLE or not _DIGEST.fullmatch(value)
+        shown = value if whole else f"{value[:12]}…"
+        facts.add_row(escape(_DIGESTS.get(name, name)), escape(shown))
     for key, value in lineage:
         facts.add_row(escape(key), escape(value))
     console.print(facts)
@@ -196,6 +202,10 @@ def show_checkpoint(contents: CheckpointContents, path: Path) -> None:
 
 # What a model says of its origin by digest, beside what the manifest says of it by path.
 _DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
+
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_WHOLE = 90  # columns: with less, a digest does not fit on a line
 
 
 def _dims(info: TensorInfo) -> str:

@@ -16,7 +16,7 @@ from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
 from ..reports.differences import Change
 from ..reports.formats import FORMATS, Format, format_named
-from .tables import new_table, result_console, say, show_json
+from .tables import result_console, say, show_json, show_reasoned
 
 _MARKS = {
     Change.WORSE: "[red]worse[/]",
@@ -170,12 +170,18 @@ def _show(comparison: Comparison) -> None:
         say(console, f"  [yellow]{escape(note)}[/]")
     shown = [m for m in comparison.measures if m.change in _MARKS]
     if shown:
-        table = new_table("artifact", "measure", "before", "after", "", "why",
-                          right=("before", "after"))  # fmt: skip
-        for m in shown:
-            cells = (m.artifact, m.measure, m.before, m.after)
-            table.add_row(*map(escape, cells), _MARKS[m.change], escape(m.why))
-        console.print(table)
+        rows = [
+            {
+                "artifact": escape(m.artifact),
+                "measure": escape(m.measure),
+                "before": escape(m.before),
+                "after": escape(m.after),
+                "": _MARKS[m.change],
+                "why": escape(m.why),
+            }
+            for m in shown
+        ]
+        show_reasoned(console, rows, right=("before", "after"))
     quiet = [(len(comparison.of(change)), TITLES[change]) for change in (Change.NOISE, Change.SAME)]
     rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
     say(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")

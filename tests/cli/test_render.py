@@ -12,7 +12,7 @@ from rich.console import Console
 
 from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import fitted_table, say
+from modelc.cli.tables import fitted_table, say, show_reasoned
 from modelc.core.contract import Inspection
 from modelc.core.manifest import Failure, Manifest
 
@@ -151,3 +151,17 @@ def test_what_refused_it_is_told_first_and_what_came_of_it_below(
     at = next(n for n, line in enumerate(lines) if line.endswith("froze the branch at net.py:7"))
     assert lines[at].startswith("rejected/")
     assert lines[at + 1] == f"  {verdict.reason}"
+
+
+@pytest.mark.parametrize(("columns", "where"), [(200, "table"), (80, "below")])
+def test_a_long_reason_stands_below_a_table_that_is_too_narrow(columns: int, where: str) -> None:
+    stream = Terminal()
+    console = Console(file=stream, width=columns, highlight=False, color_system=None)
+    why = "1.11e+07 times as far from eager as roundoff explains (limit 5), and much more beside"
+    row = {"artifact": "onnx", "measure": "verdict", "before": "passed", "": "worse", "why": why}
+    show_reasoned(console, [row, {**row, "artifact": "pt2", "why": ""}])
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert max(map(len, lines)) <= columns
+    told = next(line for line in lines if "1.11e+07" in line)
+    assert told.startswith("onnx verdict: 1.11e+07" if where == "below" else " onnx")
+    assert not any("pt2 verdict:" in line for line in lines)
