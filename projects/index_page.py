@@ -205,7 +205,7 @@ def _regression(regression: Regression | None) -> Markup | None:
     ]
     told = f"{counted(regression.compared, 'measure')} beside {regression.base}"
     notes = [tag("p", text, class_="note") for text in (*regression.notes, *regression.left_out)]
-    head = ("artifact", "measure", ">base", ">now", "", "why")
+    head = ("artifact", "measure", ">base", ">now", "change", "why")
     drawn = table("Changes from the base", *head, rows=rows) if rows else None
     return join([tag("p", told, class_="quiet"), drawn, *notes])
 

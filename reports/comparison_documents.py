@@ -23,7 +23,7 @@ TITLES = {
     Change.NOISE: "Within the margin",
     Change.SAME: "The same",
 }
-_HEAD = ("artifact", "measure", ">before", ">after", "")
+_HEAD = ("artifact", "measure", ">before", ">after", "why")
 _PILLS = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
 
 

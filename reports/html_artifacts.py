@@ -67,7 +67,7 @@ def latency(rows: Sequence[Row]) -> Markup | None:
         for row in rows
         if row.artifact and (one := row.artifact.latency)
     ]
-    head = ("artifact", ">latency", ">fp32 parent", ">speed-up", "device", ">runs", "")
+    head = ("artifact", ">latency", ">fp32 parent", ">speed-up", "device", ">runs", "note")
     return table("Latency", *head, rows=found) if found else None
 
 
@@ -146,8 +146,8 @@ def _points(name: str, points: Sequence[TradeOff]) -> Markup:
         ">latency",
         ">took",
         "budget",
-        "",
-        "",
+        "choice",
+        "layers kept",
         rows=rows,
     )
 

@@ -24,7 +24,9 @@ def feeds(manifest: Manifest) -> Markup:
     ]
     if plan.drawn:
         parts.append(
-            table("Feeds", "feed", "kind", "sizes", "", rows=[_feed(feed) for feed in plan.drawn])
+            table(
+                "Feeds", "feed", "kind", "sizes", "note", rows=[_feed(feed) for feed in plan.drawn]
+            )
         )
     return join(parts)
 
@@ -50,7 +52,7 @@ def branches(manifest: Manifest) -> Markup | None:
         for branch in ranked
     }
     rows = [(*_branch(branch), ", ".join(frozen[branch.place])) for branch in ranked]
-    head = ("source", "condition", "true", "false", "", "frozen in")
+    head = ("source", "condition", "true", "false", "note", "frozen in")
     return join([tag("p", told), table("Branches of the code", *head, rows=rows)])
 
 

@@ -66,6 +66,7 @@ def test_every_table_has_a_caption_and_headers_of_both_kinds(page: ET.Element) -
         assert "".join(table[0].itertext()).strip()
         heads = [one.get("scope") for one in table.iter("th")]
         assert set(heads) <= {"col", "row"}
+        assert all("".join(one.itertext()).strip() for one in table.iterfind("thead/tr/th"))
         for row in table.iterfind("tbody/tr"):
             assert row[0].tag == "th"
             assert row[0].get("scope") == "row"
