@@ -165,7 +165,8 @@ def excuse_text(output: OutputVerdict) -> str:
     """Why the SQNR of an output is not the one that is shown; empty where it may be."""
     if not output.excused:
         return ""
-    return f"{_EXCUSES.get(output.excuse, 'roundoff decides')}, left out of the SQNR"
+    why = "roundoff decides" if output.excuse is None else _EXCUSES[output.excuse]
+    return f"{why}, left out of the SQNR"
 
 
 def feeds_of(manifest: Manifest) -> tuple[str, ...]:
