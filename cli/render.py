@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..pipeline.calls import CheckpointContents
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.rows import sensitivity_lines
+from ..reports.size_text import readable_dim
 from ..reports.words import counted, figure, size_text
 from ..sources.weight_sets import percent_text
 from .tables import STATES, fitted_table, new_table, result_console, say
@@ -45,13 +47,16 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     """One output on its worst feed; where no feed counts, the figures of one, and that."""
     found = [output for output in verdict.outputs if output.output == name]
     rows = [output for output in found if not output.loose]
-    worst = min(rows or found, key=_nearness)
+    held = [output for output in rows if not output.excused]
+    worst = min(held or rows or found, key=_nearness)
+    known = worst.sqnr if worst.floating or not worst.passed else None  # of integers it is none
+    sqnr = "exact" if worst.exact else figure(known, ".1f")
     mark = "[green]pass[/]" if all(o.passed for o in rows) else "[red]FAIL[/]"
     return {
         "output": escape(name),
         "worst feed": escape(worst.feed),
         "max abs": figure(worst.max_abs),
-        "SQNR dB": "exact" if worst.exact else figure(worst.sqnr, ".1f"),
+        "SQNR dB": f"{sqnr} (excused)" if worst.excused and worst.floating else sqnr,
         "cosine": figure(worst.cosine, ".6f"),
         "argmax": figure(worst.argmax_agreement, ".2%"),
         "x eager": figure(worst.times_floor, ".2f"),
@@ -135,21 +140,24 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
     say(console, "each is validated against eager; what is wrong goes to rejected/")
 
 
+_ROOMY = 110  # columns: with less, what a target makes would stand below itself in thin lines
+
+
 def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
     """Every format: ready or not, why not, and the line that makes it so."""
     console = result_console()
     packages = [package_of(target) for target, _ in rows]
     whose = ("from",) if any(packages) else ()
-    table = new_table(
-        "target", "ready", "makes", "precisions", "version or what is missing", *whose
-    )
+    columns = ("target", "ready", "makes", "precisions", "version or what is missing", *whose)
+    cells = []
     for (target, readiness), package in zip(rows, packages, strict=True):
         mark = "[green]yes[/]" if readiness.ready else "[red]no[/]"
         told = readiness.version or f"{readiness.reason}: {readiness.mend}"
         precisions = " ".join(map(str, target.MADE_FROM))
-        cells = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
-        table.add_row(*cells, *((escape(package or "modelc"),) if whose else ()))
-    console.print(table)
+        texts = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(told))
+        cells.append(dict(zip(columns, (*texts, escape(package or "modelc")), strict=False)))
+    less = ("makes",) if console.width < _ROOMY else ()
+    console.print(fitted_table(console, columns, cells, less=less))
 
 
 def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[str, str]]) -> None:
@@ -165,7 +173,9 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     facts.add_row("operators", escape(_counts(inspection.operators, limit=12)))
     for key, value in inspection.metadata.items():
         name = key.removeprefix("modelc.")  # what ONNX has before keys of modelc's
-        facts.add_row(escape(_DIGESTS.get(name, name)), escape(value))
+        whole = console.width >= _WHOLE or not _DIGEST.fullmatch(value)
+        shown = value if whole else f"{value[:12]}…"
+        facts.add_row(escape(_DIGESTS.get(name, name)), escape(shown))
     for key, value in lineage:
         facts.add_row(escape(key), escape(value))
     console.print(facts)
@@ -194,8 +204,12 @@ def show_checkpoint(contents: CheckpointContents, path: Path) -> None:
 _DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
 
 
+_DIGEST = re.compile("[0-9a-f]{64}")
+_WHOLE = 90  # columns: with less, a digest does not fit on a line
+
+
 def _dims(info: TensorInfo) -> str:
-    return f"[{', '.join(info.dims)}]" if info.dims else ""
+    return f"[{', '.join(map(readable_dim, info.dims))}]" if info.dims else ""
 
 
 def _counts(counts: object, limit: int = 8) -> str:

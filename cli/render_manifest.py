@@ -13,7 +13,7 @@ from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
 from ..pipeline.choosing import RULE
-from ..reports.rows import domain_lines, sensitivity_lines
+from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
 from .render_tradeoffs import show_tradeoffs
@@ -201,11 +201,3 @@ def headroom_text(verdict: Verdict | None) -> str:
     """How far the worst output on the worst feed is from its nearest limit, in dB."""
     room = None if verdict is None else verdict.headroom
     return "" if room is None else f"{room:+.0f} dB"
-
-
-def sqnr_text(verdict: Verdict) -> str:
-    """The smallest SQNR, or `exact` where there is no error at all."""
-    if verdict.sqnr is not None:
-        return f"{verdict.sqnr:.1f}"
-    exact = bool(verdict.outputs) and all(output.exact for output in verdict.outputs)
-    return "exact" if exact else "-"

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from ..projects.regression_records import Changed, Regression
 from ..reports.differences import Change
-from .tables import new_table, say
+from .tables import say, show_reasoned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
+    Change.NEW: "[cyan]new[/]",
     Change.TOLD: "[yellow]info[/]",
 }
 
@@ -23,11 +24,8 @@ _MARKS = {
 def show_regression(console: Console, found: Regression) -> None:
     """A row a measure that changed; what was not compared; the sum."""
     if found.changed:
-        right = ("base", "now")
-        table = new_table("model", "artifact", "measure", "base", "now", "", "why", right=right)
-        for one in found.changed:
-            table.add_row(*_row(one))
-        console.print(table)
+        rows = [_row(one) for one in found.changed]
+        show_reasoned(console, rows, right=("base", "now"))
     for text in (*found.notes, *found.left_out):
         say(console, f"  [yellow]{escape(text)}[/]")
     worse = len(found.worse)
@@ -35,7 +33,13 @@ def show_regression(console: Console, found: Regression) -> None:
     say(console, f"{told} of {found.compared} measures beside {escape(found.base)}")
 
 
-def _row(one: Changed) -> tuple[str, ...]:
-    before, after = escape(one.before), escape(one.after)
-    cells = (escape(one.model), escape(one.artifact), escape(one.measure), before, after)
-    return (*cells, _MARKS[one.change], escape(one.why))
+def _row(one: Changed) -> dict[str, str]:
+    return {
+        "model": escape(one.model),
+        "artifact": escape(one.artifact),
+        "measure": escape(one.measure),
+        "base": escape(one.before),
+        "now": escape(one.after),
+        "": _MARKS[one.change],
+        "why": escape(one.why),
+    }

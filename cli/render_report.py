@@ -11,15 +11,17 @@ from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import as_json
 from ..pipeline.reporting import compare_runs, run_at, write_document, write_reports
+from ..projects.results import compare_projects, is_project, results_at
 from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
 from ..reports.differences import Change
 from ..reports.formats import FORMATS, Format, format_named
-from .tables import new_table, result_console, say, show_json
+from .tables import result_console, say, show_json, show_reasoned
 
 _MARKS = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
+    Change.NEW: "[cyan]new[/]",
     Change.TOLD: "[yellow]info[/]",
 }
 _COMPARED: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
@@ -31,11 +33,34 @@ def write_one(path: Path, out: Path | None, formats: Sequence[Format], *, json: 
     Raises:
         UsageError: there is no run, or a document cannot be written.
     """
+    if is_project(path):
+        _write_project(path, out, formats, json=json)
+        return
     manifest, folder = run_at(path)
     chosen = list(formats) or _by_suffix(out) or ([] if json else [format_named("html")])
     written = _write(manifest, out or folder, chosen) if chosen else ()
     if json:
         show_json(as_json(manifest))
+    else:
+        show_written(written)
+
+
+def _write_project(
+    folder: Path, out: Path | None, formats: Sequence[Format], *, json: bool
+) -> None:
+    """The documents of all models and their index, beside the manifests that they are of."""
+    from ..projects.index_page import write_project_reports
+
+    if out is not None:
+        raise UsageError(
+            f"-o {out}: the pages of a project are written into {folder}, as they lead to each "
+            "other",
+            hint="leave -o out, or give the folder of one model",
+        )
+    chosen = list(formats) or ([] if json else [format_named("html")])
+    written = write_project_reports(folder, chosen)
+    if json:
+        show_json(as_json(results_at(folder).record))
     else:
         show_written(written)
 
@@ -108,8 +133,14 @@ def compare_two(
             raise UsageError(
                 f"there is no report {one.name!r} of two runs", hint=f"known are {known}; or --json"
             )
-    comparison = compare_runs(*paths, latency=latency)
-    written = _write_comparison(comparison, out or run_at(paths[1])[1], chosen)
+    projects = [is_project(path) for path in paths]
+    if all(projects):
+        comparison = compare_projects(*map(results_at, paths), latency=latency)
+        folder = paths[1]
+    else:
+        comparison = compare_runs(*paths, latency=latency)
+        folder = run_at(paths[1])[1]
+    written = _write_comparison(comparison, out or folder, chosen)
     if json:
         show_json(as_json(comparison))
     else:
@@ -139,12 +170,18 @@ def _show(comparison: Comparison) -> None:
         say(console, f"  [yellow]{escape(note)}[/]")
     shown = [m for m in comparison.measures if m.change in _MARKS]
     if shown:
-        table = new_table("artifact", "measure", "before", "after", "", "why",
-                          right=("before", "after"))  # fmt: skip
-        for m in shown:
-            cells = (m.artifact, m.measure, m.before, m.after)
-            table.add_row(*map(escape, cells), _MARKS[m.change], escape(m.why))
-        console.print(table)
+        rows = [
+            {
+                "artifact": escape(m.artifact),
+                "measure": escape(m.measure),
+                "before": escape(m.before),
+                "after": escape(m.after),
+                "": _MARKS[m.change],
+                "why": escape(m.why),
+            }
+            for m in shown
+        ]
+        show_reasoned(console, rows, right=("before", "after"))
     quiet = [(len(comparison.of(change)), TITLES[change]) for change in (Change.NOISE, Change.SAME)]
     rest = ", ".join(f"{count} {title.lower()}" for count, title in quiet if count)
-    say(console, f"{headline(comparison)}{f' ({rest})' if rest else ''}")
+    say(console, f"{escape(headline(comparison))}{f' ({rest})' if rest else ''}")

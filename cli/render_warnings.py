@@ -11,6 +11,7 @@ from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord
 from ..reports.artifact_warnings import findings_of, notes_of, random_warning, warnings_of_all
+from ..reports.size_text import has_symbols
 from ..reports.words import counted, size_text
 
 _NOTES = 8  # shown of each artifact
@@ -69,13 +70,18 @@ def _calibrated(record: CalibrationRecord) -> tuple[str, str]:
 
 
 def note_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterator[str]:
-    """The notes, each once with all artifacts that it is of; then what is of all of them."""
+    """The notes, each once with all artifacts that it is of; then what is of all of them.
+
+    A note in torch's own symbols is for readers of the manifest.
+    """
     owners: dict[str, list[str]] = {}
     hidden = 0
+    dims = manifest.signature.free_dims
     for artifact in shown:
         notes = notes_of(artifact, manifest)
-        hidden += max(0, len(notes) - _NOTES)
-        for note in notes[:_NOTES]:
+        clear = [note for note in notes if not has_symbols(note, dims)][:_NOTES]
+        hidden += len(notes) - len(clear)
+        for note in clear:
             owners.setdefault(note, []).append(artifact.name)
     for note, names in owners.items():
         yield _line(_WARNING, f"{', '.join(names)}: {note}")

@@ -14,7 +14,10 @@ from . import options_report as r
 
 def report(
     paths: Annotated[
-        list[Path], typer.Argument(help="An output folder; two to compare, the older first.")
+        list[Path],
+        typer.Argument(
+            help="An output folder, of a model or of a project; two to compare, the older first."
+        ),
     ],
     out: Annotated[
         Path | None,

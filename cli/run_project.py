@@ -101,11 +101,13 @@ def _refusals(asked: Asked, given: Given) -> Iterator[None]:
 
 
 def _forget(out: Path, asked: Asked) -> None:
-    """Remove the record of an earlier run; that it cannot be is only told."""
+    """Remove the record and the index of an earlier run; that it cannot be is only told."""
+    from ..projects.index_page import clear_index
     from ..projects.run_record import forget_record
 
     try:
         forget_record(out)
+        clear_index(out)
     except UsageError as fault:
         if asked.ci is None:
             warn([fault.message])
@@ -122,6 +124,7 @@ def _carried_out(
 ) -> tuple[Ended, ...]:
     from ..pipeline.provenance.resigning import signing
     from ..pipeline.reporting import fresh_reports
+    from ..projects.index_page import clear_index
     from ..projects.run_record import clear_record
     from ..projects.running import Limits, run_models
     from ..reports.formats import formats_of
@@ -141,6 +144,7 @@ def _carried_out(
                 held.enter_context(signing(model.order.out, key, screen))
             caching = held.enter_context(_caching(run, asked, screen))
             clear_record(run.out)
+            clear_index(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
 
@@ -187,6 +191,8 @@ def _told(
 ) -> int:
     """Write the record and the documents, show them; the exit code."""
     from ..pipeline.reporting import write_reports
+    from ..projects.index_page import write_index
+    from ..projects.results import results_at
     from ..projects.run_record import write_record
     from ..reports.formats import formats_of
 
@@ -195,6 +201,8 @@ def _told(
         if one.manifest is not None and run.report:
             write_reports(one.manifest, Path(one.folder), formats_of(run.report))
     write_record(record, run.out, key)
+    if "html" in (one.name for one in formats_of(run.report)):
+        write_index(results_at(run.out))
     if asked.ci is not None:
         asked.ci.told(ended, record, planned.settings.project, run.out)
     elif not asked.json:

@@ -27,6 +27,7 @@ STATES = {
     State.ERROR: "[red]error[/]",
 }
 _HANGING = 2  # columns
+_NAMES = ("model", "artifact", "measure")  # columns that say what a row is of
 _LEAST = 20  # columns of prose, on however narrow a terminal
 _WIDE = 200  # what is piped is not cut to 80 columns
 _WIDEST = 10_000  # columns: as wide as a table would be
@@ -144,6 +145,26 @@ def say_all(console: Console, lines: Iterable[str]) -> None:
     """Lines of prose, each as `say` has it."""
     for line in lines:
         say(console, line)
+
+
+def show_reasoned(
+    console: Console, rows: Sequence[Mapping[str, str]], *, right: Iterable[str] = ()
+) -> None:
+    """A table whose last column, `why`, goes to lines of its own where it is too narrow for it.
+
+    A line begins with the names that its row begins with.
+    """
+    columns = list(rows[0])
+    table = _filled(columns, rows, right)
+    options = console.options.update(max_width=_WIDEST)
+    if console.measure(table, options=options).maximum <= console.width:
+        console.print(table)
+        return
+    console.print(_filled(columns[:-1], rows, right))
+    for row in rows:
+        if row["why"]:
+            names = filter(None, (row[name] for name in _NAMES if name in row))
+            say(console, f"{' '.join(names)}: {row['why']}")
 
 
 _documents: list[bytes] = []  # what this run of the command will write to stdout

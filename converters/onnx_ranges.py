@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # 30 dB of itself: 20 log10(peak/3 : step/sqrt(12)).
 _SQUARES = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization"})
 _VANISHING = 2.0**-19
+_NO_WEIGHT = 1e30  # no weight is as large
 _NORMAL = 2.0**-14
 _LEAST_SQNR = 30.0  # dB; rounding alone leaves a tensor of normal numbers about 73
 _HALF_STEP = 2.0**-25  # at most this, a float16 becomes 0
@@ -257,6 +258,9 @@ def _misfit(values: Array, low: Precision) -> tuple[float, str]:
     sizes = np.abs(values[np.isfinite(values)])
     peak = float(sizes.max(initial=0.0))
     if peak > LIMITS[low]:
+        fill = _mask_fill(values)
+        if fill is not None:
+            return peak, f"a mask constant of {fill:.2g}, beyond {LIMITS[low]:g}"
         return peak, f"weights reach {peak:.2g} > {LIMITS[low]:g}"
     small = sizes[(sizes > 0) & (sizes < _NORMAL)] if low is Precision.FP16 else sizes[:0]
     if not small.size or _sqnr(sizes, small) >= _LEAST_SQNR:
@@ -265,6 +269,21 @@ def _misfit(values: Array, low: Precision) -> tuple[float, str]:
     if lost == 0:
         return peak, f"weights stay below {peak:.1e}, where FP16 has few steps"
     return peak, f"{lost:.0%} of the weights become 0, the largest is {peak:.1e}"
+
+
+def _mask_fill(values: Array) -> float | None:
+    """The one value of a constant that hides positions; None where it is no mask.
+
+    A mask holds nothing else but zeros, infinities, or ones; no weights are all of one size, and
+    none are near the end of float32.
+    """
+    import numpy as np
+
+    finite = values[np.isfinite(values) & (values != 0) & (values != 1)]
+    if not finite.size or float(finite.min()) != float(finite.max()):
+        return None
+    fill = float(finite.flat[0])
+    return fill if fill < 0 or fill > _NO_WEIGHT else None
 
 
 def _sqnr(sizes: Array, small: Array) -> float:

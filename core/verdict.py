@@ -162,6 +162,16 @@ class OutputVerdict:
         """Whether it is of floats, which limits are for; integers and bools must be equal."""
         return self.dtype.startswith(_FLOATS)
 
+    @property
+    def excused(self) -> bool:
+        """Whether it passed by another rule than a limit on its SQNR.
+
+        So do ill-conditioned feeds, quiet ones and integers that roundoff decides: their SQNR is
+        on record and says nothing of the artifact.
+        """
+        inexact = self.passed and not self.exact
+        return inexact and (self.excuse is not None or not self.floating)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelVerdict:
@@ -289,6 +299,16 @@ class Verdict:
         return [one for one in self.outputs if not one.loose and not one.apart]
 
     @property
+    def _held(self) -> list[OutputVerdict]:
+        """The outputs that the SQNR is of: what the judge excuses is left out, unless all is.
+
+        Floats alone where any of them differs: a ratio of indices says nothing.
+        """
+        floats = [one for one in self._counted if one.floating]
+        pool = floats if any(not one.exact for one in floats) else self._counted
+        return [one for one in pool if not one.excused] or pool
+
+    @property
     def passed(self) -> bool:
         """Whether the artifact may be used."""
         return self.state is State.PASSED
@@ -312,9 +332,32 @@ class Verdict:
 
     @property
     def sqnr(self) -> float | None:
-        """The smallest SQNR in dB over feeds that count and outputs; None when all is exact."""
-        found = (o.sqnr for o in self._counted if o.sqnr is not None)
+        """The smallest SQNR in dB over outputs that are held to it; None when all is exact.
+
+        What passed is never below its limit here. Where the judge excuses every feed, it is the
+        smallest of these, and `excused` says so.
+        """
+        found = (o.sqnr for o in self._held if o.sqnr is not None)
         return min(found, default=None)
+
+    @property
+    def sqnr_limit(self) -> float | None:
+        """The limit in dB of the output that `sqnr` is of; None where there is no such output."""
+        found = [one for one in self._held if one.sqnr is not None]
+        worst = min(found, key=lambda one: one.sqnr or 0.0, default=None)
+        if worst is None or not worst.floating:
+            return None
+        return self.tolerance.of(worst.output).min_sqnr
+
+    @property
+    def exact(self) -> bool:
+        """Whether all that the SQNR is of is eager's to the bit."""
+        return bool(self._held) and all(one.exact for one in self._held)
+
+    @property
+    def excused(self) -> bool:
+        """Whether no feed that counts is held to an SQNR, as all are ill-conditioned."""
+        return any(one.excused for one in self._held)
 
     @property
     def group_sqnr(self) -> float | None:

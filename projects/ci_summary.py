@@ -23,8 +23,12 @@ _STATES = {
     "pending": "⏳ pending",
     "not-run": "not run",
 }
-_TITLES = {Change.WORSE: "Worse than the base", Change.BETTER: "Better than the base",
-           Change.TOLD: "Other changes from the base"}  # fmt: skip
+_TITLES = {
+    Change.WORSE: "Worse than the base",
+    Change.BETTER: "Better than the base",
+    Change.NEW: "New beside the base",
+    Change.TOLD: "Other changes from the base",
+}
 
 
 def summary_of(record: RunRecord) -> str:
@@ -38,7 +42,7 @@ def summary_of(record: RunRecord) -> str:
         Block("warnings", _warnings(record)),
         *(
             Block(change, folded(_TITLES[change], changes(regression, change)))
-            for change in (Change.BETTER, Change.TOLD)
+            for change in (Change.BETTER, Change.NEW, Change.TOLD)
         ),
         Block("base", folded("The base", _base(regression))),
     ]

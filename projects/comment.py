@@ -54,7 +54,8 @@ def _link(link: str) -> Block:
 
 
 def _other(regression: Regression | None) -> list[str]:
-    return [*changes(regression, Change.BETTER), *changes(regression, Change.TOLD)]
+    others = (Change.BETTER, Change.NEW, Change.TOLD)
+    return [line for change in others for line in changes(regression, change)]
 
 
 def _first(lines: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from ..reports.differences import Change
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """One measure of one artifact that is not as it was; `change` is worse, better or told."""
+    """One measure of one artifact that is not as it was; `change` is worse, better, new or told."""
 
     model: str
     artifact: str

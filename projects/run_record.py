@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
+from ..core.names import fits_a_file
 from ..core.records import REJECTED
 from ..core.verdict import State
 from ..core.whole import write_whole
@@ -37,8 +38,9 @@ class ArtifactEnd:
 
     `state` is passed, failed, error or pending; `source` is made, kept (it stood in the folder, or
     failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
-    `sqnr` in dB on the worst feed, None where it is not defined or where the artifact answers just
-    as eager does. `notes` are what to know of it beside its verdict, passed or not.
+    `sqnr` in dB on the worst feed that is held to it, None where there is none or where the
+    artifact answers just as eager does. `notes` are what to know of it beside its verdict, passed
+    or not.
     """
 
     name: str
@@ -119,6 +121,23 @@ def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None)
         if key is not None:
             sign(folder, key, file=FILE)
         return path
+
+
+def read_record(text: bytes) -> RunRecord:
+    """The record of a run; raises ValueError where it is none."""
+    import msgspec
+
+    record = msgspec.json.decode(text, type=RunRecord)
+    for one in record.models:
+        if not _is_plain(one.name):
+            raise ValueError(f"{one.name[:40]!r} is no name of a model's folder")
+    return record
+
+
+def _is_plain(name: str) -> bool:
+    """Whether something in a folder can have the name, and it is no way out of it."""
+    parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
+    return fits_a_file(name) and name != ".." and parts == ((name,), (name,))
 
 
 def clear_record(folder: Path) -> None:
@@ -219,8 +238,8 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
         state=str(verdict.state),
         source=source,
         size=artifact.size,
-        sqnr=verdict.sqnr,
-        exact=bool(verdict.outputs) and all(output.exact for output in verdict.outputs),
+        sqnr=None if verdict.excused else verdict.sqnr,
+        exact=verdict.exact,
         reason=verdict.reason,
         notes=warnings_of(artifact, manifest),
     )

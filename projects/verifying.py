@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
-from ..core.names import fits_a_file
 from ..core.records import REJECTED
 from ..core.verdict import State
 from ..pipeline.manifest_file import FILE as MANIFEST
@@ -18,7 +17,7 @@ from ..pipeline.provenance.sealing import seal_holds
 from ..pipeline.provenance.signing import check_signature
 from ..pipeline.provenance.unclaimed import manifest_folders, unclaimed_models
 from ..pipeline.provenance.verifying import verify_folder
-from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord
+from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord, read_record
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PublicKey
@@ -47,7 +46,7 @@ def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
     text = (folder / FILE).read_bytes()
     strays = () if folder in places else tuple(unclaimed_models(folder))
     try:
-        record = _read(text)
+        record = read_record(text)
     except ValueError as error:
         wrong = Check(of="run", what="form", found=Finding.FAILED, detail=first_line(error))
         return verification(_verify_each(places, folder, key), [wrong, *strays])
@@ -68,23 +67,6 @@ def _verify_each(places: Sequence[Path], root: Path, key: PublicKey | None) -> t
         )
         for place in places
     )
-
-
-def _read(text: bytes) -> RunRecord:
-    """The record of a run; raises ValueError where it is none."""
-    import msgspec
-
-    record = msgspec.json.decode(text, type=RunRecord)
-    for one in record.models:
-        if not _is_plain(one.name):
-            raise ValueError(f"{one.name[:40]!r} is no name of a model's folder")
-    return record
-
-
-def _is_plain(name: str) -> bool:
-    """Whether something in a folder can have the name, and it is no way out of it."""
-    parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
-    return fits_a_file(name) and name != ".." and parts == ((name,), (name,))
 
 
 def _of_model(end: ModelEnd, folder: Path, key: PublicKey | None) -> Verified | None:

@@ -10,6 +10,7 @@ from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord, Coverage
 from ..core.verdict import Tolerance, Verdict
 from ..validators.tolerance import TOLERANCES
+from .size_text import readable_sizes
 from .words import percent
 
 _INT8 = str(Precision.INT8)
@@ -58,7 +59,8 @@ def notes_of(artifact: Artifact, manifest: Manifest) -> tuple[str, ...]:
     made = () if artifact.rejected else artifact.notes
     share = _share_warning(artifact.precision, artifact.coverage)
     floor = _floor_warnings(artifact, verdict, manifest.order)
-    return tuple(dict.fromkeys(filter(None, (share, *floor, *verdict.notes, *made))))
+    notes = map(readable_sizes, (*verdict.notes, *made))
+    return tuple(dict.fromkeys(filter(None, (share, *floor, *notes))))
 
 
 def _share_warning(precision: Precision, coverage: Coverage | None) -> str:

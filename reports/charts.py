@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .markup import Markup, join, tag
+from .markup import Markup, join, scrolling, tag
 from .words import percent
 
 _WIDTH, _HEIGHT = 1080, 260
@@ -43,7 +43,7 @@ def curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> Marku
         ]
     )
     drawn = _svg(inner, (_WIDTH, _HEIGHT), label, "chart")
-    return tag("div", drawn, class_="scroll plot", tabindex=0)
+    return scrolling(label, drawn, "plot")
 
 
 def histogram(edges: Sequence[float], eager: Sequence[int], artifact: Sequence[int]) -> Markup:

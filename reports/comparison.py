@@ -10,6 +10,8 @@ from .differences import Change, Measure, measures_of
 from .rows import REJECTED, Outcome, Row, rows_of
 from .words import one_line, short
 
+GONE = "gone"  # what the later run says of an artifact that it has not
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -34,6 +36,11 @@ class Comparison:
     def of(self, change: Change) -> tuple[Measure, ...]:
         """The measures that changed so."""
         return tuple(measure for measure in self.measures if measure.change is change)
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The artifacts that only the earlier run has."""
+        return tuple(one.artifact for one in self.measures if one.after == GONE)
 
     @property
     def regressed(self) -> bool:
@@ -109,15 +116,13 @@ def _last(manifest: Manifest) -> dict[str, Row]:
 
 
 def _gone(row: Row, name: str) -> Measure:
-    """A proven artifact that is no longer made is a loss; of another the end is only told."""
-    lost = row.outcome is Outcome.PASSED
+    """An artifact that is no longer made is a loss, unless it was known to be bad."""
+    lost = row.outcome in (Outcome.PASSED, Outcome.PENDING)
     return Measure(artifact=name, measure="verdict", change=Change.WORSE if lost else Change.TOLD,
-                   before=str(row.outcome), after="gone")  # fmt: skip
+                   before=str(row.outcome), after=GONE)  # fmt: skip
 
 
 def _new(row: Row, name: str) -> Measure:
-    """A new artifact that is not proven is told: nothing is worse than it was."""
-    proven = row.outcome is Outcome.PASSED
-    change = Change.BETTER if proven else Change.TOLD
-    return Measure(artifact=name, measure="verdict", change=change, before="none",
+    """Proven or not, it is neither better nor worse than what there was: there was nothing."""
+    return Measure(artifact=name, measure="verdict", change=Change.NEW, before="none",
                    after=str(row.outcome), why=row.reason)  # fmt: skip

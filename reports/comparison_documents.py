@@ -18,25 +18,30 @@ from .words import counted, day_text, short
 TITLES = {
     Change.WORSE: "Worse",
     Change.BETTER: "Better",
+    Change.NEW: "New",
     Change.TOLD: "For information",
     Change.NOISE: "Within the margin",
     Change.SAME: "The same",
 }
-_HEAD = ("artifact", "measure", ">before", ">after", "")
+_HEAD = ("artifact", "measure", ">before", ">after", "why")
 _PILLS = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
 
 
 def headline(comparison: Comparison) -> str:
-    """What came of it, in one line."""
+    """What came of it, in one line; artifacts that only one of the runs has are named."""
     worse, better = (len(comparison.of(change)) for change in (Change.WORSE, Change.BETTER))
     if not comparison.measures:
         return "nothing to compare"
-    return f"{counted(worse, 'measure')} worse, {better} better" if worse or better else "no change"
+    told = f"{counted(worse, 'measure')} worse, {better} better" if worse or better else "no change"
+    new = tuple(one.artifact for one in comparison.of(Change.NEW))
+    named = (("gone", comparison.gone), ("new", new))
+    return "; ".join([told, *(f"{what}: {', '.join(names)}" for what, names in named if names)])
 
 
 def run_text(run: Run) -> str:
     """Which run it is."""
-    return f"{run.name} ({run.checkpoint} {short(run.digest)}, {day_text(run.created)})"
+    what = f"{run.checkpoint} {short(run.digest)}".strip()
+    return f"{run.name} ({what}, {day_text(run.created)})"
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -44,12 +49,12 @@ def as_markdown(comparison: Comparison) -> str:
     sign = "❌" if comparison.regressed else "✅"
     blocks = [
         Block("summary", [
-            f"### {sign} modelc: {headline(comparison)}", "",
+            f"### {sign} modelc: {prose(headline(comparison))}", "",
             f"{prose(run_text(comparison.before))} → {prose(run_text(comparison.after))}", "",
             *(f"- {prose(note)}" for note in comparison.notes), "",
         ]),
     ]  # fmt: skip
-    for change in (Change.WORSE, Change.BETTER):
+    for change in (Change.WORSE, Change.BETTER, Change.NEW):
         found = comparison.of(change)
         lines = [f"**{TITLES[change]}**", "", *_rows(found)] if found else []
         blocks.append(Block(TITLES[change].lower(), lines))
@@ -80,18 +85,19 @@ def as_html(comparison: Comparison) -> str:
     banner = tag("div", telling, notes, class_=f"banner {outcome}")
     said = f"{run_text(comparison.before)} before, {run_text(comparison.after)} now"
     sections = [
-        (str(change), title, _table(comparison.of(change))) for change, title in TITLES.items()
+        (str(change), title, _table(title, comparison.of(change)))
+        for change, title in TITLES.items()
     ]
     return page(f"{comparison.before.name} to {comparison.after.name}", said, banner, sections)
 
 
-def _table(measures: Sequence[Measure]) -> Markup | None:
+def _table(title: str, measures: Sequence[Measure]) -> Markup | None:
     if not measures:
         return None
     rows = [
         (m.artifact, join([m.measure, " ", _pill(m)]), m.before, m.after, m.why) for m in measures
     ]
-    return table(*_HEAD, rows=rows)
+    return table(title, *_HEAD, rows=rows)
 
 
 def _pill(measure: Measure) -> Markup | None:

@@ -36,10 +36,14 @@ MARGIN_SHARE = 0.01  # share of the work
 
 
 class Change(StrEnum):
-    """What a measure did. `noise` is a difference within the margin; `told` is not judged."""
+    """What a measure did. `noise` is a difference within the margin; `told` is not judged.
+
+    `new` is the verdict on an artifact that only the later run has.
+    """
 
     WORSE = "worse"
     BETTER = "better"
+    NEW = "new"
     NOISE = "noise"
     SAME = "same"
     TOLD = "told"
@@ -142,11 +146,9 @@ def _counted(verdict: Verdict) -> set[str]:
 
 def _sqnr(verdict: Verdict) -> float | None:
     """The smallest SQNR; infinite where nothing differs, None where nothing was measured."""
-    if not any(not output.loose for output in verdict.outputs):
-        return None
-    if verdict.sqnr is not None:
-        return verdict.sqnr
-    return math.inf if all(output.exact for output in verdict.outputs if not output.loose) else None
+    if verdict.sqnr is None:
+        return math.inf if verdict.exact else None
+    return None if verdict.excused else verdict.sqnr
 
 
 def _size(name: str, was: int, now: int) -> Measure:

@@ -39,7 +39,16 @@ def precision(rows: Sequence[Row]) -> Markup | None:
         if row.artifact and (cover := row.artifact.coverage)
     ]
     return (
-        table("artifact", "share of the work", "layers", "measured", rows=found) if found else None
+        table(
+            "What each artifact computes in",
+            "artifact",
+            "share of the work",
+            "layers",
+            "measured",
+            rows=found,
+        )
+        if found
+        else None
     )
 
 
@@ -58,8 +67,8 @@ def latency(rows: Sequence[Row]) -> Markup | None:
         for row in rows
         if row.artifact and (one := row.artifact.latency)
     ]
-    head = ("artifact", ">latency", ">fp32 parent", ">speed-up", "device", ">runs", "")
-    return table(*head, rows=found) if found else None
+    head = ("artifact", ">latency", ">fp32 parent", ">speed-up", "device", ">runs", "note")
+    return table("Latency", *head, rows=found) if found else None
 
 
 def calibration(rows: Sequence[Row]) -> Markup | None:
@@ -99,21 +108,21 @@ def accuracy(rows: Sequence[Row]) -> Markup | None:
             text = f"{row.name}: {counted(one.disagreements, 'sample')} answered otherwise"
             lists.append(details(text, tag("p", [join([code(n), " "]) for n in one.disagreeing])))
     head = ("artifact", "metric", ">eager", ">artifact", ">drop", "interval", ">samples", "gate")
-    return join([table(*head, rows=found), *lists]) if found else None
+    return join([table("Accuracy on labelled data", *head, rows=found), *lists]) if found else None
 
 
 def tradeoffs(rows: Sequence[Row]) -> Markup | None:
     """The points that accuracy-aware INT8 tried; None where it did not run."""
     found = [
         tag("article", tag("h3", tag("span", row.name, class_="name")),
-            _points(row.artifact.tradeoffs), class_="card")
+            _points(row.name, row.artifact.tradeoffs), class_="card")
         for row in rows
         if row.artifact and row.artifact.tradeoffs
     ]  # fmt: skip
     return join(found) if found else None
 
 
-def _points(points: Sequence[TradeOff]) -> Markup:
+def _points(name: str, points: Sequence[TradeOff]) -> Markup:
     rows = [
         (
             str(len(one.kept)),
@@ -130,7 +139,16 @@ def _points(points: Sequence[TradeOff]) -> Markup:
         for one in points
     ]
     return table(
-        ">kept in float", ">SQNR", ">drop", ">latency", ">took", "budget", "", "", rows=rows
+        f"Trade-offs tried for {name}",
+        ">kept in float",
+        ">SQNR",
+        ">drop",
+        ">latency",
+        ">took",
+        "budget",
+        "choice",
+        "layers kept",
+        rows=rows,
     )
 
 
@@ -148,7 +166,7 @@ def attempts(rows: Sequence[Row]) -> Markup | None:
             found.append((row.name, code(one.capture), one.outcome, one.reason, ratio(one.sqnr),
                           timed, size, seconds_text(one.seconds)))  # fmt: skip
     head = ("artifact", "tried", "outcome", "why", ">SQNR", ">latency", ">size", ">took")
-    return table(*head, rows=found) if found else None
+    return table("What was tried", *head, rows=found) if found else None
 
 
 def files(rows: Sequence[Row]) -> Markup | None:
@@ -159,4 +177,8 @@ def files(rows: Sequence[Row]) -> Markup | None:
         if row.artifact
         for file in row.artifact.files
     ]
-    return table("file", "role", ">size", "SHA-256", rows=found) if found else None
+    return (
+        table("Files of all artifacts", "file", "role", ">size", "SHA-256", rows=found)
+        if found
+        else None
+    )

@@ -23,7 +23,11 @@ def feeds(manifest: Manifest) -> Markup:
         tag("p", drawn, f", samples from {plan.samples}" if plan.samples else "", class_="quiet"),
     ]
     if plan.drawn:
-        parts.append(table("feed", "kind", "sizes", "", rows=[_feed(feed) for feed in plan.drawn]))
+        parts.append(
+            table(
+                "Feeds", "feed", "kind", "sizes", "note", rows=[_feed(feed) for feed in plan.drawn]
+            )
+        )
     return join(parts)
 
 
@@ -48,8 +52,8 @@ def branches(manifest: Manifest) -> Markup | None:
         for branch in ranked
     }
     rows = [(*_branch(branch), ", ".join(frozen[branch.place])) for branch in ranked]
-    head = ("source", "condition", "true", "false", "", "frozen in")
-    return join([tag("p", told), table(*head, rows=rows)])
+    head = ("source", "condition", "true", "false", "note", "frozen in")
+    return join([tag("p", told), table("Branches of the code", *head, rows=rows)])
 
 
 def _branch(branch: BranchRecord) -> tuple[Child, ...]:
@@ -76,4 +80,4 @@ def warned(manifest: Manifest) -> Markup | None:
     if not manifest.warned:
         return None
     rows = [(code(f"{one.file}:{one.line}"), one.kind, one.text) for one in manifest.warned]
-    return table("source", "kind", "what was said", rows=rows)
+    return table("Warnings while captured", "source", "kind", "what was said", rows=rows)

@@ -29,11 +29,12 @@ def _localisation(found: Localisation) -> Markup:
         tag("h3", tag("span", found.artifact, class_="name"), " ", tag("small", looked)),
         _blame(found, guilty),
         curve(found.curve, found.guilty),
-        _layers(found.layers[:_SHOWN], found.guilty),
+        _layers(found.artifact, found.layers[:_SHOWN], found.guilty),
     ]
     if len(found.layers) > _SHOWN:
         left = found.layers[_SHOWN:]
-        parts.append(details(f"{counted(len(left), 'more layer')}", _layers(left, found.guilty)))
+        more = _layers(found.artifact, left, found.guilty)
+        parts.append(details(f"{counted(len(left), 'more layer')}", more))
     if found.reproducer:
         parts.append(tag("p", "One-file reproducer: ", code(found.reproducer), class_="quiet"))
     return tag("article", parts, class_="card")
@@ -50,7 +51,7 @@ def _blame(found: Localisation, layer: Layer | None) -> Markup:
     )
 
 
-def _layers(found: tuple[Layer, ...], guilty: str) -> Markup:
+def _layers(artifact: str, found: tuple[Layer, ...], guilty: str) -> Markup:
     rows = [
         (
             tag("b", code(one.module)) if one.module == guilty else code(one.module),
@@ -64,8 +65,9 @@ def _layers(found: tuple[Layer, ...], guilty: str) -> Markup:
         )
         for one in found
     ]
-    return table("module", "class", "source", "node", ">by itself", ">before it", ">after it",
-                 "probable cause", rows=rows)  # fmt: skip
+    head = ("module", "class", "source", "node", ">by itself", ">before it", ">after it",
+            "probable cause")  # fmt: skip
+    return table(f"Layers of {artifact}", *head, rows=rows)
 
 
 def _error(value: float | None) -> str:

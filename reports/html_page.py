@@ -30,7 +30,8 @@ def render(manifest: Manifest) -> str:
         f"modelc {manifest.modelc}"
     )
     sections: list[_Section] = [
-        ("verdicts", "Verdicts", html_verdicts.matrix(rows, manifest) if rows else None),
+        ("summary", "Summary", html_verdicts.summary(rows, manifest) if rows else None),
+        ("verdicts", "Verdicts by feed", html_verdicts.matrix(rows, manifest) if rows else None),
         ("reasons", "Reasons", html_verdicts.reasons(rows) if rows else None),
         ("layers", "Error by layer", html_layers.layers(manifest)),
         ("branches", "Branches", html_feeds.branches(manifest)),
@@ -63,7 +64,10 @@ def page(title: str, said: str, banner: Markup, sections: Sequence[_Section]) ->
         tag("h1", title),
         tag("p", said, class_="quiet"),
     )
-    body = tag("body", header, banner, tag("nav", links), tag("main", parts), _script())
+    skip = tag("a", "Skip to the content", href="#main", class_="skip")
+    nav = tag("nav", links, aria_label="Parts of this page")
+    main = tag("main", banner, parts, id="main", tabindex=-1)
+    body = tag("body", skip, header, nav, main, _script())
     return f"<!doctype html>\n{tag('html', _head(title), body, lang='en')}\n"
 
 
@@ -118,4 +122,4 @@ def _environment(manifest: Manifest) -> Markup:
         found.setdefault(name, set()).update(versions)
     cells = ((name, ", ".join(sorted(versions))) for name, versions in found.items())
     notes: Iterable[Markup] = (tag("p", note, class_="note") for note in manifest.notes)
-    return join([table("what", "version", rows=cells), *notes])
+    return join([table("Versions", "what", "version", rows=cells), *notes])

@@ -7,8 +7,19 @@ from dataclasses import dataclass
 
 from ..core.manifest import Manifest
 from ..core.verdict import OutputVerdict, Tolerance, Verdict, parts_of
-from .markup import Markup, code, details, table, tag
-from .rows import Case, Outcome, Row, counts, domain_lines, feeds_of, overall, sensitivity_lines
+from .markup import Markup, code, details, join, scrolling, stacked_table, table, tag
+from .rows import (
+    Case,
+    Outcome,
+    Row,
+    counts,
+    domain_lines,
+    excuse_text,
+    feeds_of,
+    overall,
+    sensitivity_lines,
+)
+from .summary import HEAD, WORST_FIRST, answer, summary_lines
 from .words import (
     counted,
     decibels,
@@ -35,15 +46,7 @@ WORDS = {
     Outcome.PENDING: "pending",
     Outcome.SKIPPED: "skipped",
 }
-_TELLING = {
-    Outcome.PASSED: "Every artifact was judged and is within its limits.",
-    Outcome.FAILED: "At least one artifact was judged and is wrong.",
-    Outcome.ERROR: "Something could not be judged.",
-    Outcome.PENDING: "What was made is proven; something waits for another host.",
-    Outcome.SKIPPED: "",
-}
 _STEPS = (3.0, 10.0, 20.0)  # dB of headroom at which the colour changes
-_ORDER = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
 
 
 def pill(outcome: Outcome, text: str = "") -> Markup:
@@ -53,27 +56,36 @@ def pill(outcome: Outcome, text: str = "") -> Markup:
 
 
 def banner(rows: tuple[Row, ...], manifest: Manifest) -> Markup:
-    """The state of the whole run in words and in numbers."""
+    """Whether it may be deployed, in words; then the state of the whole run in numbers."""
     state = overall(rows)
-    telling = _TELLING[state] if rows else "The run made and judged nothing."
     found = counts(rows)
     room = [row.verdict.headroom for row in rows if row.verdict and row.outcome is Outcome.PASSED]
     least = min((value for value in room if value is not None), default=None)
-    numbers = [(str(found[one]), WORDS[one], str(one)) for one in _ORDER if found[one]]
+    numbers = [(str(found[one]), WORDS[one], str(one)) for one in WORST_FIRST if found[one]]
     numbers += [(decibels(least), "least headroom", "neutral")] if least is not None else []
     numbers += [(str(len(feeds_of(manifest))), "feeds", "neutral")]
     tiles = [
         tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
         for value, label, kind in numbers
     ]
-    verdict = tag("p", pill(state), " ", telling, class_="telling")
+    verdict = tag("p", pill(state), " ", answer(rows, manifest), class_="telling")
+    tiled = tag("div", tiles, class_="tiles")
+    return tag("div", verdict, tiled, class_=f"banner {state}")
+
+
+def summary(rows: Sequence[Row], manifest: Manifest) -> Markup:
+    """An artifact a row, what did not pass first; each leads to where it is explained."""
     lines = [
         *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),
     ]
-    domains = [tag("p", line, class_="quiet") for line in lines]
-    tiled = tag("div", tiles, class_="tiles")
-    return tag("div", verdict, domains, tiled, class_=f"banner {state}")
+    below = [tag("p", line, class_="quiet") for line in lines]
+    cells = (
+        (tag("a", one.name, href=f"#row-{one.place}"), pill(one.outcome), *one.cells)
+        for one in summary_lines(rows)
+    )
+    drawn = stacked_table("Artifacts, and whether they may be deployed", *HEAD, rows=cells)
+    return join([drawn, *below])
 
 
 def matrix(rows: Sequence[Row], manifest: Manifest) -> Markup:
@@ -86,8 +98,12 @@ def matrix(rows: Sequence[Row], manifest: Manifest) -> Markup:
         kind = kinds[name].kind if name in kinds else None
         head.append(tag("th", tag("span", name), scope="col", title=kind, class_="feed"))
     body = [_line(row, feeds, index) for index, row in enumerate(rows)]
-    drawn = tag("table", tag("thead", tag("tr", head)), tag("tbody", body), class_="matrix")
-    return tag("div", tag("div", drawn, class_="scroll", tabindex=0), _legend())
+    name = "Headroom of each artifact on each feed, in dB"
+    caption = tag("caption", name, class_="aloud")
+    drawn = tag(
+        "table", caption, tag("thead", tag("tr", head)), tag("tbody", body), class_="matrix"
+    )
+    return tag("div", scrolling(name, drawn), _legend())
 
 
 def _line(row: Row, feeds: Sequence[str], index: int) -> Markup:
@@ -143,7 +159,7 @@ def _legend() -> Markup:
 
 def reasons(rows: Sequence[Row]) -> Markup:
     """Why each row ended as it did, the worst first, with what was measured."""
-    ranked = sorted(enumerate(rows), key=lambda one: _ORDER.index(one[1].outcome))
+    ranked = sorted(enumerate(rows), key=lambda one: WORST_FIRST.index(one[1].outcome))
     return tag("div", [_card(row, index) for index, row in ranked])
 
 
@@ -157,7 +173,7 @@ def _card(row: Row, index: int) -> Markup:
     told += [tag("p", note, class_="note") for note in row.notes]
     if row.cases:
         summary = f"Measures on {counted(len(row.cases), 'feed')}"
-        told.append(details(summary, _measures(row.cases)))
+        told.append(details(summary, _measures(row)))
     if row.verdict is not None and row.verdict.channels:
         told.append(details("Worst channels", _channels(row.verdict)))
     return tag("article", head, told, class_="card", id=f"row-{index}")
@@ -193,12 +209,14 @@ def _limits(tolerance: Tolerance) -> str:
     return ", ".join(said)  # fmt: skip
 
 
-def _measures(cases: Sequence[Case]) -> Markup:
+def _measures(row: Row) -> Markup:
     """A row for each output on each feed; columns that nothing was measured for are left out."""
+    cases = row.cases
     outputs = [output for case in cases for output in case.outputs]
     columns = [one for one in _COLUMNS if one.always or any(map(one.text, outputs))]
     rows = [line for case in cases for line in _measured(case, columns)]
-    return table("feed", "output", "verdict", *(one.title for one in columns), rows=rows)
+    head = ("feed", "output", "verdict", *(one.title for one in columns))
+    return table(f"Measures of {row.name}", *head, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -248,7 +266,8 @@ def _judged(output: OutputVerdict) -> str:
         return f"{SIGNS[Outcome.FAILED]} {output.reason}"
     if output.loose:
         return f"{SIGNS[Outcome.PASSED]} form alone{f', {output.reason}' if output.reason else ''}"
-    return f"{SIGNS[Outcome.PASSED]} pass"
+    excuse = excuse_text(output)
+    return f"{SIGNS[Outcome.PASSED]} pass{f': {excuse}' if excuse else ''}"
 
 
 def _channels(verdict: Verdict) -> Markup:
@@ -268,4 +287,4 @@ def _channels(verdict: Verdict) -> Markup:
     )
     head = ("output", ">axis", ">worst channel", ">SQNR", ">of eager's own error", ">max abs",
             ">roundoff", ">more that are wrong")  # fmt: skip
-    return table(*head, rows=cells)
+    return table(f"Worst channels of {verdict.artifact}", *head, rows=cells)

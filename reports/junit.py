@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from ..core.manifest import Manifest
-from .rows import Case, Outcome, Row, rows_of
+from .rows import Case, Outcome, Row, excuse_text, rows_of, sqnr_text
 from .words import clean, day_text, decibels, figure, one_line, ratio
 
 _ROOT = "modelc"
@@ -89,7 +89,7 @@ def _properties(row: Row, manifest: Manifest) -> dict[str, str]:
         )
         found |= {f"version.{name}": text for name, text in artifact.versions.items()}
     if row.verdict is not None:
-        found["device"] = row.verdict.device
+        found |= {"device": row.verdict.device, "sqnr_db": sqnr_text(row.verdict)}
     return found | {f"environment.{name}": text for name, text in manifest.environment.items()}
 
 
@@ -126,5 +126,6 @@ def _measures(case: Case) -> str:
         f"{o.output}: max abs {figure(o.max_abs)}, "
         f"SQNR {'exact' if o.exact else ratio(o.sqnr)}, "
         f"headroom {decibels(o.headroom)}{', form only' if o.loose else ''}"
+        f"{', ' if o.excused else ''}{excuse_text(o)}"
         for o in case.outputs
     )

@@ -8,8 +8,17 @@ from ..core.findings import Localisation
 from ..core.manifest import Manifest
 from .commands import commands_of
 from .markdown_text import Block, code, fitted, folded, prose, table
-from .rows import Outcome, Row, counts, domain_lines, overall, rows_of, sensitivity_lines
-from .words import decibels, figure, milliseconds, percent, short, size_text
+from .rows import (
+    Outcome,
+    Row,
+    counts,
+    domain_lines,
+    overall,
+    rows_of,
+    sensitivity_lines,
+)
+from .summary import HEAD, WORST_FIRST, answer, summary_lines
+from .words import milliseconds, percent, short
 
 MARK = "<!-- modelc report -->"
 _MARKS = {
@@ -26,7 +35,6 @@ _TITLES = {
     Outcome.PENDING: "⏳ not finished",
     Outcome.SKIPPED: "skipped",
 }
-_WORST_FIRST = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
 
 
 def render(manifest: Manifest) -> str:
@@ -36,7 +44,7 @@ def render(manifest: Manifest) -> str:
 
 def blocks(manifest: Manifest) -> list[Block]:
     """The parts of the document, the most important first."""
-    rows = sorted(rows_of(manifest), key=lambda row: _WORST_FIRST.index(row.outcome))
+    rows = sorted(rows_of(manifest), key=lambda row: WORST_FIRST.index(row.outcome))
     found = [
         Block("summary", [_summary(rows, manifest)]),
         Block("verdicts", _verdicts(rows)),
@@ -54,7 +62,7 @@ def blocks(manifest: Manifest) -> list[Block]:
 
 
 def _summary(rows: Sequence[Row], manifest: Manifest) -> str:
-    names = ((outcome, _TITLES[outcome].split(" ", 1)[1]) for outcome in _WORST_FIRST)
+    names = ((outcome, _TITLES[outcome].split(" ", 1)[1]) for outcome in WORST_FIRST)
     found = counts(tuple(rows))
     told = ", ".join(f"{found[outcome]} {name}" for outcome, name in names if found[outcome])
     checkpoint = code(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
@@ -65,28 +73,16 @@ def _summary(rows: Sequence[Row], manifest: Manifest) -> str:
     domains = "".join(f"\n{prose(line)}\n" for line in lines)
     return (
         f"### modelc: {_TITLES[overall(tuple(rows))]}\n\n"
+        f"**{prose(answer(rows, manifest))}**\n\n"
         f"{told or 'nothing was judged'} · {checkpoint} `{short(manifest.checkpoint.digest)}`"
         f" · modelc {prose(manifest.modelc)}\n{domains}"
     )
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    head = ("artifact", "verdict", ">headroom", ">SQNR dB", ">max abs", ">size", ">latency")
-    return table(head, (_verdict(row) for row in rows)) if rows else []
-
-
-def _verdict(row: Row) -> tuple[str, ...]:
-    verdict, artifact = row.verdict, row.artifact
-    exact = verdict is not None and verdict.sqnr is None and any(o.exact for o in verdict.outputs)
-    return (
-        code(row.name),
-        _MARKS[row.outcome],
-        decibels(verdict.headroom) if verdict else "",
-        ("exact" if exact else figure(verdict.sqnr, ".1f")) if verdict else "",
-        figure(verdict.max_abs) if verdict else "",
-        size_text(artifact.size) if artifact else "",
-        milliseconds(artifact.latency.milliseconds) if artifact and artifact.latency else "",
-    )
+    lines = summary_lines(rows)
+    cells = ((code(one.name), _MARKS[one.outcome], *map(prose, one.cells)) for one in lines)
+    return table(HEAD, cells) if lines else []
 
 
 def _reasons(rows: Iterable[Row]) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TypeAlias
 
-from .words import clean
+from .words import NONE, clean
 
 _VOID = frozenset({"br", "meta", "col", "hr"})
 
@@ -63,27 +63,68 @@ def code(text: str) -> Markup:
     return tag("code", text)
 
 
-def table(*head: str, rows: Iterable[Iterable[Child]], class_: str = "") -> Markup:
-    """A table that scrolls sideways on a narrow screen; columns called `>name` are figures."""
+def table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
+    """A table that scrolls sideways on a narrow screen; columns called `>name` are figures.
+
+    The first cell of a row is its header. The caption is read aloud and not shown: a heading or a
+    summary above the table says it to the eye.
+    """
     right = [title.startswith(">") for title in head]
     titles = [
         tag("th", title.lstrip(">"), class_="figure" if figures else None, scope="col")
         for title, figures in zip(head, right, strict=True)
     ]
-    body = [
-        tag(
-            "tr",
-            [
-                cell
-                if isinstance(cell, Markup) and cell.startswith("<td")
-                else tag("td", cell, class_="figure" if figures else None)
-                for cell, figures in zip(row, right, strict=True)
-            ],
-        )
-        for row in rows
+    body = [tag("tr", _cells(row, right)) for row in rows]
+    said = tag("caption", caption, class_="aloud")
+    return scrolling(caption, tag("table", said, tag("thead", tag("tr", titles)),
+                                  tag("tbody", body)))  # fmt: skip
+
+
+def scrolling(name: str, inner: Markup, class_: str = "") -> Markup:
+    """What scrolls sideways where it is too wide, by keys as well; `name` is read aloud."""
+    kind = " ".join(filter(None, ("scroll", class_)))
+    return tag("div", inner, class_=kind, tabindex=0, role="region", aria_label=name)
+
+
+def _cells(row: Iterable[Child], right: Sequence[bool]) -> list[Markup]:
+    found = []
+    for number, (cell, figures) in enumerate(zip(row, right, strict=True)):
+        name, scope = ("td", None) if number else ("th", "row")
+        found.append(tag(name, cell, class_="figure" if figures else None, scope=scope))
+    return found
+
+
+def _kind(cell: Child, kind: str | None) -> str | None:
+    """The class of a cell; of one without anything, that no card needs a line for it."""
+    unset = "unset" if cell in ("", NONE) else None
+    return " ".join(filter(None, (unset, kind))) or None
+
+
+def stacked_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
+    """A table whose rows become cards on a narrow screen, each cell below its column's title.
+
+    Roles are spelled out: a browser forgets that it is a table where cells are laid out as blocks.
+    """
+    right = [title.startswith(">") for title in head]
+    names = [title.lstrip(">") for title in head]
+    kinds = ["figure" if figures else None for figures in right]
+    titles = [
+        tag("th", name, class_=kind, scope="col", role="columnheader")
+        for name, kind in zip(names, kinds, strict=True)
     ]
-    inner = tag("table", tag("thead", tag("tr", titles)), tag("tbody", body), class_=class_ or None)
-    return tag("div", inner, class_="scroll", tabindex=0)
+    body = []
+    for row in rows:
+        first, *rest = row
+        cells = [tag("th", first, scope="row", role="rowheader")]
+        cells += [
+            tag("td", cell, class_=_kind(cell, kind), role="cell", data_title=name)
+            for cell, kind, name in zip(rest, kinds[1:], names[1:], strict=True)
+        ]
+        body.append(tag("tr", cells, role="row"))
+    inner = tag("table", tag("caption", caption),
+                tag("thead", tag("tr", titles, role="row"), role="rowgroup"),
+                tag("tbody", body, role="rowgroup"), class_="stacked", role="table")  # fmt: skip
+    return scrolling(caption, inner)
 
 
 def details(summary: Child, *children: Child) -> Markup:

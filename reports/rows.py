@@ -11,7 +11,9 @@ from ..core.domain import Domain
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact
 from ..core.signature import Signature
-from ..core.verdict import OutputVerdict, State, Verdict
+from ..core.verdict import Excuse, OutputVerdict, State, Verdict
+from .size_text import readable_sizes
+from .words import NONE
 
 REJECTED = "rejected/"  # what the pipeline puts before the name of a refused artifact
 
@@ -30,6 +32,11 @@ _OF_STATE = {
     State.PASSED: Outcome.PASSED,
     State.FAILED: Outcome.FAILED,
     State.ERROR: Outcome.ERROR,
+}
+
+_EXCUSES = {
+    Excuse.ILL_CONDITIONED: "ill-conditioned",
+    Excuse.USUAL_SCALE: "far below its usual scale",
 }
 
 
@@ -77,7 +84,7 @@ class Row:
         """What the verdict and the artifact say beside it, each once."""
         verdict = () if self.verdict is None else self.verdict.notes
         artifact = () if self.artifact is None else self.artifact.notes
-        return tuple(dict.fromkeys((*verdict, *artifact)))
+        return tuple(dict.fromkeys(map(readable_sizes, (*verdict, *artifact))))
 
     @property
     def unexplained(self) -> bool:
@@ -143,6 +150,23 @@ def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
         *([f"  not found: wrong where {', or '.join(sizes)}{more}"] if sizes else []),
         *(f"  not found in {', '.join(names)}: {text}" for text, names in by_fault.items()),
     ]
+
+
+def sqnr_text(verdict: Verdict | None, unit: str = "") -> str:
+    """The one SQNR of an artifact that every table shows, in dB; a dash where there is none."""
+    if verdict is None:
+        return NONE
+    if verdict.sqnr is None:
+        return "exact" if verdict.exact else NONE
+    return f"{verdict.sqnr:.1f}{unit}{' (excused)' if verdict.excused else ''}"
+
+
+def excuse_text(output: OutputVerdict) -> str:
+    """Why the SQNR of an output is not the one that is shown; empty where it may be."""
+    if not output.excused:
+        return ""
+    why = "roundoff decides" if output.excuse is None else _EXCUSES[output.excuse]
+    return f"{why}, left out of the SQNR"
 
 
 def feeds_of(manifest: Manifest) -> tuple[str, ...]:

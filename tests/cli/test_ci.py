@@ -325,6 +325,28 @@ def test_without_ci_only_the_old_record_goes(job: Job) -> None:
     assert job.left("out") == DOCUMENTS
 
 
+def test_an_index_of_ours_goes_with_the_record_and_that_of_a_stranger_stays(job: Job) -> None:
+    index = job.succeeded("out") / "index.html"
+    index.write_text('<meta name="generator" content="modelc report">')
+    (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
+    assert job.run(ci=False).returncode == 2
+    assert not index.exists()
+    index.write_text("mine")
+    ran = job.run(ci=False)
+    assert ran.returncode == 2
+    assert "index.html is there and no report of modelc" in ran.stderr
+    assert index.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_run_with_pages_has_an_index_of_them(job: Job) -> None:
+    ran = job.run("--report", "html", ci=False)
+    assert ran.returncode == 0, ran.stderr
+    out = job.root / "ml" / "out"
+    assert 'href="one/report.html#row-0"' in (out / "index.html").read_text(encoding="utf-8")
+    assert (out / "one" / "report.html").is_file()
+
+
 @pytest.mark.parametrize("more", [(), ("--report", "html")])
 def test_a_file_in_place_of_the_results_is_told_and_kept(job: Job, more: tuple[str, ...]) -> None:
     (job.root / "file").write_text("mine")

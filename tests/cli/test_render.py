@@ -12,7 +12,7 @@ from rich.console import Console
 
 from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import fitted_table, say
+from modelc.cli.tables import fitted_table, say, show_reasoned
 from modelc.core.contract import Inspection
 from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.choosing import RULE
@@ -179,3 +179,17 @@ def test_an_int8_that_is_larger_than_fp32_is_noted(
     records: ModuleType, capsys: pytest.CaptureFixture[str], size: int, *, larger: bool
 ) -> None:
     assert ("onnx-int8: larger than onnx" in told(int8_run(records, size), capsys)) is larger
+
+
+@pytest.mark.parametrize(("columns", "where"), [(200, "table"), (80, "below")])
+def test_a_long_reason_stands_below_a_table_that_is_too_narrow(columns: int, where: str) -> None:
+    stream = Terminal()
+    console = Console(file=stream, width=columns, highlight=False, color_system=None)
+    why = "1.11e+07 times as far from eager as roundoff explains (limit 5), and much more beside"
+    row = {"artifact": "onnx", "measure": "verdict", "before": "passed", "": "worse", "why": why}
+    show_reasoned(console, [row, {**row, "artifact": "pt2", "why": ""}])
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert max(map(len, lines)) <= columns
+    told = next(line for line in lines if "1.11e+07" in line)
+    assert told.startswith("onnx verdict: 1.11e+07" if where == "below" else " onnx")
+    assert not any("pt2 verdict:" in line for line in lines)

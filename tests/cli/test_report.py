@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,7 +127,7 @@ def test_a_comparison_is_written_beside_the_newer_run(door: Door, full: Path, wo
     ("arguments", "said"),
     [
         (("nowhere",), "no such folder: nowhere"),
-        ((".",), "has no manifest.json"),
+        (("bare",), "has no manifest.json"),
         (("full", "--report", "pdf"), "there is no report 'pdf'"),
         (("full", "full", "full"), "3 runs were given"),
         (("full", "--fail-on-regression"), "--fail-on-regression needs two folders"),
@@ -138,7 +139,7 @@ def test_a_comparison_is_written_beside_the_newer_run(door: Door, full: Path, wo
 def test_what_cannot_be_reported_is_refused(
     refuse: Callable[..., str], full: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    assert full.name == "full"
+    (full.parent / "bare").mkdir()
     assert said in refuse("report", *arguments, code=2)
 
 
@@ -208,3 +209,38 @@ def test_an_unknown_report_is_refused_before_the_run(
 ) -> None:
     told = refuse("export", *digits, "--to", "torchscript", "--report", "htm", code=2)
     assert "known are html, md, junit, sarif, json" in told
+
+
+@pytest.fixture
+def project(full: Path, worse: Path) -> Path:
+    """The folder above two runs is a project's."""
+    assert full.parent == worse.parent
+    return full.parent
+
+
+def test_a_project_has_an_index_above_the_page_of_each_model(door: Door, project: Path) -> None:
+    ran = door("report", str(project))
+    assert ran.returncode == 0, ran.stderr
+    index = (project / "index.html").read_text(encoding="utf-8")
+    assert 'href="full/report.html#row-0"' in index
+    assert names(project / "full") == names(project / "worse") == ["report.html"]
+    assert str(project / "index.html") in ran.stdout
+
+
+def test_the_pages_of_a_project_stay_beside_each_other(door: Door, project: Path) -> None:
+    ran = door("report", str(project), "-o", str(project / "x.html"))
+    assert ran.returncode == 2
+    assert "leave -o out" in ran.stderr
+
+
+def test_two_projects_are_compared_model_by_model(door: Door, project: Path) -> None:
+    other = project.parent / "branch"
+    shutil.copytree(project, other)
+    shutil.rmtree(other / "worse")
+    ran = door("report", str(project), str(other), "--fail-on-regression")
+    assert ran.returncode == 1
+    assert "gone: worse/onnx, worse/onnx-int8," in ran.stdout
+    back = door("report", str(other), str(project), "--fail-on-regression")
+    assert back.returncode == 0
+    assert "better" not in back.stdout
+    assert "new: worse/" in back.stdout

@@ -91,10 +91,24 @@ def test_failed_and_not_judged_are_as_bad_as_each_other(full: Manifest) -> None:
     assert changed(compare(full, after)) == {("torchscript", "verdict"): Change.TOLD}
 
 
-def test_a_proven_artifact_that_is_gone_is_worse_and_a_new_one_better(full: Manifest) -> None:
+def test_a_proven_artifact_that_is_gone_is_worse_and_a_new_one_is_new(full: Manifest) -> None:
     fewer = replace(full, artifacts=full.artifacts[1:], verdicts=full.verdicts[1:])
     assert changed(compare(full, fewer)) == {("onnx", "verdict"): Change.WORSE}
-    assert changed(compare(fewer, full)) == {("onnx", "verdict"): Change.BETTER}
+    assert changed(compare(fewer, full)) == {("onnx", "verdict"): Change.NEW}
+
+
+def test_what_is_gone_and_what_is_new_is_named(full: Manifest) -> None:
+    fewer = replace(full, artifacts=full.artifacts[1:], verdicts=full.verdicts[1:])
+    assert headline(compare(full, fewer)) == "1 measure worse, 0 better; gone: onnx"
+    assert headline(compare(fewer, full)) == "no change; new: onnx"
+    for text in (as_markdown(compare(fewer, full)), as_html(compare(fewer, full))):
+        assert "new: onnx" in text
+        assert "better" not in text.partition("<style>")[0] + text.partition("</style>")[2]
+
+
+def test_a_pending_artifact_that_is_gone_is_worse(full: Manifest) -> None:
+    fewer = replace(full, pending=())
+    assert changed(compare(full, fewer)) == {("tensorrt", "verdict"): Change.WORSE}
 
 
 @pytest.mark.parametrize(

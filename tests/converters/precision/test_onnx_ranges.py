@@ -87,6 +87,8 @@ PRODUCT = "g (float[N,4] x) => (float[N,4] y) { [linear] y = MatMul(x, w) }"
     ("weights", "reason"),
     [
         (np.full((4, 4), 1e5), r"weights reach 1e\+05 > 65504"),
+        (np.full((4, 4), -3.4e38), r"a mask constant of -3\.4e\+38, beyond 65504"),
+        (np.triu(np.full((4, 4), -1e9)), r"a mask constant of -1e\+09, beyond 65504"),
         (np.full((4, 4), 1e-9), "100% of the weights become 0, the largest is 1.0e-09"),
         (np.full((4, 4), 2e-7), "weights stay below 2.0e-07, where FP16 has few steps"),
     ],

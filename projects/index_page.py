@@ -1,0 +1,220 @@
+"""`index.html`: one page over all models of a project, each row a link to its model's page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from ..core.manifest import Manifest
+from ..core.records import names_of, step_of
+from ..pipeline.reporting import check_own, write_document, write_reports
+from ..reports.differences import Change
+from ..reports.formats import Format, format_named
+from ..reports.html_page import page
+from ..reports.html_verdicts import SIGNS, WORDS, pill
+from ..reports.markup import Child, Markup, join, stacked_table, table, tag
+from ..reports.rows import Outcome, rows_of
+from ..reports.summary import HEAD, WORST_FIRST, SummaryLine, summary_lines
+from ..reports.words import counted, day_text, seconds_text
+from .regression_records import Regression
+from .results import ProjectResults, results_at
+from .run_record import ModelEnd, writing
+
+FILE = "index.html"
+_STATES = {
+    "passed": Outcome.PASSED,
+    "failed": Outcome.FAILED,
+    "error": Outcome.ERROR,
+    "pending": Outcome.PENDING,
+    "not-run": Outcome.PENDING,
+}
+_GATE = "gate broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexLine:
+    """One artifact of one model; `said` replaces the verdict's word, `reason` is why it is so."""
+
+    model: str
+    line: SummaryLine
+    linked: bool
+    said: str = ""
+    reason: str = ""
+
+    @property
+    def link(self) -> str:
+        """Where the model's page explains it, relative to the index; empty without a page."""
+        report = format_named("html").file
+        return f"{quote(self.model)}/{report}#row-{self.line.place}" if self.linked else ""
+
+
+def write_project_reports(folder: Path, formats: Sequence[Format]) -> tuple[Path, ...]:
+    """Write the documents of each model beside its manifest, and the index above them.
+
+    Raises:
+        UsageError: a record cannot be read, or a document cannot be written.
+    """
+    results = results_at(folder)
+    written: list[Path] = []
+    if format_named("html") in formats:
+        written.append(write_index(results))
+    for name, manifest in results.manifests.items():
+        written += write_reports(manifest, folder / name, formats)
+    return tuple(written)
+
+
+def write_index(results: ProjectResults) -> Path:
+    """Write the index; the pages that it leads to are those of the models.
+
+    Raises:
+        UsageError: a file of somebody else has its name, or it cannot be written.
+    """
+    return write_document(render(results), results.folder / FILE, format_named("html"))
+
+
+def clear_index(folder: Path) -> None:
+    """Remove that of an earlier run, so that no success of it outlives a run that breaks.
+
+    Raises:
+        UsageError: a file of somebody else has its name, or the folder cannot be written.
+    """
+    with writing(folder):
+        check_own(folder / FILE, format_named("html"))
+        (folder / FILE).unlink(missing_ok=True)
+
+
+def render(results: ProjectResults) -> str:
+    """The page: totals, a row an artifact, what is wrong, what changed, versions."""
+    lines = index_lines(results)
+    record = results.record
+    dates = [one.created for one in results.manifests.values()]
+    parts = [counted(len(record.models), "model"), *([day_text(max(dates))] if dates else [])]
+    parts += [seconds_text(record.seconds)] if record.seconds else []
+    said = " · ".join([*parts, f"modelc {record.modelc}"])
+    sections: list[tuple[str, str, Child]] = [
+        ("summary", "All artifacts", _summary(lines) if lines else None),
+        ("reasons", "Why not", _reasons(lines)),
+        ("regression", "Beside the base", _regression(record.regression)),
+        ("environment", "Versions", _versions(list(results.manifests.values()))),
+    ]
+    return page(results.folder.resolve().name, said, _banner(lines, results), sections)
+
+
+def index_lines(results: ProjectResults) -> list[IndexLine]:
+    """A line for each artifact of the last run, what did not pass first."""
+    lines = [line for end in results.record.models for line in _lines(end, results)]
+    return sorted(lines, key=lambda one: WORST_FIRST.index(one.line.outcome))
+
+
+def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
+    """The artifacts of one model; a model that stopped has one line, whatever its folder holds."""
+    manifest = results.manifests.get(end.name)
+    if manifest is None or end.error or end.state == "not-run":
+        outcome = _STATES.get(end.state, Outcome.ERROR)
+        unrun = end.state == "not-run"
+        reason = "the run did not come to it" if unrun else end.error or "its record is gone"
+        outcome = outcome if unrun or end.error else Outcome.ERROR
+        line = SummaryLine(name="-", place=0, outcome=outcome)
+        said = "not run" if unrun else "stopped" if end.error else ""
+        yield IndexLine(model=end.name, line=line, linked=False, said=said, reason=reason)
+        return
+    rows = rows_of(manifest)
+    mine = names_of(manifest.steps)
+    gates = {breach.artifact: breach.message for breach in end.breaches}
+    for line in summary_lines(rows):
+        row = rows[line.place]
+        if mine and row.name not in mine:
+            continue  # of an earlier run
+        broken = gates.get(step_of(row.name), "")
+        if broken and line.outcome is Outcome.PASSED:
+            failed = SummaryLine(**{**vars(line), "outcome": Outcome.FAILED})
+            yield IndexLine(model=end.name, line=failed, linked=True, said=_GATE, reason=broken)
+        else:
+            yield IndexLine(model=end.name, line=line, linked=True, reason=row.reason)
+
+
+def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
+    """Whether the project may be deployed, in words; then the totals."""
+    found = Counter(one.line.outcome for one in lines)
+    good, total = found[Outcome.PASSED], len(lines)
+    regression = results.record.regression
+    worse = 0 if regression is None else len(regression.worse)
+    if not total:
+        told = "No: the run made and judged nothing."
+    elif good == total:
+        told = f"Yes: all {counted(total, 'artifact')} may be deployed, each within its domain."
+    elif good:
+        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
+    else:
+        told = f"No: none of {counted(total, 'artifact')} may be deployed."
+    told += f" {counted(worse, 'measure')} worse than the base." if worse else ""
+    state = next((one for one in WORST_FIRST if found[one]), Outcome.ERROR)
+    state = Outcome.FAILED if worse else state
+    numbers = [(str(found[one]), WORDS[one], str(one)) for one in WORST_FIRST if found[one]]
+    numbers.append((str(len(results.record.models)), "models", "neutral"))
+    tiles = [
+        tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
+        for value, label, kind in numbers
+    ]
+    sign = tag("b", SIGNS[state], aria_hidden="true")
+    word = tag("span", sign, " ", WORDS[state], class_=f"pill {state}")
+    telling = tag("p", word, " ", told, class_="telling")
+    return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+
+
+def _summary(lines: Sequence[IndexLine]) -> Markup:
+    cells = (
+        (_name(one), one.line.name, pill(one.line.outcome, one.said), *one.line.cells)
+        for one in lines
+    )
+    caption = "Every artifact of every model, and whether it may be deployed"
+    return stacked_table(caption, "model", *HEAD, rows=cells)
+
+
+def _name(one: IndexLine) -> Child:
+    return tag("a", one.model, href=one.link) if one.link else one.model
+
+
+def _reasons(lines: Sequence[IndexLine]) -> Markup | None:
+    rows = [
+        (_name(one), one.line.name, one.reason or "no reason is on record")
+        for one in lines
+        if one.line.outcome is not Outcome.PASSED
+    ]
+    return table("Why artifacts may not be deployed", "model", "artifact", "why", rows=rows) \
+        if rows else None  # fmt: skip
+
+
+def _regression(regression: Regression | None) -> Markup | None:
+    if regression is None:
+        return None
+    marks = {Change.WORSE: Outcome.FAILED, Change.BETTER: Outcome.PASSED}
+    rows = [
+        (
+            f"{one.model}/{one.artifact}".rstrip("/"),
+            one.measure,
+            one.before,
+            one.after,
+            pill(marks.get(one.change, Outcome.SKIPPED), str(one.change)),
+            one.why,
+        )
+        for one in regression.changed
+    ]
+    told = f"{counted(regression.compared, 'measure')} beside {regression.base}"
+    notes = [tag("p", text, class_="note") for text in (*regression.notes, *regression.left_out)]
+    head = ("artifact", "measure", ">base", ">now", "change", "why")
+    drawn = table("Changes from the base", *head, rows=rows) if rows else None
+    return join([tag("p", told, class_="quiet"), drawn, *notes])
+
+
+def _versions(manifests: Sequence[Manifest]) -> Markup | None:
+    """Each package with its versions; several where models were made with several."""
+    found: dict[str, dict[str, None]] = {}
+    for manifest in manifests:
+        for name, version in manifest.environment.items():
+            found.setdefault(name, {})[version] = None
+    rows = [(name, ", ".join(versions)) for name, versions in found.items()]
+    return table("Versions", "what", "version", rows=rows) if rows else None
