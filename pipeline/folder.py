@@ -277,17 +277,21 @@ class OutputFolder:
             self.put(workplace / name, file.name)
         return tuple(file for _, file in moved)
 
-    def set_aside(self, files: Iterable[FileRecord]) -> None:
+    def set_aside(self, files: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
         """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
+
+        Returns:
+            Their records by their new names.
 
         Raises:
             UsageError: this run reads one of them.
         """
-        here = [file.name for file in files if (self.path / file.name).exists()]
-        self.claim(here)
+        here = [file for file in files if (self.path / file.name).exists()]
+        self.claim(file.name for file in here)
         place = self._fresh(REPLACED)
-        for name in here:
-            self.put(self.path / name, f"{place}/{name}")
+        for file in here:
+            self.put(self.path / file.name, f"{place}/{file.name}")
+        return tuple(replace(file, name=f"{place}/{file.name}") for file in here)
 
     def _fresh(self, name: str) -> str:
         """The name of a folder that is not there yet."""
