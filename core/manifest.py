@@ -76,7 +76,8 @@ class Manifest:
     `fingerprint` is what eager gave on a fixed feed, by output: mean and L2 norm. It tells the
     same weights in other code. `branches` are those of the user's forward code that depend on
     tensor data, `warned` what frameworks said of the user's lines, `localisations` what
-    `modelc debug` found. `needs` is what was read beside the order.
+    `modelc debug` found. `needs` is what was read beside the order, `replaced` what `--overwrite`
+    moved aside and is there still.
     """
 
     modelc: str
@@ -97,6 +98,7 @@ class Manifest:
     localisations: tuple[Localisation, ...] = ()
     steps: tuple[str, ...] = ()  # what the last run made or judged, by artifact name
     needs: Needs = field(default_factory=Needs)
+    replaced: tuple[FileRecord, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # the last of all: it covers the text before it
 

@@ -49,6 +49,10 @@ def opened(path: Path) -> Iterator[OutputFolder]:
                 work = Path(tempfile.mkdtemp(prefix=f"{_WORK}{os.getpid()}-", dir=path))
                 try:
                     yield OutputFolder(path, work)
+                except Exception as error:
+                    made = made or not work.is_dir()
+                    _tell_gone(path, work, error)
+                    raise
                 finally:
                     with held_back():
                         shutil.rmtree(work, ignore_errors=True)
@@ -56,6 +60,25 @@ def opened(path: Path) -> Iterator[OutputFolder]:
         with held_back():
             if made and path.is_dir():
                 _remove_empty(path)
+
+
+def _tell_gone(path: Path, work: Path, error: Exception) -> None:
+    """Tell in one line that the folder was removed, where that is what an error comes of.
+
+    It may be there again: whoever writes into a folder of ours makes that first.
+
+    Raises:
+        UsageError: the work in the folder is gone, and the error says nothing better.
+    """
+    if not work.is_dir() and not (isinstance(error, OSError) and is_users(error)):
+        raise _gone(path) from error
+
+
+def _gone(path: Path) -> UsageError:
+    return UsageError(
+        f"the output folder {path} is gone: it was removed while modelc worked in it",
+        hint="run it again, and leave the folder there",
+    )
 
 
 @contextmanager
@@ -71,10 +94,7 @@ def writing(path: Path) -> Iterator[None]:
             ) from error
         if path.is_dir():
             raise
-        raise UsageError(
-            f"the output folder {path} is gone: it was removed while modelc worked in it",
-            hint="run it again, and leave the folder there",
-        ) from error
+        raise _gone(path) from error
 
 
 def check_place(path: Path) -> None:
@@ -203,7 +223,7 @@ def _runs(process: int) -> bool:
 
 def _remove_empty(path: Path) -> None:
     """Take back a folder that this run made and left without a result."""
-    if {entry.name for entry in path.iterdir()} <= {LOGS, LOCK}:
+    if {entry.name for entry in path.iterdir()} <= {LOGS, LOCK, WORST}:
         shutil.rmtree(path)
 
 
@@ -277,17 +297,21 @@ class OutputFolder:
             self.put(workplace / name, file.name)
         return tuple(file for _, file in moved)
 
-    def set_aside(self, files: Iterable[FileRecord]) -> None:
+    def set_aside(self, files: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
         """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
+
+        Returns:
+            Their records by their new names.
 
         Raises:
             UsageError: this run reads one of them.
         """
-        here = [file.name for file in files if (self.path / file.name).exists()]
-        self.claim(here)
+        here = [file for file in files if (self.path / file.name).exists()]
+        self.claim(file.name for file in here)
         place = self._fresh(REPLACED)
-        for name in here:
-            self.put(self.path / name, f"{place}/{name}")
+        for file in here:
+            self.put(self.path / file.name, f"{place}/{file.name}")
+        return tuple(replace(file, name=f"{place}/{file.name}") for file in here)
 
     def _fresh(self, name: str) -> str:
         """The name of a folder that is not there yet."""

@@ -36,11 +36,23 @@ def manifest_in(path: Path) -> Manifest:
         UsageError: it cannot be read, is not a manifest of this schema version, has paths that lead
             out of its folder or are none, or an artifact that is of no file.
     """
-    import msgspec
-
-    hint = "move the folder away or give another -o" if path.name == FILE else _OTHER
     try:
         raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_hint_of(path)) from error
+    return decode_manifest(raw, path)
+
+
+def decode_manifest(raw: bytes, path: Path) -> Manifest:
+    """The manifest that was read from `path`; what is wrong with it is said of that.
+
+    Raises:
+        UsageError: as `manifest_in`.
+    """
+    import msgspec
+
+    hint = _hint_of(path)
+    try:
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
         if version != SCHEMA_VERSION:
             raise UsageError(
@@ -48,8 +60,6 @@ def manifest_in(path: Path) -> Manifest:
                 hint=hint,
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
@@ -64,9 +74,13 @@ def manifest_in(path: Path) -> Manifest:
     return manifest
 
 
+def _hint_of(path: Path) -> str:
+    return "move the folder away or give another -o" if path.name == FILE else _OTHER
+
+
 def paths_in(manifest: Manifest) -> Iterator[str]:
     """All that becomes a path below the folder: names of artifacts and steps do as well."""
-    yield from (file.name for file in manifest.files)
+    yield from (file.name for file in (*manifest.files, *manifest.replaced))
     yield from (artifact.name for artifact in manifest.artifacts)
     yield from (pending.step for pending in manifest.pending)
     for verdict in manifest.verdicts:

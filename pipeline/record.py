@@ -112,6 +112,8 @@ def continued(
     """
     if known is None:
         return fresh
+    still = (file for file in known.replaced if (folder.path / file.name).is_file())
+    fresh = replace(fresh, replaced=tuple(still))
     difference = _difference(known, fresh)
     if not difference:
         return replace(
@@ -127,7 +129,7 @@ def continued(
         for file in known.files:
             folder.remove(file.name)
     elif order.overwrite:
-        folder.set_aside(known.files)
+        fresh = replace(fresh, replaced=(*fresh.replaced, *folder.set_aside(known.files)))
     else:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
     drop_worst(folder, *(artifact.name for artifact in known.artifacts))

@@ -42,7 +42,7 @@ class Stage:
 
         One `attempt` of several may fail, and the work goes on.
         """
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(exist_ok=True)  # the folder around it is there, unless it was removed
         place = self.logs / f"{log}.log"
         if place not in self.begun:
             place.unlink(missing_ok=True)

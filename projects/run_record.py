@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,10 +10,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..core.digest import joint_digest
 from ..core.errors import UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.names import fits_a_file
-from ..core.records import REJECTED
+from ..core.records import REJECTED, Artifact
 from ..core.verdict import State
 from ..core.whole import write_whole
 from ..pipeline.manifest_file import as_json, drop_signature
@@ -40,7 +42,8 @@ class ArtifactEnd:
     failed as it would again), cache, or empty where there is no artifact. `size` is in bytes,
     `sqnr` in dB on the worst feed that is held to it, None where there is none or where the
     artifact answers just as eager does. `notes` are what to know of it beside its verdict, passed
-    or not.
+    or not. `digest` is over all of its files but the debug sidecar, for `modelc verify` to know it
+    again.
     """
 
     name: str
@@ -51,6 +54,7 @@ class ArtifactEnd:
     exact: bool = False
     reason: str = ""
     notes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,20 @@ def record_of_run(
         seconds=seconds,
         models=tuple(map(_model, ended)),
     )
+
+
+def digest_of_files(artifact: Artifact) -> str:
+    """One digest over all files of an artifact but the debug sidecar, which may stay behind."""
+    return joint_digest([file for file in artifact.files if file.role != "debug"])
+
+
+def is_record(text: bytes) -> bool:
+    """Whether a file named `run.json` is one of ours, however it is spaced, and not another's."""
+    try:
+        document = json.loads(text)
+    except ValueError:  # broken, or no text: of ours only where it begins so
+        return text.startswith(_BEGINNING)
+    return isinstance(document, dict) and {"modelc", "models"} <= set(document)
 
 
 def against(record: RunRecord, regression: Regression | None) -> RunRecord:
@@ -242,6 +260,7 @@ def _artifact(name: str, one: Ended, manifest: Manifest) -> ArtifactEnd:
         exact=verdict.exact,
         reason=verdict.reason,
         notes=warnings_of(artifact, manifest),
+        digest=digest_of_files(artifact),
     )
 
 

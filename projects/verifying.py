@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,22 +12,39 @@ from ..core.manifest import Manifest
 from ..core.records import REJECTED
 from ..core.verdict import State
 from ..pipeline.manifest_file import FILE as MANIFEST
-from ..pipeline.manifest_file import read_manifest
+from ..pipeline.manifest_file import decode_manifest
 from ..pipeline.provenance.records import Check, Finding, Verification, Verified, verification
 from ..pipeline.provenance.sealing import seal_holds
 from ..pipeline.provenance.signing import check_signature
-from ..pipeline.provenance.unclaimed import manifest_folders, unclaimed_models
-from ..pipeline.provenance.verifying import verify_folder
-from .run_record import FILE, ArtifactEnd, ModelEnd, RunRecord, read_record
+from ..pipeline.provenance.unclaimed import (
+    Claimed,
+    folders_with,
+    manifest_folders,
+    unclaimed_models,
+)
+from ..pipeline.provenance.verifying import Read, verify_folder
+from .run_record import (
+    FILE,
+    ArtifactEnd,
+    ModelEnd,
+    RunRecord,
+    digest_of_files,
+    is_record,
+    read_record,
+)
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PublicKey
+
+_NO_FILE = "it is no file that can be read"
 
 
 def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
     """Check a folder of one model, or of a run with several and what earlier runs left beside them.
 
-    Every folder below it that has a manifest is checked, and every model file must be claimed.
+    Every folder below it that has a manifest is checked, and so is the record of every run below
+    it; every model file must be claimed. Each record is read once, and all that is said is of
+    that text.
 
     Args:
         folder: it holds a manifest, or the `run.json` of a run.
@@ -36,83 +54,104 @@ def verify(folder: Path, *, key: PublicKey | None = None) -> Verification:
         UsageError: it holds neither.
     """
     places = manifest_folders(folder)
-    if not (folder / FILE).is_file():
-        if folder not in places:
-            raise UsageError(
-                f"{folder} has neither {MANIFEST} nor {FILE}",
-                hint="give what modelc export or modelc run wrote",
-            )
-        return verification(_verify_each(places, folder, key))
-    text = (folder / FILE).read_bytes()
-    strays = () if folder in places else tuple(unclaimed_models(folder))
+    if not (folder / FILE).is_file() and folder not in places:
+        raise UsageError(
+            f"{folder} has neither {MANIFEST} nor {FILE}",
+            hint="give what modelc export or modelc run wrote",
+        )
+    texts = {place: _read_plain(place / MANIFEST) for place in places}
+    runs = folders_with(FILE, folder)
+    run = [check for place in runs for check in _of_run(place, folder, texts, key)]
+    if folder not in places:
+        run.extend(unclaimed_models(folder, Claimed(apart=places), signed=key is not None))
+    models = [_of_model(place, folder, texts, key) for place in places]
+    return verification(models, run)
+
+
+def _of_model(
+    place: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
+) -> Verified:
+    """A folder with a manifest, by its name below the root."""
+    name = "" if place == root else place.relative_to(root).as_posix()
+    text = texts[place]
+    if text is not None:
+        read = Read(text=text, apart=frozenset(texts))
+        return verify_folder(place, key=key, name=name, read=read)
+    wrong = Check(of="manifest", what="form", found=Finding.FAILED, detail=_NO_FILE)
+    return Verified(folder=str(place), checks=(wrong,), name=name)
+
+
+def _read_plain(path: Path) -> bytes | None:
+    """The bytes of a file; None where it is a pipe, a folder, or may not be read."""
+    try:
+        return path.read_bytes() if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _of_run(
+    folder: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
+) -> Iterator[Check]:
+    """A run's own record, and whether the models' manifests say the same.
+
+    Args:
+        folder: it holds the record.
+        root: what is verified; of a run below it, names say where it is.
+        texts: what the manifests were when they were read, by their folders.
+        key: as `verify` has it.
+    """
+    before = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
+    of, text = f"{before}run", _read_plain(folder / FILE)
+    if text is None:
+        yield Check(of=of, what="form", found=Finding.FAILED, detail=_NO_FILE)
+        return
+    if before and not is_record(text):
+        return  # of another program
     try:
         record = read_record(text)
     except ValueError as error:
-        wrong = Check(of="run", what="form", found=Finding.FAILED, detail=first_line(error))
-        return verification(_verify_each(places, folder, key), [wrong, *strays])
-    models = [_of_model(one, folder, key) for one in record.models]
-    claimed = [one for one in models if one is not None]
-    named = {folder / one.name for one in record.models}
-    earlier = _verify_each([one for one in places if one not in named], folder, key)
-    run = _of_run(record, text, folder)
-    signature = check_signature(folder / FILE, text, key, of="run")
-    return verification([*claimed, *earlier], [*run, signature, *strays])
+        yield Check(of=of, what="form", found=Finding.FAILED, detail=first_line(error))
+        return
+    yield _seal(record, text, of)
+    for end in record.models:
+        place = folder / end.name
+        yield replace(_as_ended(end, place, texts.get(place)), of=f"{before}{end.name}")
+    yield check_signature(folder / FILE, text, key, of=of)
 
 
-def _verify_each(places: Sequence[Path], root: Path, key: PublicKey | None) -> tuple[Verified, ...]:
-    """Check folders of models, each by its name below the root."""
-    return tuple(
-        verify_folder(
-            place, key=key, name="" if place == root else place.relative_to(root).as_posix()
-        )
-        for place in places
-    )
-
-
-def _of_model(end: ModelEnd, folder: Path, key: PublicKey | None) -> Verified | None:
-    """The model's folder; None where the run claims nothing of it and nothing is there."""
-    place = folder / end.name
-    if (place / MANIFEST).is_file():
-        return verify_folder(place, key=key, name=end.name)
-    if not any(one.state == State.PASSED for one in end.artifacts):
-        return None
-    detail = f"{MANIFEST} is missing"
-    wrong = Check(of="manifest", what="form", found=Finding.FAILED, detail=detail)
-    return Verified(folder=str(place), checks=(wrong,), name=end.name)
-
-
-def _of_run(record: RunRecord, text: bytes, folder: Path) -> Iterator[Check]:
-    """The run's own record, and whether the models' manifests say the same."""
+def _seal(record: RunRecord, text: bytes, of: str) -> Check:
     well = seal_holds(text)
     if well is None:
         well = None if not record.seal and not _has_seal(text) else False
     found = {None: Finding.LACKING, True: Finding.HOLDS, False: Finding.FAILED}[well]
     detail = {None: "it has none", True: "", False: "changed since it was written"}[well]
-    yield Check(of="run", what="seal", found=found, detail=detail)
-    for end in record.models:
-        yield _as_ended(end, folder)
+    return Check(of=of, what="seal", found=found, detail=detail)
 
 
 def _has_seal(text: bytes) -> bool:
     return b'"seal"' in text
 
 
-def _as_ended(end: ModelEnd, folder: Path) -> Check:
+def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> Check:
     """What the run says of a model beside what the model's own manifest says now."""
     if not end.artifacts:
         detail = f"not claimed: {end.error or end.state}"
         return Check(of=end.name, what="verdict", found=Finding.UNCHECKED, detail=detail)
+    passed = [one for one in end.artifacts if one.state == State.PASSED]
+    if text is None and passed:
+        detail = f"{MANIFEST} is missing"
+        return Check(of=end.name, what="form", found=Finding.FAILED, detail=detail)
     try:
-        manifest = read_manifest(folder / end.name)
+        manifest = None if text is None else decode_manifest(text, place / MANIFEST)
     except UsageError:
         manifest = None
-    other = [
-        one.name
-        for one in end.artifacts
-        if one.state == State.PASSED and not _passed(one, manifest)
-    ]
+    other = [one.name for one in passed if not _passed(one, manifest)]
     if other:
         detail = f"{', '.join(other)} passed in this run, and is not passed in the manifest"
+        return Check(of=end.name, what="verdict", found=Finding.FAILED, detail=detail)
+    changed = [one.name for one in passed if manifest is not None and _is_another(one, manifest)]
+    if changed:
+        detail = f"{', '.join(changed)}: not the file that passed in this run: run it again"
         return Check(of=end.name, what="verdict", found=Finding.FAILED, detail=detail)
     return Check(of=end.name, what="verdict", found=Finding.HOLDS, detail=end.state)
 
@@ -122,3 +161,9 @@ def _passed(end: ArtifactEnd, manifest: Manifest | None) -> bool:
     if manifest is None or any(a.name == f"{REJECTED}/{end.name}" for a in manifest.artifacts):
         return False
     return verdict is not None and verdict.passed
+
+
+def _is_another(end: ArtifactEnd, manifest: Manifest) -> bool:
+    """Whether the manifest has another file under the name than the run made."""
+    digests = [digest_of_files(one) for one in manifest.artifacts if one.name == end.name]
+    return bool(end.digest) and digests != [end.digest]

@@ -48,11 +48,11 @@ class Subject:
 
 def checks_of(artifact: Artifact, subject: Subject) -> Iterator[Check]:
     """Files first: of a file that is another, nothing else is read."""
-    changed = tuple(filter(None, (_changed(file, subject.folder) for file in artifact.files)))
-    found = FAILED if changed else HOLDS
+    wrong = tuple(filter(None, (changed(file, subject.folder) for file in artifact.files)))
+    found = FAILED if wrong else HOLDS
     names = f"{len(artifact.files)} as recorded"
-    yield Check(of=artifact.name, what="files", found=found, detail="; ".join(changed) or names)
-    if changed:
+    yield Check(of=artifact.name, what="files", found=found, detail="; ".join(wrong) or names)
+    if wrong:
         detail = "its files are not the recorded ones"
         yield Check(of=artifact.name, what="inside", found=UNCHECKED, detail=detail)
     else:
@@ -62,7 +62,7 @@ def checks_of(artifact: Artifact, subject: Subject) -> Iterator[Check]:
     yield _seal(artifact, subject)
 
 
-def _changed(file: FileRecord, folder: Path) -> str:
+def changed(file: FileRecord, folder: Path) -> str:
     """What is wrong with a file on disk; empty where it is as recorded."""
     path = folder / file.name
     if not path.resolve().is_relative_to(folder.resolve()):

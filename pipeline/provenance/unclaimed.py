@@ -1,67 +1,200 @@
 """Finds model files below an output folder that no record claims.
 
 A file named `model.*` looks like an artifact that passed. Wherever one lies below the folder,
-either the manifest nearest above it claims it, or `modelc verify` fails.
+either the manifest nearest above it claims it, or `modelc verify` fails. What looks like a model by
+another name fails where a signature is asked for: whoever signed the records did not mean it.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterator
+import stat
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...converters.registry import BUILT_IN, TARGETS
+from ...core.digest import sha256_of
 from ..manifest_file import FILE
 from ..plan import STEM
 from .records import Check, Finding
 
 # Maps of nodes (`model.debug.json`), reports, and with `-o .` the user's own code.
 _NO_MODEL = (".py", ".pyi", ".json", ".toml", ".yaml", ".yml", ".md", ".txt", ".log", ".html")
+# Further files that modelc writes without a record of them: feeds, reports, signatures, locks.
+_NOTED = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
+# Formats of runtimes that modelc does not know.
+_OTHERS = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
+_SUFFIXES = (*(one.SUFFIX for one in TARGETS if one.SUFFIX not in _NOTED), *_OTHERS)
+_SHOWN = 3  # names of files that are no models
+
+_UNKNOWN = "no record names it, so nothing says that it was ever judged: remove it"
+_LINK_OUT = "a link out of the folder, behind which nothing was checked: remove it"
+_LINK_PART = "a link to what is no folder with a record of its own: remove it"
+_UNREAD = "the folder cannot be read, so nothing in it was checked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """What records account for: files by their places, as `place_of` gives them, and by digest.
+
+    `read` are ends of links to what an order only reads, as a checkpoint that a link leads to;
+    `apart` are folders that answer for themselves.
+    """
+
+    places: Collection[Path] = ()
+    apart: Collection[Path] = ()
+    read: Collection[Path] = ()
+    digests: Collection[str] = field(default=(), repr=False)
+
+
+NOTHING = Claimed()
+
+
+def place_of(path: Path) -> Path:
+    """Where a file is, its own name not followed: a link is claimed by its name, not by its end."""
+    return path.parent.resolve() / path.name
+
+
+def folders_with(name: str, root: Path) -> tuple[Path, ...]:
+    """All folders below `root`, and itself, that hold a file of that name; links are not followed.
+
+    A folder that cannot be read holds nothing here; `unclaimed_models` says so.
+    """
+    return tuple(Path(place) for place, _, names in _walk(root, []) if name in names)
 
 
 def manifest_folders(root: Path) -> tuple[Path, ...]:
-    """All folders below `root`, and itself, that hold a manifest; links are not followed."""
-    return tuple(Path(place) for place, _, names in _walk(root) if FILE in names)
+    """Folders with a manifest that is not of another program: a page has a `manifest.json` too."""
+    return tuple(one for one in folders_with(FILE, root) if one == root or _has_record(one))
 
 
-def unclaimed_models(root: Path, claimed: Collection[Path] = ()) -> Iterator[Check]:
-    """A failed check for each model file that nothing claims.
+def unclaimed_models(
+    root: Path, claimed: Claimed = NOTHING, *, signed: bool = False
+) -> Iterator[Check]:
+    """A failed check for each model file that nothing claims, and what was not looked into.
 
     Args:
-        root: what is searched, without folders below it that have a manifest of their own.
-        claimed: resolved paths of files that are accounted for.
+        root: what is searched, without the folders that answer for themselves.
+        claimed: what is accounted for.
+        signed: whether the records must be signed: models by other names than `model.*` fail then.
     """
-    for place, folders, names in _walk(root):
+    unread: list[OSError] = []
+    others: list[Path] = []
+    for place, folders, names in _walk(root, unread):
         here = Path(place)
-        for name in (one for one in list(folders) if (here / one / FILE).is_file()):
-            if not (here / name).is_symlink():
-                folders.remove(name)
-        links = (here / name for name in folders if (here / name).is_symlink())
-        yield from (_fail(one, root, "files", _LINK) for one in links if _leads_out(one, root))
-        models = (here / name for name in names if _is_model(name))
-        for path in models:
-            if path.resolve() not in claimed:
-                yield _fail(path, root, "verdict", _UNKNOWN)
+        yield from _links(here, folders, root)
+        folders[:] = [one for one in folders if here / one not in claimed.apart]
+        models = [here / one for one in folders if _has_suffix(one)]
+        yield from (_of_other_name(one, root, signed) for one in models if not one.is_symlink())
+        files = [one for one in (here / name for name in names) if not _is_claimed(one, claimed)]
+        named = [one for one in files if _is_named_so(one.name)]
+        yield from (_check(one, root, Finding.FAILED, _UNKNOWN) for one in named)
+        for path in (one for one in files if one not in named):
+            if not _looks_like_a_model(path):
+                others.append(path)
+            elif not _is_known(path, claimed):
+                yield _of_other_name(path, root, signed)
+    for error in unread:
+        yield _check(Path(error.filename or root), root, Finding.FAILED, _UNREAD, what="files")
+    if signed:
+        yield from _not_looked_into(others, root)
 
 
-_UNKNOWN = "no record names it, so nothing says that it was ever judged: remove it"
-_LINK = "a link out of the folder, behind which nothing was checked: remove it"
+def _is_claimed(path: Path, claimed: Claimed) -> bool:
+    return place_of(path) in claimed.places or _end_of(path) in claimed.read
 
 
-def _walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+def _not_looked_into(paths: Iterable[Path], root: Path) -> Iterator[Check]:
+    """One line for all files that are neither models nor of the kinds that modelc writes."""
+    usual = (*_NO_MODEL, *_NOTED)
+    strange = [
+        path.relative_to(root).as_posix() for path in paths if not _plain(path.name).endswith(usual)
+    ]
+    if strange:
+        shown = ", ".join(strange[:_SHOWN]) + (", ..." if len(strange) > _SHOWN else "")
+        detail = f"{len(strange)} that no record names and that do not look like models: {shown}"
+        yield Check(of="other files", what="files", found=Finding.UNCHECKED, detail=detail)
+
+
+def _walk(root: Path, unread: list[OSError]) -> Iterator[tuple[str, list[str], list[str]]]:
     """As os.walk, in a stable order."""
-    for place, folders, names in os.walk(root):
+    for place, folders, names in os.walk(root, onerror=unread.append):
         folders.sort()
         yield place, folders, sorted(names)
 
 
-def _is_model(name: str) -> bool:
-    return name.lower().startswith(f"{STEM}.") and not name.lower().endswith(_NO_MODEL)
+def _has_record(folder: Path) -> bool:
+    """Whether a folder answers for what is in it; a broken manifest is looked at as one."""
+    path = folder / FILE
+    if folder.is_symlink() or path.is_dir() or not (path.is_symlink() or path.exists()):
+        return False
+    try:
+        document = json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError):
+        return True
+    return not isinstance(document, dict) or not {"modelc", "artifacts"}.isdisjoint(document)
 
 
-def _leads_out(link: Path, root: Path) -> bool:
-    return not link.resolve().is_relative_to(root.resolve())
+def _links(here: Path, folders: list[str], root: Path) -> Iterator[Check]:
+    """Links to folders: what is behind one must be a whole folder that is looked at where it is."""
+    for path in (here / name for name in folders if (here / name).is_symlink()):
+        if not path.resolve().is_relative_to(root.resolve()):
+            yield _check(path, root, Finding.FAILED, _LINK_OUT, what="files")
+        elif not (path / FILE).is_file() and path.resolve() != root.resolve():
+            yield _check(path, root, Finding.FAILED, _LINK_PART, what="files")
 
 
-def _fail(path: Path, root: Path, what: str, detail: str) -> Check:
-    name = path.relative_to(root).as_posix()
-    return Check(of=name, what=what, found=Finding.FAILED, detail=detail)
+def _of_other_name(path: Path, root: Path, signed: bool) -> Check:
+    return _check(path, root, Finding.FAILED if signed else Finding.UNCHECKED, _UNKNOWN)
+
+
+def _plain(name: str) -> str:
+    """A name as it looks: one case, one form of each letter, nothing that is not seen."""
+    seen = (one for one in unicodedata.normalize("NFKC", name) if unicodedata.category(one) != "Cf")
+    return "".join(seen).casefold().strip(" .") if name.strip(" .") else name
+
+
+def _is_named_so(name: str) -> bool:
+    plain = _plain(name)
+    return plain.startswith(f"{STEM}.") and not plain.endswith(_NO_MODEL)
+
+
+def _has_suffix(name: str) -> bool:
+    return _plain(name).endswith(_SUFFIXES)
+
+
+def _end_of(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:  # a circle of links, before Python 3.13
+        return path
+
+
+def _looks_like_a_model(path: Path) -> bool:
+    """By its name, by that of what it leads to as a link, or by what it begins with."""
+    if path.name != path.name.casefold() and _plain(path.name).endswith(_NOTED):
+        return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
+    try:
+        if path.is_symlink() and (end := _end_of(path)).name != path.name:
+            return _has_suffix(path.name) or _is_named_so(end.name) or _looks_like_a_model(end)
+        if _has_suffix(path.name):
+            return True
+        return stat.S_ISREG(path.stat().st_mode) and any(one.claims(path) for one in BUILT_IN)
+    except OSError:  # it leads nowhere, or in a circle
+        return _has_suffix(path.name)
+
+
+def _is_known(path: Path, claimed: Claimed) -> bool:
+    """Whether a record says what a file of any name is: a parent that was given, a checkpoint."""
+    return bool(claimed.digests) and path.is_file() and sha256_of(path) in claimed.digests
+
+
+def _check(path: Path, root: Path, found: Finding, detail: str, *, what: str = "verdict") -> Check:
+    try:
+        name = path.relative_to(root).as_posix()
+    except ValueError:
+        name = str(path)
+    return Check(of=name, what=what, found=found, detail=detail)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import fields
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ...converters.registry import TARGETS
@@ -15,12 +15,13 @@ from ...core.errors import UsageError
 from ...core.loading import is_loader
 from ...core.manifest import Manifest
 from ..committing import COMMIT
-from ..manifest_file import FILE, manifest_in
-from .artifacts import Subject, checks_of
+from ..folder import REPLACED
+from ..manifest_file import FILE, decode_manifest
+from .artifacts import Subject, changed, checks_of
 from .records import Check, Finding, Verified
 from .sealing import seal_holds
 from .signing import check_signature
-from .unclaimed import unclaimed_models
+from .unclaimed import Claimed, manifest_folders, place_of, unclaimed_models
 
 if TYPE_CHECKING:
     from .signing import PublicKey
@@ -28,11 +29,20 @@ if TYPE_CHECKING:
 HOLDS, FAILED, LACKING, UNCHECKED = Finding
 
 
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """A manifest as it was read once, and the folders below that answer for themselves."""
+
+    text: bytes
+    apart: Collection[Path] = ()
+
+
 def verify_folder(
     folder: Path,
     *,
     key: PublicKey | None = None,
     name: str = "",
+    read: Read | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> Verified:
     """Check all that a folder's manifest claims against the files as they are now.
@@ -41,6 +51,7 @@ def verify_folder(
         folder: what `modelc export -o` wrote; nothing in it is changed.
         key: of whoever must have signed the manifest; None does not ask for a signature.
         name: of the model, where the folder is one of several.
+        read: where it was read before: whatever is checked is of that one reading.
         targets: the table of formats.
 
     Raises:
@@ -52,9 +63,11 @@ def verify_folder(
         raise UsageError(
             f"{folder} has no {FILE}", hint="give what modelc export or modelc run wrote"
         )
-    text = path.read_bytes()
+    if read is None:
+        read = Read(text=path.read_bytes(), apart=manifest_folders(folder))
+    text = read.text
     try:
-        manifest = manifest_in(path)
+        manifest = decode_manifest(text, path)
     except UsageError as error:
         wrong = Check(of="manifest", what="form", found=FAILED, detail=error.message)
         return Verified(folder=str(folder), checks=(wrong,), name=name)
@@ -64,7 +77,8 @@ def verify_folder(
         *_of_source(folder, manifest),
         *(check for artifact in manifest.artifacts for check in checks_of(artifact, subject)),
         *_not_claimed(manifest),
-        *unclaimed_models(folder, _claimed(folder, manifest)),
+        *_of_replaced(folder, manifest),
+        *unclaimed_models(folder, _claimed(folder, manifest, read), signed=key is not None),
     )
     return Verified(folder=str(folder), checks=checks, name=name)
 
@@ -138,11 +152,33 @@ def _not_claimed(manifest: Manifest) -> Iterator[Check]:
         yield Check(of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}")
 
 
-def _claimed(folder: Path, manifest: Manifest) -> frozenset[Path]:
-    """What the record accounts for: artifacts, the checkpoint where it lies here, samples."""
+def _of_replaced(folder: Path, manifest: Manifest) -> Iterator[Check]:
+    """What an order moved aside: it may be removed, but not be another than it was."""
+    there = [file for file in manifest.replaced if (folder / file.name).exists()]
+    for file in there:
+        wrong = changed(file, folder)
+        if wrong:
+            yield Check(of=file.name, what="files", found=FAILED, detail=wrong)
+    if there:
+        names = sorted({PurePosixPath(file.name).parts[0] for file in there})
+        detail = f"not claimed: {len(there)} files of earlier models in {', '.join(names)}"
+        yield Check(of=REPLACED, what="verdict", found=UNCHECKED, detail=detail)
+
+
+def _claimed(folder: Path, manifest: Manifest, read: Read) -> Claimed:
+    """What the record accounts for: artifacts, what was moved aside, the checkpoint, samples.
+
+    A checkpoint that is not where the record says claims no place.
+    """
     checkpoint = folder / manifest.checkpoint.path
     root = checkpoint if checkpoint.is_dir() else checkpoint.parent
-    read = [root / file.name for file in manifest.checkpoint.files]
-    own = [folder / file.name for file in manifest.files]
+    given = [root / file.name for file in manifest.checkpoint.files] if checkpoint.exists() else []
+    own = [folder / file.name for file in (*manifest.files, *manifest.replaced)]
     samples = [] if manifest.feeds.samples is None else [folder / manifest.feeds.samples]
-    return frozenset(path.resolve() for path in (*read, *own, *samples))
+    parents = {one.parent for one in manifest.artifacts}
+    return Claimed(
+        apart=frozenset(read.apart),
+        places=frozenset(map(place_of, (*given, *own, *samples))),
+        read=frozenset(path.resolve() for path in (*given, *samples)),
+        digests=frozenset({*parents, manifest.checkpoint.digest}),
+    )

@@ -9,12 +9,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from modelc.core.errors import UsageError
 from modelc.pipeline.folder import opened
+from modelc.pipeline.worst import save_feed
 
-Door = Callable[..., "subprocess.CompletedProcess[str]"]
+Ran = subprocess.CompletedProcess[str]
+Door = Callable[..., Ran]
 Refuse = Callable[..., str]
 Contents = Callable[[Path], dict[str, bytes | None]]
 TO = ("--to", "torchscript", "-o")
@@ -146,3 +150,47 @@ def test_a_folder_that_is_removed_while_modelc_works_in_it_is_told(tmp_path: Pat
 
     with pytest.raises(UsageError, match="is gone"):
         work()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["there before", "made by the run"])
+def test_a_folder_that_is_removed_and_made_again_by_what_writes_into_it_is_told_and_goes(
+    tmp_path: Path, *, before: bool
+) -> None:
+    out = tmp_path / "out"
+    if before:
+        out.mkdir()
+
+    def work() -> None:
+        with opened(out) as folder:
+            shutil.rmtree(folder.path)
+            save_feed({"x": np.zeros(1, np.float32)}, out / "worst" / "onnx.npz")
+            folder.workplace("onnx")
+
+    with pytest.raises(UsageError, match="is gone"):
+        work()
+    assert not out.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", ["--isolate", "--no-isolate"])
+@pytest.mark.parametrize("moment", ["__init__", "forward"])
+def test_an_export_whose_folder_is_removed_is_told_and_leaves_nothing(
+    tmp_path: Path, modelc: Callable[..., Ran], isolate: str, moment: str
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "removing.py").write_text(
+        f"import shutil\nfrom torch import nn\n"
+        f"def remove(when):\n    if when == {moment!r}:\n"
+        f"        shutil.rmtree({str(out)!r}, ignore_errors=True)\n"
+        "class build(nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(3, 2); remove('__init__')\n"
+        "    def forward(self, x):\n        remove('forward'); return super().forward(x)\n"
+    )
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "a.pt")
+    given = ("--model", "removing:build", "--input", "x:float32[2,3]", "--to", "torchscript")
+    ran = modelc("export", "a.pt", *given, "-o", out, isolate, "--no-cache", cwd=tmp_path)
+    assert ran.returncode == 2, ran.stderr
+    assert [one for one in ran.stderr.splitlines() if one.startswith("error:")] == [
+        f"error: the output folder {out} is gone: it was removed while modelc worked in it"
+    ]
+    assert not out.exists()

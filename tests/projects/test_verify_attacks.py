@@ -1,0 +1,332 @@
+"""Ways to get a model that nobody judged past `modelc verify --key`, and folders that hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from modelc.core.digest import sha256_of
+from modelc.core.manifest import Manifest
+from modelc.pipeline.manifest_file import FILE as MANIFEST
+from modelc.pipeline.manifest_file import SIGNATURE, as_json, read_manifest, write_manifest
+from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.provenance.records import Check, Finding
+from modelc.pipeline.provenance.sealing import sealed
+from modelc.pipeline.provenance.signing import sign
+from modelc.pipeline.run import run
+from modelc.projects.outcome import Ended
+from modelc.projects.run_record import FILE, record_of_run, write_record
+from modelc.projects.verifying import verify
+
+KEY = ed25519.Ed25519PrivateKey.generate()
+STRANGER = b"\x08\x0a a stranger's model"
+MODEL = "model.torchscript.pt"
+
+
+def manifest_of(folder: Path) -> Manifest:
+    found = read_manifest(folder)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def signed(exports: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A run of two models, each record signed by `KEY`."""
+    out = tmp_path / "out"
+    ended = []
+    for name in ("one", "two"):
+        shutil.copytree(exports("gate"), out / name)
+        sign(out / name, KEY)
+        ended.append(Ended(name=name, folder=name, manifest=manifest_of(out / name)))
+    write_record(record_of_run(ended, seconds=1.0), out, KEY)
+    return out
+
+
+def failed(folder: Path, *, key: bool = True) -> list[Check]:
+    found = verify(folder, key=KEY.public_key() if key else None)
+    checks = [check for model in found.models for check in model.checks] + list(found.run)
+    wrong = [check for check in checks if check.found is Finding.FAILED]
+    assert found.passed == (not wrong)
+    return wrong
+
+
+def put(path: Path, data: bytes = STRANGER) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a record and make its seal anew, as anybody can."""
+    document = json.loads(path.read_bytes())
+    change(document)
+    path.write_bytes(sealed(as_json({**document, "seal": ""})))
+
+
+def forge(folder: Path) -> None:
+    """Another model under the recorded name, with the record put right."""
+    put(folder / MODEL)
+
+    def put_right(document: dict[str, Any]) -> None:
+        for one in document["artifacts"]:
+            for file in one["files"]:
+                path = folder / file["name"]
+                file.update(size=path.stat().st_size, sha256=sha256_of(path))
+
+    edit(folder / MANIFEST, put_right)
+
+
+def link(path: Path, end: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(end)
+
+
+def drop_from_run(out: Path) -> None:
+    for name in (MANIFEST, SIGNATURE):
+        (out / "two" / name).unlink()
+    put(out / "two" / MODEL)
+    edit(out / FILE, lambda d: d.update(models=d["models"][:1]))
+
+
+def sign_otherwise(out: Path) -> None:
+    forge(out / "one")
+    sign(out / "one", ed25519.Ed25519PrivateKey.generate())
+
+
+def take_signature(out: Path) -> None:
+    forge(out / "one")
+    shutil.copy(out / "two" / SIGNATURE, out / "one" / SIGNATURE)
+
+
+def repeat_key(out: Path) -> None:
+    path = out / "one" / MANIFEST
+    path.write_bytes(b'{\n "artifacts": [],' + path.read_bytes()[1:])
+
+
+def go_back(out: Path) -> None:
+    """An older folder of the same model, signed by the same key, in place of what this run made."""
+    folder = out / "one"
+    manifest = manifest_of(folder)
+    first, *others = manifest.artifacts
+    file = replace(first.files[0], sha256="0" * 64)
+    older = replace(first, files=(file, *first.files[1:]), seal="")
+    write_manifest(replace(manifest, artifacts=(older, *others)), folder)
+    sign(folder, KEY)
+
+
+def nest_a_forged_model(out: Path) -> None:
+    shutil.copytree(out / "two", out / "one" / "inner")
+    forge(out / "one" / "inner")
+
+
+def nest_a_forged_run(out: Path) -> None:
+    old = shutil.copytree(out, out.parent / "old")
+    edit(old / FILE, lambda d: d.update(models=[]))
+    shutil.move(old, out / "old")
+
+
+def link_records(out: Path) -> None:
+    link(out / "c" / MANIFEST, f"../one/{MANIFEST}")
+    link(out / "c" / SIGNATURE, f"../one/{SIGNATURE}")
+    put(out / "c" / MODEL)
+
+
+def lay_manifest_folder(out: Path) -> None:
+    (out / "c" / MANIFEST).mkdir(parents=True)
+    put(out / "c" / "model.onnx")
+
+
+def link_out(out: Path) -> None:
+    put(out.parent / "elsewhere" / "model.onnx")
+    link(out / "c", "../elsewhere")
+
+
+def link_to_a_part(out: Path) -> None:
+    (out / "one" / "rejected").mkdir()
+    link(out / "release", "one/rejected")
+
+
+def copy_a_program(out: Path) -> None:
+    shutil.copy(out / "one" / MODEL, out / "one" / "best.pt")
+
+
+ATTACKS: dict[str, Callable[[Path], object]] = {
+    "a model dropped from the run's record": drop_from_run,
+    "a manifest put right": lambda out: forge(out / "one"),
+    "the signature of another": take_signature,
+    "the signature of another key": sign_otherwise,
+    "a longer signature": lambda out: (out / FILE).with_name(f"{FILE}.sig").write_bytes(b"x" * 65),
+    "a key that is there twice": repeat_key,
+    "an older folder with the same key": go_back,
+    "a stray folder": lambda out: put(out / "c" / "model.onnx"),
+    "a folder called replaced": lambda out: put(out / "one" / "replaced" / "model.onnx"),
+    "a folder called rejected": lambda out: put(out / "one" / "rejected" / "model.onnx"),
+    "a folder called worst": lambda out: put(out / "one" / "worst" / "model.onnx"),
+    "external data": lambda out: put(out / "one" / "model.onnx.data"),
+    "capitals": lambda out: put(out / "one" / "MODEL.ONNX"),
+    "wide letters": lambda out: put(out / "one" / "\uff4dodel.bin"),
+    "letters that are not seen": lambda out: put(out / "one" / "mo\u200bdel.bin"),
+    "letters of another script": lambda out: put(out / "one" / "m\u043edel.onnx"),
+    "a hidden file": lambda out: put(out / "one" / ".model.bin"),
+    "a space in the name": lambda out: put(out / "one" / "model.onnx "),
+    "another name": lambda out: put(out / "one" / "best.onnx"),
+    "an IR of another name": lambda out: put(out / "c" / "best.xml", b'<?xml?><net name="x">'),
+    "an IR in capitals": lambda out: put(out / "c" / "best.XML", b'<?xml?><net name="x">'),
+    "a program of another name": copy_a_program,
+    "another program's format": lambda out: put(out / "one" / "best.tflite"),
+    "a folder with a model's name": lambda out: put(out / "one" / "best.onnx" / "weights"),
+    "two manifests, the inner one forged": nest_a_forged_model,
+    "a run in a run, with a forged record": nest_a_forged_run,
+    "records that are links": link_records,
+    "a manifest that is a folder": lay_manifest_folder,
+    "a pipe in place of a manifest": lambda out: pipe(out / "c" / MANIFEST),
+    "a pipe in place of a signature": lambda out: pipe(out / "one" / SIGNATURE),
+    "a pipe with a model's name": lambda out: pipe(out / "one" / "model.onnx"),
+    "a link to a folder outside": link_out,
+    "a link to part of a folder": link_to_a_part,
+    "a link to a file of another name": lambda out: link(out / "one" / "model.fp16.onnx", MODEL),
+    "a link of no model's name": lambda out: link(out / "one" / "best", MODEL),
+    "a link in a circle": lambda out: link(out / "model.onnx", "model.onnx"),
+    "a link to nothing": lambda out: link(out / "c" / MANIFEST, "nothing"),
+}
+
+
+def pipe(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_that_was_not_judged_passes(signed: Path, attack: str) -> None:
+    ATTACKS[attack](signed)
+    assert failed(signed)
+
+
+def test_an_older_folder_with_the_same_key_is_told_by_the_runs_record(signed: Path) -> None:
+    go_back(signed)
+    assert ("one", "verdict") in {(check.of, check.what) for check in failed(signed)}
+
+
+@pytest.mark.parametrize("genuine_first", [True, False])
+def test_what_is_said_of_a_record_is_of_one_reading_of_it(
+    signed: Path, monkeypatch: pytest.MonkeyPatch, genuine_first: bool
+) -> None:
+    """Whoever reads by turns the signed text and a forged one is not taken in."""
+    read = Path.read_bytes
+    genuine = {path: read(path) for path in signed.rglob("*.json")}
+    for name in ("one", "two"):
+        forge(signed / name)
+    turns = dict.fromkeys(genuine, genuine_first)
+
+    def by_turns(path: Path) -> bytes:
+        shown = turns.get(path, False)
+        if path in turns:
+            turns[path] = not shown
+        return genuine[path] if shown else read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", by_turns)
+    wrong = {(check.of, check.what) for check in failed(signed)}
+    assert wrong & {("manifest", "signature"), ("torchscript", "files")}
+
+
+def test_a_folder_that_cannot_be_read_fails(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(signed / "c" / "model.onnx")
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if Path(path).name == "c":
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert [(check.of, check.what) for check in failed(signed)] == [("c", "files")]
+
+
+def test_a_model_by_another_name_is_told_without_a_key_and_does_not_fail(signed: Path) -> None:
+    put(signed / "one" / "best.onnx")
+    assert not failed(signed, key=False)
+    checks = verify(signed).models[0].checks
+    assert [check.of for check in checks if check.found is Finding.UNCHECKED][-1] == "best.onnx"
+
+
+GOOD: dict[str, Callable[[Path], object]] = {
+    "as it was made": lambda out: (out / "one" / "logs").mkdir(exist_ok=True),
+    "a link to a folder of the run": lambda out: link(out / "latest", "one"),
+    "reports and notes": lambda out: [
+        put(out / name, b"<testsuites/>") for name in ("junit.xml", "report.html", "one/README.md")
+    ],
+    "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz"),
+    "another program's records": lambda out: [
+        put(out / "page" / name, b'{"name": "page"}') for name in (MANIFEST, FILE)
+    ],
+    "an older signed folder of a model": lambda out: shutil.copytree(out / "one", out / "old"),
+}
+
+
+@pytest.mark.parametrize("change", GOOD)
+def test_a_folder_as_modelc_makes_it_holds(signed: Path, change: str) -> None:
+    GOOD[change](signed)
+    assert not failed(signed)
+
+
+def test_what_is_no_model_is_named_as_not_looked_into(signed: Path) -> None:
+    put(signed / "one" / "weights.dat")
+    assert not failed(signed)
+    found = verify(signed, key=KEY.public_key()).models[0].checks
+    assert [check.detail for check in found if check.of == "other files"] == [
+        "1 that no record names and that do not look like models: weights.dat"
+    ]
+
+
+@pytest.fixture
+def overwritten(
+    exports: Callable[[str], Path], sources: Callable[[str], Source], tmp_path: Path
+) -> Path:
+    """A signed folder that held another checkpoint's artifacts, which `--overwrite` moved aside."""
+    from safetensors.torch import load_file, save_file
+
+    out = shutil.copytree(exports("gate"), tmp_path / "out")
+    source = sources("gate")
+    other = tmp_path / "other.safetensors"
+    save_file({k: v * 1.5 for k, v in load_file(source.checkpoint).items()}, other)
+    order = Order(
+        source=replace(source, checkpoint=other),
+        wanted=(Wanted(target="torchscript"),),
+        out=out,
+        overwrite=True,
+    )
+    for _ in range(2):  # the second run goes on with the record of the first
+        run(order)
+    sign(out, KEY)
+    return out
+
+
+def test_what_overwrite_moved_aside_holds_and_is_not_claimed(overwritten: Path) -> None:
+    assert (overwritten / "replaced" / MODEL).is_file()
+    assert not failed(overwritten)
+    checks = verify(overwritten).models[0].checks
+    assert [c.found for c in checks if c.of == "replaced"] == [Finding.UNCHECKED]
+
+
+def test_what_overwrite_moved_aside_may_be_removed(overwritten: Path) -> None:
+    shutil.rmtree(overwritten / "replaced")
+    assert not failed(overwritten)
+
+
+def test_another_model_in_place_of_what_was_moved_aside_fails(overwritten: Path) -> None:
+    put(overwritten / "replaced" / MODEL)
+    assert [(c.of, c.what) for c in failed(overwritten)] == [(f"replaced/{MODEL}", "files")]
+
+
+def test_a_stray_beside_what_was_moved_aside_fails(overwritten: Path) -> None:
+    put(overwritten / "replaced" / "model.bf16.onnx")
+    wrong = [(c.of, c.what) for c in failed(overwritten)]
+    assert wrong == [("replaced/model.bf16.onnx", "verdict")]
