@@ -10,6 +10,7 @@ from ..converters.registry import TARGETS
 from ..core.contract import Target
 from ..core.errors import UsageError
 from ..core.precision import Precision
+from ..core.runtime_contract import FloatEnds
 from ..pipeline.order import Lowering, Order, Wanted
 from ..pipeline.plan import make_plan
 from .records import ModelOrder
@@ -73,17 +74,21 @@ def _narrowed(model: ModelOrder, asked: _Asked, targets: tuple[Target, ...]) -> 
     wanted = tuple(one for one in model.order.wanted if asked.takes(one))
     if not wanted:
         return None
-    order = _useful(replace(model.order, wanted=wanted))
+    order = _useful(replace(model.order, wanted=wanted), targets)
     return replace(model, order=order, plan=make_plan(order, targets))
 
 
-def _useful(order: Order) -> Order:
+def _useful(order: Order, targets: tuple[Target, ...]) -> Order:
     """The order without options of precision that have nothing left to be for."""
     lowers = {one.precision for one in order.wanted} - {Precision.FP32}
     lowering = order.lowering
     if Precision.INT8 not in lowers:
         kept = lowering.keep if lowers else ()
         lowering = Lowering(keep=kept, half_io=lowering.half_io)
-    if not lowers - {Precision.INT8}:
+    keep_ends = {target.NAME for target in targets if isinstance(target, FloatEnds)}
+    if not {w.precision for w in order.wanted if w.target not in keep_ends} & {
+        Precision.FP16,
+        Precision.BF16,
+    }:
         lowering = replace(lowering, half_io=False)
     return replace(order, lowering=lowering)

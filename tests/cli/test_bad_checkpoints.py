@@ -88,8 +88,9 @@ def test_objects_beside_weights_need_consent_which_is_enough(
 ) -> None:
     held = {"model": nn.Linear(3, 2).state_dict(), "args": argparse.Namespace(depth=1)}
     torch.save(held, tmp_path / "a.pt")
-    given = ("a.pt", "--model", "torch.nn:Linear", "--model-arg", "in_features=3")
-    given += ("--model-arg", "out_features=2", "--input", "input:float32[2,3]", *REST)
+    linear = ("--model", "torch.nn:Linear", "--model-arg", "in_features=3")
+    sizes = ("--model-arg", "out_features=2", "--input", "input:float32[2,3]")
+    given = ("a.pt", *linear, *sizes, *REST)
     assert "add --allow-pickle" in refuse("export", *given, code=2)
     ran = door("export", *given, "--allow-pickle", "--no-isolate", "--sensitivity", "0")
     assert ran.returncode == 0, ran.stderr
@@ -100,7 +101,7 @@ def test_where_consent_has_no_option_the_hint_names_none(
     refuse: Refuse, tmp_path: Path, command: str
 ) -> None:
     torch.save({"x": torch.ones(2), "args": argparse.Namespace(depth=1)}, tmp_path / "a.pt")
-    given = ("a.pt",)
+    given: tuple[str, ...] = ("a.pt",)
     if command == "export":
         torch.save({}, tmp_path / "net.pt")
         given = ("net.pt", "--model", "torch.nn:Identity", "--samples", "a.pt", *REST)

@@ -159,8 +159,9 @@ def int8_run(records: ModuleType, size: int) -> Manifest:
     plain, quantized = records.artifact("onnx"), records.int8_artifact()
     files = (replace(quantized.files[0], size=size),)
     quantized = replace(quantized, files=files)
+    manifest: Manifest = records.manifest()
     return replace(
-        records.manifest(),
+        manifest,
         artifacts=(plain, quantized),
         verdicts=tuple(records.judged(one.name) for one in (plain, quantized)),
         steps=(plain.name, quantized.name),

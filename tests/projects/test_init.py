@@ -60,7 +60,8 @@ class Words(nn.Module):
         self.out = nn.Linear(4, 2)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.out(self.table(ids))
+        found: torch.Tensor = self.out(self.table(ids))
+        return found
 
 
 class Patches(nn.Module):
@@ -71,7 +72,8 @@ class Patches(nn.Module):
         self.embed = nn.Linear(12, 4)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
-        return self.embed(patches)
+        found: torch.Tensor = self.embed(patches)
+        return found
 
 
 @pytest.mark.parametrize(
