@@ -145,7 +145,7 @@ def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
     if not total:
         told = "No: the run made and judged nothing."
     elif good == total:
-        told = f"Yes: all {counted(total, 'artifact')} may be deployed, each within its domain."
+        told = f"Yes: {'the one artifact' if total == 1 else f'all {total} artifacts'} may be deployed, each within its domain."
     elif good:
         told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
     else:
