@@ -139,18 +139,8 @@ def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
 def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
     """Whether the project may be deployed, in words; then the totals."""
     found = Counter(one.line.outcome for one in lines)
-    good, total = found[Outcome.PASSED], len(lines)
     regression = results.record.regression
     worse = 0 if regression is None else len(regression.worse)
-    if not total:
-        told = "No: the run made and judged nothing."
-    elif good == total:
-        told = f"Yes: {'the one artifact' if total == 1 else f'all {total} artifacts'} may be deployed, each within its domain."
-    elif good:
-        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
-    else:
-        told = f"No: none of {counted(total, 'artifact')} may be deployed."
-    told += f" {counted(worse, 'measure')} worse than the base." if worse else ""
     state = next((one for one in WORST_FIRST if found[one]), Outcome.ERROR)
     state = Outcome.FAILED if worse else state
     numbers = [(str(found[one]), WORDS[one], str(one)) for one in WORST_FIRST if found[one]]
@@ -161,8 +151,23 @@ def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
     ]
     sign = tag("b", SIGNS[state], aria_hidden="true")
     word = tag("span", sign, " ", WORDS[state], class_=f"pill {state}")
-    telling = tag("p", word, " ", told, class_="telling")
+    telling = tag("p", word, " ", _answer(found, worse), class_="telling")
     return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+
+
+def _answer(found: Counter[Outcome], worse: int) -> str:
+    """Whether the project may be deployed; `worse` counts measures beside the base."""
+    good, total = found[Outcome.PASSED], found.total()
+    if not total:
+        told = "No: the run made and judged nothing."
+    elif good == total:
+        what = "the one artifact" if total == 1 else f"all {total} artifacts"
+        told = f"Yes: {what} may be deployed, each within its domain."
+    elif good:
+        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
+    else:
+        told = f"No: none of {counted(total, 'artifact')} may be deployed."
+    return f"{told} {counted(worse, 'measure')} worse than the base." if worse else told
 
 
 def _summary(lines: Sequence[IndexLine]) -> Markup:
