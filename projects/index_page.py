@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ from ..pipeline.reporting import check_own, write_document, write_reports
 from ..reports.differences import Change
 from ..reports.formats import Format, format_named
 from ..reports.html_page import page
-from ..reports.html_verdicts import SIGNS, WORDS, pill
+from ..reports.html_verdicts import WORDS, pill
 from ..reports.markup import Child, Markup, join, stacked_table, table, tag
 from ..reports.rows import Outcome, rows_of
 from ..reports.summary import HEAD, WORST_FIRST, SummaryLine, summary_lines
@@ -130,7 +130,7 @@ def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
             continue  # of an earlier run
         broken = gates.get(step_of(row.name), "")
         if broken and line.outcome is Outcome.PASSED:
-            failed = SummaryLine(**{**vars(line), "outcome": Outcome.FAILED})
+            failed = replace(line, outcome=Outcome.FAILED)
             yield IndexLine(model=end.name, line=failed, linked=True, said=_GATE, reason=broken)
         else:
             yield IndexLine(model=end.name, line=line, linked=True, reason=row.reason)
@@ -139,30 +139,35 @@ def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
 def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
     """Whether the project may be deployed, in words; then the totals."""
     found = Counter(one.line.outcome for one in lines)
-    good, total = found[Outcome.PASSED], len(lines)
     regression = results.record.regression
     worse = 0 if regression is None else len(regression.worse)
-    if not total:
-        told = "No: the run made and judged nothing."
-    elif good == total:
-        told = f"Yes: all {counted(total, 'artifact')} may be deployed, each within its domain."
-    elif good:
-        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
-    else:
-        told = f"No: none of {counted(total, 'artifact')} may be deployed."
-    told += f" {counted(worse, 'measure')} worse than the base." if worse else ""
     state = next((one for one in WORST_FIRST if found[one]), Outcome.ERROR)
     state = Outcome.FAILED if worse else state
     numbers = [(str(found[one]), WORDS[one], str(one)) for one in WORST_FIRST if found[one]]
-    numbers.append((str(len(results.record.models)), "models", "neutral"))
+    models, _, noun = counted(len(results.record.models), "model").partition(" ")
+    numbers.append((models, noun, "neutral"))
     tiles = [
         tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
         for value, label, kind in numbers
     ]
-    sign = tag("b", SIGNS[state], aria_hidden="true")
-    word = tag("span", sign, " ", WORDS[state], class_=f"pill {state}")
-    telling = tag("p", word, " ", told, class_="telling")
+    word = "worse" if worse and found[Outcome.PASSED] == len(lines) else ""
+    telling = tag("p", pill(state, word), " ", _answer(found, worse), class_="telling")
     return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+
+
+def _answer(found: Counter[Outcome], worse: int) -> str:
+    """Whether the project may be deployed; `worse` counts measures beside the base."""
+    good, total = found[Outcome.PASSED], found.total()
+    if not total:
+        told = "No: the run made and judged nothing."
+    elif good == total:
+        what = "the one artifact" if total == 1 else f"all {total} artifacts"
+        told = f"Yes: {what} may be deployed, each within its domain."
+    elif good:
+        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
+    else:
+        told = f"No: none of {counted(total, 'artifact')} may be deployed."
+    return f"{told} {counted(worse, 'measure')} worse than the base." if worse else told
 
 
 def _summary(lines: Sequence[IndexLine]) -> Markup:

@@ -18,6 +18,8 @@ WORST_FIRST = (Outcome.FAILED, Outcome.ERROR, Outcome.PENDING, Outcome.PASSED)
 HEAD = ("artifact", "verdict", ">headroom", "format", ">size", "SQNR or accuracy (limit)",
         ">latency (fp32)", "domain")  # fmt: skip
 
+_ALL = {1: "this artifact", 2: "both artifacts"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryLine:
@@ -60,7 +62,7 @@ def answer(rows: Sequence[Row], manifest: Manifest) -> str:
     names = _named([row.name for row in rows if row.outcome is Outcome.PASSED])
     notes = _noted(rows, manifest)
     if good == len(rows):
-        what = "this artifact" if good == 1 else f"all {good} artifacts"
+        what = _ALL.get(good, f"all {good} artifacts")
         return f"Yes: {what} may be deployed, for inputs within the domain.{notes}"
     return f"In part: {names} may be deployed, within the domain; {faults}.{notes}"
 
