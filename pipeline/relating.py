@@ -111,6 +111,48 @@ class Trials:
                 return ordered
         return None
 
+    def bounded(self, sizes: Sizes) -> InputSpec | None:
+        """The first integer input whose stated range goes beyond what eager takes, with less.
+
+        The end is one for all sizes, as a table's is: it was the same at the least, these and the
+        largest sizes.
+        """
+        dims = self.signature.free_dims.items()
+        places = [
+            {name: dim.low for name, dim in dims},
+            dict(sizes),
+            {name: dim.high for name, dim in dims},
+        ]
+        for spec in self.signature.inputs:
+            values = spec.values
+            if spec.dtype in FLOATS or values is None or values.chosen or values.follows:
+                continue
+            ends = {self._largest(spec, int(values.low), int(values.high), at) for at in places}
+            end = ends.pop()
+            if not ends and end is not None and end < values.high:
+                return replace(spec, values=replace(values, high=end))
+        return None
+
+    def _largest(self, spec: InputSpec, low: int, high: int, sizes: Sizes) -> int | None:
+        """The largest value that eager takes the input full of, others as they are drawn."""
+        import numpy as np
+
+        for base in self._others(dict(sizes)):
+
+            def takes(value: int, base: Feed = base) -> bool:
+                return self._takes({**base, spec.name: np.full_like(base[spec.name], value)})
+
+            if not takes(low):
+                continue
+            if takes(high):
+                return high
+            good, bad = low, high
+            while bad - good > 1:
+                middle = (good + bad) // 2
+                good, bad = (middle, bad) if takes(middle) else (good, middle)
+            return good
+        return None
+
 
 class SizesError(CheckpointError):
     """Eager rejects sizes within the domain: `sizes` of its free dims."""
@@ -141,7 +183,7 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
             raise
         if drawn and trials.takes_others(sizes):
             ordered = trials.ordered(sizes)
-            hint = _state(trials.signature) if ordered is None else _in_order(ordered)
+            hint = _other_values(trials, sizes) if ordered is None else _in_order(ordered)
             usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
             if sizes and trials.takes_all(usual):
                 raise SizesError(error.message, hint=hint, sizes=sizes) from error
@@ -166,8 +208,12 @@ def _narrow(signature: Signature, error: CheckpointError) -> str:
     return f"state sizes that eager takes: narrow {', '.join(dims)}, or fix one with --static"
 
 
-def _state(signature: Signature) -> str:
+def _other_values(trials: Trials, sizes: Sizes) -> str:
     """What to do where other values at the same sizes are taken."""
+    bounded = trials.bounded(sizes)
+    if bounded is not None and bounded.values is not None:
+        return f"eager takes {bounded.name} up to {int(bounded.values.high)}: write --input '{bounded}'"
+    signature = trials.signature
     whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
     names = list(signature.dynamic_dims)
     told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""
