@@ -212,7 +212,8 @@ def _other_values(trials: Trials, sizes: Sizes) -> str:
     """What to do where other values at the same sizes are taken."""
     bounded = trials.bounded(sizes)
     if bounded is not None and bounded.values is not None:
-        return f"eager takes {bounded.name} up to {int(bounded.values.high)}: write --input '{bounded}'"
+        end = int(bounded.values.high)
+        return f"eager takes {bounded.name} up to {end}: write --input '{bounded}'"
     signature = trials.signature
     whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
     names = list(signature.dynamic_dims)
