@@ -130,7 +130,8 @@ class Trials:
             ends = {self._largest(spec, int(values.low), int(values.high), at) for at in places}
             end = ends.pop()
             if not ends and end is not None and end < values.high:
-                return replace(spec, values=replace(values, high=end))
+                dims = (replace(dim, bounded=not dim.chosen) for dim in spec.dims)
+                return replace(spec, dims=tuple(dims), values=replace(values, high=end))
         return None
 
     def _largest(self, spec: InputSpec, low: int, high: int, sizes: Sizes) -> int | None:

@@ -228,9 +228,10 @@ def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None)
     patterns = [parse_input(text) for text in source.inputs]
     known = known_beside(loaded, patterns) if samples is None else specs_of(samples)
     if not source.inputs and not known:
+        name = next(iter(loaded.parameters), "x")
         raise UsageError(
             f"nothing says what goes into {source.checkpoint}",
-            hint='give --input "x:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
+            hint=f'give --input "{name}:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
         )
     written = [dim for one in patterns for dim in one.dims or () if dim is not None]
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
