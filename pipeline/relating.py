@@ -15,6 +15,7 @@ from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager import Eager
 from ..validators.feeds import Drawer
+from .stated_values import bounded_input
 
 _STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
 _LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # times, plus: sizes that follow from another
@@ -64,9 +65,10 @@ class Trials:
         )
 
     def _try(self, sizes: dict[str, int]) -> bool:
-        return self._takes(self._drawer.feed("relation", sizes).arrays)
+        return self.takes(self._drawer.feed("relation", sizes).arrays)
 
-    def _takes(self, arrays: Feed) -> bool:
+    def takes(self, arrays: Feed) -> bool:
+        """Whether eager takes this feed."""
         try:
             self._eager.run(arrays)
         except CheckpointError:
@@ -77,14 +79,14 @@ class Trials:
         """Whether eager takes other values at these sizes: then they are not why it rejects."""
         key = tuple(sorted(sizes.items()))
         if key not in self._other:
-            self._other[key] = any(map(self._takes, self._others(dict(sizes))))
+            self._other[key] = any(map(self.takes, self.others(dict(sizes))))
         return self._other[key]
 
     def takes_all(self, sizes: Sizes) -> bool:
         """Whether eager takes whatever is drawn at these sizes."""
-        return all(map(self._takes, self._others(dict(sizes))))
+        return all(map(self.takes, self.others(dict(sizes))))
 
-    def _others(self, sizes: dict[str, int]) -> Iterator[Feed]:
+    def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
         """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
         feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_OTHERS)]
         yield from (feed.arrays for feed in feeds)
@@ -98,7 +100,7 @@ class Trials:
         The other inputs are the same in both, in each feed that is drawn.
         """
         names = [f"in-order-{number}" for number in range(_OTHERS)]
-        if all(self._takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
+        if all(self.takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
             return None
         whole = [s for s in self.signature.inputs if s.dtype not in FLOATS and s.dims]
         for spec, order in itertools.product(whole, filter(None, RowOrder)):
@@ -107,51 +109,8 @@ class Trials:
             ordered = replace(spec, values=replace(spec.values, order=order))
             inputs = tuple(ordered if one is spec else one for one in self.signature.inputs)
             drawer = Drawer.of(replace(self.signature, inputs=inputs), self._seed, self._samples)
-            if all(self._takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
+            if all(self.takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
                 return ordered
-        return None
-
-    def bounded(self, sizes: Sizes) -> InputSpec | None:
-        """The first integer input whose stated range goes beyond what eager takes, with less.
-
-        The end is one for all sizes, as a table's is: it was the same at the least, these and the
-        largest sizes.
-        """
-        dims = self.signature.free_dims.items()
-        places = [
-            {name: dim.low for name, dim in dims},
-            dict(sizes),
-            {name: dim.high for name, dim in dims},
-        ]
-        for spec in self.signature.inputs:
-            values = spec.values
-            if spec.dtype in FLOATS or values is None or values.chosen or values.follows:
-                continue
-            ends = {self._largest(spec, int(values.low), int(values.high), at) for at in places}
-            end = ends.pop()
-            if not ends and end is not None and end < values.high:
-                dims = (replace(dim, bounded=not dim.chosen) for dim in spec.dims)
-                return replace(spec, dims=tuple(dims), values=replace(values, high=end))
-        return None
-
-    def _largest(self, spec: InputSpec, low: int, high: int, sizes: Sizes) -> int | None:
-        """The largest value that eager takes the input full of, others as they are drawn."""
-        import numpy as np
-
-        for base in self._others(dict(sizes)):
-
-            def takes(value: int, base: Feed = base) -> bool:
-                return self._takes({**base, spec.name: np.full_like(base[spec.name], value)})
-
-            if not takes(low):
-                continue
-            if takes(high):
-                return high
-            good, bad = low, high
-            while bad - good > 1:
-                middle = (good + bad) // 2
-                good, bad = (middle, bad) if takes(middle) else (good, middle)
-            return good
         return None
 
 
@@ -211,7 +170,7 @@ def _narrow(signature: Signature, error: CheckpointError) -> str:
 
 def _other_values(trials: Trials, sizes: Sizes) -> str:
     """What to do where other values at the same sizes are taken."""
-    bounded = trials.bounded(sizes)
+    bounded = bounded_input(trials, sizes)
     if bounded is not None and bounded.values is not None:
         end = int(bounded.values.high)
         return f"eager takes {bounded.name} up to {end}: write --input '{bounded}'"
