@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..core.errors import LOGGED
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
 from ..core.verdict import State, Verdict, parts_of
 from ..pipeline.choosing import RULE
+from ..pipeline.unverified import narrowed_value_lines
 from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
 from ..reports.words import figure, size_text
 from .render_accuracy import show_accuracy
@@ -40,6 +43,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     right = ("size", "max abs", "SQNR dB", "headroom", "ms (fp32)", "seconds")
     console.print(fitted_table(console, _columns(shown), rows, right=right, less=_LESS))
     say_all(console, map(escape, domain_lines(shown, manifest.signature)))
+    say_all(console, map(escape, narrowed_value_lines(shown, manifest.signature)))
     say_all(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
     show_accuracy(console, shown)
     for artifact in shown:
@@ -53,12 +57,20 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     say_all(console, (*note_lines(manifest, shown), *traced_lines(manifest, shown)))
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        say(console, f"  [dim]hint: {escape(failure.hint)}[/]")
+        say(console, f"  [dim]hint: {escape(_failure_hint(failure, out))}[/]")
     for pending in waiting:
         tell_pending(console, pending)
     for command in dict.fromkeys(pending.command for pending in waiting):
         say(console, f"finish it on a GPU host: [bold]{escape(f'{command} {quote(out)}')}[/]")
     say(console, f"{_count(manifest, shown)} · {escape(out)}/manifest.json")
+
+
+def _failure_hint(failure: Failure, out: str) -> str:
+    """The hint; where it is to read the log, with the log's path."""
+    log = Path(out) / "logs" / f"{failure.step}.log"
+    if failure.hint.endswith(LOGGED) and log.is_file():
+        return f"{failure.hint}: {log}"
+    return failure.hint
 
 
 def _count(manifest: Manifest, shown: Sequence[Artifact]) -> str:

@@ -15,6 +15,7 @@ from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager import Eager
 from ..validators.feeds import Drawer
+from .stated_values import bounded_input
 
 _STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
 _LINES = ((1, 0), (2, 0), (1, 1), (1, -1))  # times, plus: sizes that follow from another
@@ -64,9 +65,10 @@ class Trials:
         )
 
     def _try(self, sizes: dict[str, int]) -> bool:
-        return self._takes(self._drawer.feed("relation", sizes).arrays)
+        return self.takes(self._drawer.feed("relation", sizes).arrays)
 
-    def _takes(self, arrays: Feed) -> bool:
+    def takes(self, arrays: Feed) -> bool:
+        """Whether eager takes this feed."""
         try:
             self._eager.run(arrays)
         except CheckpointError:
@@ -77,14 +79,14 @@ class Trials:
         """Whether eager takes other values at these sizes: then they are not why it rejects."""
         key = tuple(sorted(sizes.items()))
         if key not in self._other:
-            self._other[key] = any(map(self._takes, self._others(dict(sizes))))
+            self._other[key] = any(map(self.takes, self.others(dict(sizes))))
         return self._other[key]
 
     def takes_all(self, sizes: Sizes) -> bool:
         """Whether eager takes whatever is drawn at these sizes."""
-        return all(map(self._takes, self._others(dict(sizes))))
+        return all(map(self.takes, self.others(dict(sizes))))
 
-    def _others(self, sizes: dict[str, int]) -> Iterator[Feed]:
+    def others(self, sizes: dict[str, int]) -> Iterator[Feed]:
         """Feeds of these sizes: drawn anew, and with the integers at an end, all or one."""
         feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_OTHERS)]
         yield from (feed.arrays for feed in feeds)
@@ -98,7 +100,7 @@ class Trials:
         The other inputs are the same in both, in each feed that is drawn.
         """
         names = [f"in-order-{number}" for number in range(_OTHERS)]
-        if all(self._takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
+        if all(self.takes(self._drawer.feed(name, dict(sizes)).arrays) for name in names):
             return None
         whole = [s for s in self.signature.inputs if s.dtype not in FLOATS and s.dims]
         for spec, order in itertools.product(whole, filter(None, RowOrder)):
@@ -107,7 +109,7 @@ class Trials:
             ordered = replace(spec, values=replace(spec.values, order=order))
             inputs = tuple(ordered if one is spec else one for one in self.signature.inputs)
             drawer = Drawer.of(replace(self.signature, inputs=inputs), self._seed, self._samples)
-            if all(self._takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
+            if all(self.takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
                 return ordered
         return None
 
@@ -141,7 +143,7 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
             raise
         if drawn and trials.takes_others(sizes):
             ordered = trials.ordered(sizes)
-            hint = _state(trials.signature) if ordered is None else _in_order(ordered)
+            hint = _other_values(trials, sizes) if ordered is None else _in_order(ordered)
             usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
             if sizes and trials.takes_all(usual):
                 raise SizesError(error.message, hint=hint, sizes=sizes) from error
@@ -166,8 +168,13 @@ def _narrow(signature: Signature, error: CheckpointError) -> str:
     return f"state sizes that eager takes: narrow {', '.join(dims)}, or fix one with --static"
 
 
-def _state(signature: Signature) -> str:
+def _other_values(trials: Trials, sizes: Sizes) -> str:
     """What to do where other values at the same sizes are taken."""
+    bounded = bounded_input(trials, sizes)
+    if bounded is not None and bounded.values is not None:
+        end = int(bounded.values.high)
+        return f"eager takes {bounded.name} up to {end}: write --input '{bounded}'"
+    signature = trials.signature
     whole = [s for s in signature.inputs if s.dtype not in (*FLOATS, "bool")]
     names = list(signature.dynamic_dims)
     told = f"state them, as in {whole[-1].name}{{1..{names[-1]}}}, or " if whole and names else ""

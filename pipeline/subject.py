@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.domain import Domain
 from ..core.errors import CheckpointError, UsageError
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
@@ -41,6 +40,7 @@ from .sampling import Samples, further_feeds, samples_of
 from .stage import Stage
 from .static_dims import told_static
 from .trust import refuse_foreign_checkpoint
+from .unverified import describe_chosen_dims
 from .written import check_written
 
 REFERENCE = "eager reference"
@@ -212,8 +212,7 @@ def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and w
             values=values,
         )
     if found is not signature:
-        dims = Domain(inputs=found.inputs).describe_chosen()
-        stage.note(f"dims: {dims} (chosen; state others with --input)")
+        stage.note(describe_chosen_dims(found))
     return found
 
 
@@ -229,9 +228,10 @@ def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None)
     patterns = [parse_input(text) for text in source.inputs]
     known = known_beside(loaded, patterns) if samples is None else specs_of(samples)
     if not source.inputs and not known:
+        name = next(iter(loaded.parameters), "x")
         raise UsageError(
             f"nothing says what goes into {source.checkpoint}",
-            hint='give --input "x:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
+            hint=f'give --input "{name}:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
         )
     written = [dim for one in patterns for dim in one.dims or () if dim is not None]
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)

@@ -38,7 +38,7 @@ _MOST = 4  # feeds that edges are spread over where an input has few elements
 def wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
     """The integer inputs whose range has more than the drawn feeds show.
 
-    Chosen ranges with a usual part, and stated ones beyond what float32 holds exactly.
+    Chosen ranges with a usual part, and any range beyond what float32 holds exactly.
     """
     return tuple(spec for spec in signature.inputs if _is_wide(spec))
 
@@ -48,8 +48,8 @@ def _is_wide(spec: InputSpec) -> bool:
         return False
     if spec.values.follows or spec.values.order:
         return False
-    if spec.values.chosen:
-        return spec.values.usual not in (None, (spec.values.low, spec.values.high))
+    if spec.values.chosen and spec.values.usual not in (None, (spec.values.low, spec.values.high)):
+        return True
     return max(abs(spec.values.low), abs(spec.values.high)) > EXACT
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,6 +15,7 @@ from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.cli.tables import fitted_table, say, show_reasoned
 from modelc.core.contract import Inspection
+from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.choosing import RULE
 
@@ -53,6 +55,17 @@ def test_what_could_not_be_judged_is_not_counted_as_refused(
     manifest = replace(manifest, failures=(failure,), steps=(*manifest.steps, "openvino"))
     last = told(manifest, capsys).splitlines()[-1]
     assert last.endswith("1 refused, 1 not judged · out/manifest.json")
+
+
+def test_a_hint_to_read_the_log_names_it(
+    records: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "logs" / "openvino.log"
+    log.parent.mkdir()
+    log.touch()
+    failure = Failure(step="openvino", message="not made", hint=LOGGED, exit_code=5)
+    show_manifest(replace(records.refused(), failures=(failure,)), str(tmp_path))
+    assert f"hint: {LOGGED}: {log}" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_note_of_two_artifacts_is_told_once(

@@ -168,6 +168,24 @@ def test_values_that_are_the_cause_are_told_from_sizes() -> None:
     assert error.hint.startswith("eager takes other values at these sizes: state them, as in n{1..")
 
 
+class Shops(nn.Module):
+    """Looks up a category, beside integers of any value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shop = nn.Embedding(40, 3)
+
+    def forward(self, shop: Tensor, seconds: Tensor) -> Tensor:
+        found: Tensor = self.shop(shop)
+        return found + seconds[:, None]
+
+
+def test_a_stated_range_beyond_a_table_is_named_with_its_end() -> None:
+    inputs = "shop:int64[b=1..4]{0..40}", "seconds:int64[b]{0..2000000000}"
+    hint = rejected(Shops(), *inputs, filled={"shop": 40}, b=4).hint
+    assert hint == "eager takes shop up to 39: write --input 'shop:int64[b=1..4]{0..39}'"
+
+
 class Boxes(nn.Module):
     """Looks widths and heights up, which are not negative."""
 

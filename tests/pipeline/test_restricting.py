@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnxruntime as ort
 import torch
 from torch import Tensor, nn
 
@@ -46,6 +48,11 @@ class Divided(Scaled):
         return x * self.scale, torch.div(ids, 3, rounding_mode="trunc")
 
 
+class Days(Scaled):
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return x * self.scale, torch.div(ids, 86_400, rounding_mode="floor")
+
+
 class Timed(nn.Module):
     """Sines of a time step: of large steps no two runtimes have the same."""
 
@@ -60,10 +67,16 @@ class Timed(nn.Module):
         return x + found
 
 
-NETS = {net.__name__: net for net in (Passed, Shifted, Divided, Timed)}
+NETS = {net.__name__: net for net in (Passed, Shifted, Divided, Days, Timed)}
 
 
-def exported(name: str, folder: Path, *targets: str, ids: str = "ids:int64[batch]") -> Manifest:
+def exported(
+    name: str,
+    folder: Path,
+    *targets: str,
+    ids: str = "ids:int64[batch]",
+    samples: Path | None = None,
+) -> Manifest:
     """The manifest of the net in these formats, made in `folder/out`."""
     module = f"restricted_{name}"
     sys.modules[module] = sys.modules[__name__]
@@ -71,6 +84,7 @@ def exported(name: str, folder: Path, *targets: str, ids: str = "ids:int64[batch
         checkpoint=saved(name, NETS[name](), folder),
         model=f"{module}:{name}",
         inputs=("x:float32[batch=1..4,4]", ids),
+        samples=samples,
     )
     wanted = tuple(Wanted.parse(target) for target in targets)
     return run(Order(source=source, wanted=wanted, out=folder / "out", judging=Judging()))
@@ -144,3 +158,17 @@ def test_a_stated_range_is_not_narrowed(tmp_path: Path) -> None:
 def test_a_stated_range_that_holds_passes(tmp_path: Path) -> None:
     manifest = exported("Passed", tmp_path, "openvino", ids=f"ids:int64[batch]{{0..{2**30}}}")
     assert domain(manifest, "openvino") == (0, 2**30)
+
+
+def test_a_range_that_holds_large_samples_alone_has_wide_feeds(tmp_path: Path) -> None:
+    """Timestamps at noon: floats give the right day, as they do for small numbers."""
+    samples = tmp_path / "rows.npz"
+    ids = 86_400 * np.array([19_770, 19_907, 20_263]) + 43_200
+    np.savez(samples, x=np.ones((3, 4), np.float32), ids=ids)
+    manifest = exported("Days", tmp_path, "onnx", ids="ids[batch]", samples=samples)
+    assert domain(manifest, "onnx") == WIDE
+    session = ort.InferenceSession(tmp_path / "out" / "model.onnx")
+    midnight = 86_400 * np.arange(19_770, 20_263)
+    for feed in (midnight, midnight - 1):
+        found = session.run(None, {"x": np.ones((len(feed), 4), np.float32), "ids": feed})[1]
+        assert np.array_equal(found, feed // 86_400)
