@@ -188,7 +188,7 @@ class Net(nn.Module):
         return nn.Sequential(block(inputs, outputs, stride), block(outputs, outputs, 1))
 
     def _without_norms(self) -> None:
-        """As after `fuse_conv_bn_eval`: convolutions with a bias, and nothing in the norms' place."""
+        """As `fuse_conv_bn_eval` leaves it: convolutions with a bias, and no norms."""
         for part in list(self.modules()):
             for name, child in list(part.named_children()):
                 if isinstance(child, nn.BatchNorm2d):
@@ -223,7 +223,7 @@ class Branching(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Map images (batch, 3, h, w) to logits (batch, 10)."""
-        assert image.dim() == 4, "images have four dims"  # noqa: PLR2004, S101 - what scripts hold
+        assert image.dim() == 4, "images have four dims"  # noqa: PLR2004 - what scripts hold
         x = self.stem(image)
         for block in self.blocks:
             x = block(x)

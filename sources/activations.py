@@ -107,6 +107,11 @@ def state_of(eager: Eager) -> Mapping[str, Array]:
     return {name: to_array(tensor) for name, tensor in state.items() if hasattr(tensor, "dtype")}
 
 
+def paths_of(eager: Eager) -> list[str]:
+    """The paths of its modules, the model's own being empty."""
+    return [path for path, _ in eager.module.named_modules(remove_duplicate=False)]
+
+
 def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
     """The module at a path; None where there is none."""
     try:
