@@ -44,7 +44,7 @@ def resolve_scopes(
             found = {path: None for path in found if owner == path or owner.startswith(f"{path}.")}
         if len(found) == 1 and scope:
             return next(iter(found))
-        return owner if owner in known else scope
+        return owner if owner and owner in known else scope
 
     return tuple(replace(node, module=meant(node.module, node.owner, node.kind)) for node in nodes)
 
