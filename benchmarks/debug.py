@@ -62,7 +62,7 @@ RESIDUAL = (
     "basic", "zero-gamma", "bottleneck", "zero-bottleneck", "folded", "preactivation", "inverted",
     "dense", "layer-scale", "scripted",
 )  # fmt: skip
-VISIBLE = {Precision.FP32: 100.0, Precision.INT8: 15.0}  # dB
+VISIBLE = {Precision.FP32: 100.0, Precision.INT8: 25.0}  # dB
 _CALIBRATION = 32  # samples
 
 
@@ -139,6 +139,7 @@ def open_bed(name: str, folder: Path, *, seed: int, precision: Precision = Preci
         to=["onnx:int8", "openvino:int8"] if lowering else ["onnx", "openvino"],
         lowering=lowering,
         out=out,
+        judging=Judging(sensitivity=0),
         model=source.model,
         model_args=source.model_args,
         inputs=source.inputs,

@@ -49,9 +49,9 @@ class Graph:
 
     def put(self, node: onnx.NodeProto, place: int, array: Array) -> bool:
         """Give the node another constant of its own; other nodes keep theirs."""
-        name = f"{node.input[place]}_planted"
+        name = f"{node.input[place]}_planted_{node.name}"
         self.model.graph.initializer.append(
-            numpy_helper.from_array(np.ascontiguousarray(array), name)
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
         )
         node.input[place] = name
         return True
@@ -103,7 +103,7 @@ def planted(
                 done += 1
                 origin = origins[name]
                 modules = [origin.module, *([origin.weights] if origin.weights else [])]
-                if kind == _BETWEEN:  # it belongs to whoever reads as much as to whoever made
+                if kind in _BETWEEN:  # it belongs to whoever reads as much as to whoever made
                     modules += _readers(model, name, origins)
                 near = (*_readers(model, name, origins), *_makers(model, name, origins))
                 yield Planted(
@@ -121,12 +121,17 @@ def _makers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) ->
 
 
 def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
-    made = next(set(node.output) for node in model.graph.node if node.name == name)
-    return [
-        origins[node.name].module
-        for node in model.graph.node
-        if node.name in origins and made.intersection(node.input)
-    ]
+    """The modules that read what a node makes, behind quantizers as well."""
+    made = set(next(node.output for node in model.graph.node if node.name == name))
+    found = []
+    for node in model.graph.node:
+        if made.isdisjoint(node.input):
+            continue
+        if node.name in origins:
+            found.append(origins[node.name].module)
+        else:
+            made.update(node.output)
+    return found
 
 
 def _element(factor: float) -> Plant:
@@ -287,7 +292,8 @@ def _narrow(graph: Graph, node: onnx.NodeProto) -> bool:
 _PADS = 4
 _FORMER = -2
 _MATRIX = 2  # dims
-_BETWEEN = "saturating quantizer"
+_SATURATING, _NARROW = "saturating quantizer", "quarter of the range"
+_BETWEEN = (_SATURATING, _NARROW)
 _LAYERS = ("MatMul", "Gemm", "Conv")
 KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "one weight off by 10 %": (_LAYERS, _element(1.1)),
@@ -313,7 +319,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "attention scaled": (("Softmax",), _attention),
     "swapped operands": (("Sub", "Div", "MatMul"), _swapped),
     "float16 in one layer": ((*_LAYERS, "Add", "Mul", "LayerNormalization", "Gelu"), _half),
-    _BETWEEN: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
+    _SATURATING: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
     "leaky slope": (("LeakyRelu",), _attribute("alpha", lambda _: 0.2)),
     "interpolation mode": (
         ("Resize",),
@@ -340,7 +346,7 @@ INT8_KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "scale of weights 1.5 times": (("Conv", "Gemm"), _held(lambda a: a * np.float32(1.5), 1)),
     "bias zeroed": (("Conv", "Gemm"), _held(np.zeros_like, 2)),
     "bias negated": (("Conv", "Gemm"), _held(np.negative, 2)),
-    "quarter of the range": (("Conv", "Add"), _narrow),
+    _NARROW: (("Conv", "Add"), _narrow),
     "added to itself": (("Add",), _joined_with_itself),
     "subtracted": (("Add",), _as_difference),
     "padding moved": (("Conv", "MaxPool"), _pads_moved),
