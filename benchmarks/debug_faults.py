@@ -19,11 +19,15 @@ Plant = Callable[["Graph", onnx.NodeProto], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """A model with one fault: its kind, the node, and the modules that it may be named by."""
+    """A model with one fault: its kind, the node, and the modules that it may be named by.
+
+    `near` are the modules of the nodes before and behind.
+    """
 
     kind: str
     node: str
     modules: tuple[str, ...]
+    near: tuple[str, ...] = ()
     model: onnx.ModelProto
 
 
@@ -45,9 +49,9 @@ class Graph:
 
     def put(self, node: onnx.NodeProto, place: int, array: Array) -> bool:
         """Give the node another constant of its own; other nodes keep theirs."""
-        name = f"{node.input[place]}_planted"
+        name = f"{node.input[place]}_planted_{node.name}"
         self.model.graph.initializer.append(
-            numpy_helper.from_array(np.ascontiguousarray(array), name)
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
         )
         node.input[place] = name
         return True
@@ -74,11 +78,16 @@ class Graph:
 
 
 def planted(
-    model: onnx.ModelProto, origins: Mapping[str, Origin], *, seed: int, each: int = 1
+    model: onnx.ModelProto,
+    origins: Mapping[str, Origin],
+    *,
+    seed: int,
+    each: int = 1,
+    kinds: Mapping[str, tuple[tuple[str, ...], Plant]] | None = None,
 ) -> Iterator[Planted]:
     """`each` faults of every kind that the model has a place for, at places drawn from the seed."""
     draw = random.Random(seed)  # places, not secrets
-    for kind, (operators, plant) in KINDS.items():
+    for kind, (operators, plant) in (KINDS if kinds is None else kinds).items():
         names = [
             node.name
             for node in model.graph.node
@@ -94,18 +103,35 @@ def planted(
                 done += 1
                 origin = origins[name]
                 modules = [origin.module, *([origin.weights] if origin.weights else [])]
-                if kind == _BETWEEN:  # it belongs to whoever reads as much as to whoever made
+                if kind in _BETWEEN:  # it belongs to whoever reads as much as to whoever made
                     modules += _readers(model, name, origins)
-                yield Planted(kind=kind, node=name, modules=tuple(modules), model=graph.model)
+                near = (*_readers(model, name, origins), *_makers(model, name, origins))
+                yield Planted(
+                    kind=kind, node=name, modules=tuple(modules), near=near, model=graph.model
+                )
 
 
-def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
-    made = next(set(node.output) for node in model.graph.node if node.name == name)
+def _makers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
+    read = next(set(node.input) for node in model.graph.node if node.name == name)
     return [
         origins[node.name].module
         for node in model.graph.node
-        if node.name in origins and made.intersection(node.input)
+        if node.name in origins and read.intersection(node.output)
     ]
+
+
+def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
+    """The modules that read what a node makes, behind quantizers as well."""
+    made = set(next(node.output for node in model.graph.node if node.name == name))
+    found = []
+    for node in model.graph.node:
+        if made.isdisjoint(node.input):
+            continue
+        if node.name in origins:
+            found.append(origins[node.name].module)
+        else:
+            made.update(node.output)
+    return found
 
 
 def _element(factor: float) -> Plant:
@@ -184,9 +210,90 @@ def _saturating(graph: Graph, node: onnx.NodeProto) -> bool:
     )
 
 
+def _downsample(graph: Graph, node: onnx.NodeProto) -> bool:
+    """The convolution beside a residual block."""
+    found = graph.weight(node, 1)
+    if found is None or not any(one in node.input[1] for one in ("downsample", "shortcut")):
+        return False
+    return graph.put(node, 1, found[1] * np.float32(1.05))
+
+
+def _norm_scale(graph: Graph, node: onnx.NodeProto) -> bool:
+    found = graph.weight(node, 1)
+    return found is not None and graph.put(node, 1, found[1] * np.float32(1.05))
+
+
+def _removed(graph: Graph, node: onnx.NodeProto) -> bool:  # noqa: ARG001 - of the form
+    node.op_type = "Identity"
+    del node.attribute[:], node.input[1:]
+    return True
+
+
+def _joined_with_itself(graph: Graph, node: onnx.NodeProto) -> bool:
+    if any(name in graph.weights for name in node.input) or node.input[0] == node.input[1]:
+        return False
+    node.input[1] = node.input[0]
+    return True
+
+
+def _as_difference(graph: Graph, node: onnx.NodeProto) -> bool:
+    if any(name in graph.weights for name in node.input):
+        return False
+    node.op_type = "Sub"
+    return True
+
+
+def _pads_moved(graph: Graph, node: onnx.NodeProto) -> bool:  # noqa: ARG001 - of the form
+    """Up and to the left: the shape stays."""
+    found = next((one for one in node.attribute if one.name == "pads" and any(one.ints)), None)
+    if found is None or len(found.ints) != _PADS:
+        return False
+    top, left, bottom, right = found.ints
+    found.ints[:] = [0, 0, top + bottom, left + right]
+    return True
+
+
+def _bias_off(graph: Graph, node: onnx.NodeProto) -> bool:
+    found = graph.weight(node, 2)
+    if found is None or found[1].dtype != np.float32:
+        return False
+    array = found[1]
+    array[int(np.abs(array).argmax())] += np.float32(0.2)
+    return graph.put(node, 2, array)
+
+
+def _held(change: Callable[[Array], Array], place: int) -> Plant:
+    """In a quantized layer: a constant of the dequantizer of its weights or its bias."""
+
+    def plant(graph: Graph, node: onnx.NodeProto) -> bool:
+        if len(node.input) <= place:
+            return False
+        made = (one for one in graph.model.graph.node if one.output[0] == node.input[place])
+        maker = next(made, None)
+        if maker is None or maker.op_type != "DequantizeLinear":
+            return False
+        index = 1 if place == 1 else 0
+        found = graph.weight(maker, index)
+        return found is not None and graph.put(maker, index, change(found[1]))
+
+    return plant
+
+
+def _narrow(graph: Graph, node: onnx.NodeProto) -> bool:
+    """The quantizer of what a layer gives, and its dequantizer, with a quarter of the range."""
+    chain = [one for one in graph.model.graph.node if node.output[0] in one.input]
+    if len(chain) != 1 or chain[0].op_type != "QuantizeLinear":
+        return False
+    chain += [one for one in graph.model.graph.node if chain[0].output[0] in one.input]
+    found = graph.weight(chain[0], 1)
+    return found is not None and all(graph.put(one, 1, found[1] / np.float32(4)) for one in chain)
+
+
+_PADS = 4
 _FORMER = -2
 _MATRIX = 2  # dims
-_BETWEEN = "saturating quantizer"
+_SATURATING, _NARROW = "saturating quantizer", "quarter of the range"
+_BETWEEN = (_SATURATING, _NARROW)
 _LAYERS = ("MatMul", "Gemm", "Conv")
 KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "one weight off by 10 %": (_LAYERS, _element(1.1)),
@@ -212,7 +319,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
     "attention scaled": (("Softmax",), _attention),
     "swapped operands": (("Sub", "Div", "MatMul"), _swapped),
     "float16 in one layer": ((*_LAYERS, "Add", "Mul", "LayerNormalization", "Gelu"), _half),
-    _BETWEEN: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
+    _SATURATING: ((*_LAYERS, "LayerNormalization", "Relu", "Gelu"), _saturating),
     "leaky slope": (("LeakyRelu",), _attribute("alpha", lambda _: 0.2)),
     "interpolation mode": (
         ("Resize",),
@@ -220,4 +327,27 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
             "mode", lambda one: "linear" if one is None or one.s == b"nearest" else "nearest"
         ),
     ),
+}
+RESIDUAL_KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
+    "downsample 5 % too large": (("Conv",), _downsample),
+    "one weight off by 10 %": KINDS["one weight off by 10 %"],
+    "weights 2 % too large": KINDS["weights 2 % too large"],
+    "bias off in one element": (("Conv", "Gemm"), _bias_off),
+    "bias zeroed": KINDS["bias zeroed"],
+    "norm 5 % too large": (("BatchNormalization", "LayerNormalization"), _norm_scale),
+    "another epsilon": KINDS["another epsilon"],
+    "activation removed": (("Relu", "Clip"), _removed),
+    "added to itself": (("Add",), _joined_with_itself),
+    "subtracted": (("Add",), _as_difference),
+    "padding moved": (("Conv", "MaxPool"), _pads_moved),
+    "float16 in one layer": KINDS["float16 in one layer"],
+}
+INT8_KINDS: Mapping[str, tuple[tuple[str, ...], Plant]] = {
+    "scale of weights 1.5 times": (("Conv", "Gemm"), _held(lambda a: a * np.float32(1.5), 1)),
+    "bias zeroed": (("Conv", "Gemm"), _held(np.zeros_like, 2)),
+    "bias negated": (("Conv", "Gemm"), _held(np.negative, 2)),
+    _NARROW: (("Conv", "Add"), _narrow),
+    "added to itself": (("Add",), _joined_with_itself),
+    "subtracted": (("Add",), _as_difference),
+    "padding moved": (("Conv", "MaxPool"), _pads_moved),
 }

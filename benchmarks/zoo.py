@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from modelc.benchmarks import residual_nets as residual
 from modelc.benchmarks import zoo_nets as nets
 from modelc.benchmarks.zoo_configs import CONFIGS
 from modelc.pipeline.order import Source
@@ -49,6 +50,19 @@ _NETS: Mapping[str, Entry] = {
     "numerics": _entry(nets.Numerics, "x:float32[batch=1..4,48]"),
     "waves": _entry(nets.Waves, "sound:float32[batch=1..4,1,time=16..64]"),
 }
+_IMAGE = "image:float32[batch=1..4,3,16,16]"
+_RESIDUAL: Mapping[str, Entry] = {
+    "basic": _entry(lambda: residual.Net(residual.Basic), _IMAGE),
+    "zero-gamma": _entry(lambda: residual.Net(residual.Basic, start="zero"), _IMAGE),
+    "bottleneck": _entry(lambda: residual.Net(residual.Bottleneck), _IMAGE),
+    "zero-bottleneck": _entry(lambda: residual.Net(residual.Bottleneck, start="zero"), _IMAGE),
+    "folded": _entry(lambda: residual.Net(residual.Bottleneck, start="folded"), _IMAGE),
+    "preactivation": _entry(lambda: residual.Net(residual.PreActivation), _IMAGE),
+    "inverted": _entry(lambda: residual.Net(residual.Inverted), _IMAGE),
+    "dense": _entry(lambda: residual.Net(residual.Dense), _IMAGE),
+    "layer-scale": _entry(lambda: residual.Net(residual.Scaled), _IMAGE),
+    "scripted": _entry(residual.Branching, _IMAGE),
+}
 _BRANCHES: Mapping[str, Entry] = {
     f"branch-{kind}-{above:g}": _entry(
         partial(nets.Branching, above=above, peak=kind == "peak"),
@@ -75,6 +89,7 @@ _SAMPLES: Mapping[str, Entry] = {
 ENTRIES: Mapping[str, Entry] = {
     **_SAMPLES,
     **_NETS,
+    **_RESIDUAL,
     **_BRANCHES,
     **{
         name: Entry(build=config.build, inputs=config.inputs, family="transformers")
@@ -92,6 +107,8 @@ def build(name: str, seed: int = 0, layers: int = 2) -> nn.Module:
         if entry.family != "sample" or seed:  # these have their own, for the first seed
             for part in model.modules():
                 _draw(part)
+        for part in model.modules():  # nets that have to begin in a certain way
+            getattr(part, "settle", lambda: None)()
     return model
 
 

@@ -20,8 +20,13 @@ _CEILING = 150.0  # dB: all of float32's digits and some
 def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
     """Everything that was found, the verdict first; the reproducer is in one of the folders."""
     console = result_console()
+    if found.passed:
+        name = escape(found.artifact)
+        say(console, f"[green]{name} passed[/]: its outputs are within the limits on every feed")
     if found.guilty:
         _show_guilty(found)
+    elif found.deviating:
+        say(console, f"{escape(_deviation(found))}: the limits allow it")
     else:
         say(console, f"[green]no layer of {escape(found.artifact)} is wrong by itself[/]")
     _show_worst(found)
@@ -52,6 +57,13 @@ def _show_guilty(found: Localisation) -> None:
     facts.add_row("error after", _ratio(layer.accumulated))
     facts.add_row("cause", escape(found.cause) or "[dim]not found[/]")
     console.print(facts)
+
+
+def _deviation(found: Localisation) -> str:
+    layer = found.layers[0]
+    cause = f" ({layer.cause})" if layer.cause else ""
+    operation = f"{layer.operator} {layer.node}"
+    return f"{found.deviating} deviates in {operation}, {_ratio(layer.local)}{cause}"
 
 
 def _show_worst(found: Localisation) -> None:

@@ -20,17 +20,23 @@ _NOTES = ("namespace", "pkg.")  # metadata of exporters: paths, scopes, traces
 
 
 def write_sidecar(model: onnx_ir.Model, path: Path, *, scope: str) -> Path:
-    """Write `{"nodes": {name: {module, class, weights, source, code}}}` and strip the model of it.
+    """Write `{"nodes": {name: {module, class, ...}}}` and strip the model of it.
 
     `weights` is the module that owns the node's weights, where it is another than `module`: a
     convolution that a batch norm was folded into is the norm's by the exporter's account.
+    `operator` and `after`, the node that makes its first input, say where it stood: a quantizer
+    takes an activation out and clips in its place. `source` and `code` are the user's line.
 
     Args:
         model: changed in place: no doc string and no exporter metadata stays.
         path: the sidecar.
         scope: the attribute of our wrapper to cut from module paths.
     """
-    nodes = {node.name: _origin(node, scope) for node in _all_nodes(model) if node.name}
+    nodes = {
+        node.name: {**_origin(node, scope), **_standing(node)}
+        for node in _all_nodes(model)
+        if node.name
+    }
     document = {"schema_version": 1, "nodes": {name: o for name, o in nodes.items() if o}}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     _strip(model)
@@ -57,6 +63,14 @@ def _origin(node: onnx_ir.Node, scope: str) -> dict[str, str]:
     if owner and owner != origin.get("module"):
         origin["weights"] = owner
     return {**origin, **_source(node.metadata_props.get("pkg.torch.onnx.stack_trace", ""))}
+
+
+def _standing(node: onnx_ir.Node) -> dict[str, str]:
+    """What the node is, and the node before it."""
+    makers = [value.producer() for value in node.inputs if value is not None]
+    before = next((maker.name for maker in makers if maker is not None and maker.name), "")
+    found = {"operator": node.op_type}
+    return {**found, "after": before} if before else found
 
 
 def _owner(node: onnx_ir.Node, scope: str) -> str:

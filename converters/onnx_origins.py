@@ -23,7 +23,8 @@ _BELOW = ".*"  # at the end of a module path: what lies below, which a bare path
 class Origin:
     """The module that a node was traced from, its class, and the line; empty where unknown.
 
-    `weights` is the module that owns its weights, where that is another.
+    `weights` is the module that owns its weights, where that is another. `operator` is the node's
+    own, and `after` the node that makes its first input.
     """
 
     module: str = ""
@@ -31,6 +32,8 @@ class Origin:
     source: str = ""
     code: str = ""
     weights: str = ""
+    operator: str = ""
+    after: str = ""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -72,6 +75,8 @@ def _origin(entry: Mapping[str, str]) -> Origin:
         source=entry.get("source", ""),
         code=entry.get("code", ""),
         weights=entry.get("weights", ""),
+        operator=entry.get("operator", ""),
+        after=entry.get("after", ""),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError, UsageError
 from ..core.probe import Form, ProbeNode, Reach
+from .absorbed import with_absorbed
 from .onnx_guard import read_graph
 from .onnx_links import name_nodes, values_of
 from .onnx_origins import UNKNOWN, Origin, all_nodes, origins_of
@@ -49,7 +50,7 @@ def open_probe(path: Path) -> OnnxProbe:
     model = read_graph(path)
     name_nodes(model.graph)
     origins = origins_of(path) or _own_origins(path)
-    if not any(origin.module or origin.source for origin in origins.values()):
+    if not any(origin.modules or origin.source for origin in origins.values()):
         raise UsageError(
             f"nothing says which modules the nodes of {path.name} come from",
             hint=f"lay its export's model.debug.json beside it as {path.stem}.debug.json",
@@ -70,7 +71,12 @@ def _own_origins(path: Path) -> Mapping[str, Origin]:
     model = onnx_ir.load(path)
     found = {node.name: _origin(node, "") for node in model.graph.all_nodes() if node.name}
     return {
-        name: Origin(module=o.get("module", ""), cls=o.get("class", ""), source=o.get("source", ""))
+        name: Origin(
+            module=o.get("module", ""),
+            cls=o.get("class", ""),
+            source=o.get("source", ""),
+            weights=o.get("weights", ""),
+        )
         for name, o in found.items()
     }
 
@@ -100,7 +106,7 @@ class OnnxProbe:
         self.ends: Mapping[str, str] = {name: name for name in self.outputs}
         self._protos = {node.name: node for node in graph.node}
         self._reads = {node.name: tuple(_reads(node)) for node in graph.node}
-        self.nodes = tuple(self._described(origins))
+        self.nodes = with_absorbed(tuple(self._described(origins)), origins)
 
     def _described(self, origins: Mapping[str, Origin]) -> Iterator[ProbeNode]:
         made: dict[str, Origin] = {}
@@ -124,6 +130,7 @@ class OnnxProbe:
                 constants=tuple(name for name in reads if name in fixed),
                 module=origin.module,
                 kind=origin.cls,
+                owner=origin.weights,
                 source=origin.source,
                 attributes={a.name: _text(a) for a in node.attribute},
                 half=node.op_type == "Cast" and node.attribute[0].i in _HALVES,

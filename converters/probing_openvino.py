@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError, UsageError
 from ..core.probe import Form, ProbeNode, Reach
+from .absorbed import with_absorbed
 from .onnx_origins import UNKNOWN, Origin, origins_of
 from .opened import lines_of, refused
 
@@ -45,7 +46,7 @@ def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
     """
     origins = _origins(path)
     probe = OpenVinoProbe(path, settings, origins)
-    if not any(node.module or node.source for node in probe.nodes):
+    if not any(node.module or node.owner or node.source for node in probe.nodes):
         raise UsageError(
             f"nothing says which modules the layers of {path.name} come from",
             hint=f"lay its export's model.debug.json beside it as {path.stem}.debug.json",
@@ -87,7 +88,7 @@ class OpenVinoProbe:
             for name in result.input_value(0).get_names()
         }
         self._fixed: set[str] = set()
-        self.nodes = tuple(self._described(model, origins))
+        self.nodes = with_absorbed(tuple(self._described(model, origins)), origins)
 
     def _described(
         self, model: openvino.Model, origins: Mapping[str, Origin]
@@ -110,6 +111,7 @@ class OpenVinoProbe:
                 constants=tuple(name for name in reads if name in self._fixed),
                 module=origin.module,
                 kind=origin.cls,
+                owner=origin.weights,
                 source=origin.source,
                 attributes=_attributes(op),
                 half=kind == "Convert" and _element(op) in _HALVES,

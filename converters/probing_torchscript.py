@@ -265,7 +265,7 @@ class TorchScriptProbe:
         with torch.no_grad():
             for place, step in enumerate(steps):
                 made = dict(zip(step.outputs, self._results(step, values), strict=True))
-                found.update((name, value) for name, value in made.items() if name in wanted)
+                found.update((name, _kept(value)) for name, value in made.items() if name in wanted)
                 values.update((name, v) for name, v in made.items() if name not in given)
                 keep(made)
                 for name in [name for name in step.inputs if last[name] == place]:
@@ -309,6 +309,11 @@ class TorchScriptProbe:
                 hint="debug the ONNX of the same model",
             )
         return list(result)
+
+
+def _kept(value: Any) -> Any:
+    """What later operators do not write into: `aten::add_` and `aten::relu_` do."""
+    return value.clone() if hasattr(value, "clone") else value
 
 
 def _by_name(node: Any) -> dict[int, str]:

@@ -196,6 +196,9 @@ class Localisation:
     `guilty` is a module path, empty where no layer is wrong by itself. `layers` are ranked, the
     worst first. `curve` is (module, accumulated SQNR in dB) in the order of execution. `runs`
     counts runs of the artifact's runtime, `memory` is the peak in bytes of what was held at once.
+    `passed` is the recorded verdict on the unchanged file, None where there is none: of one that
+    passed no layer is guilty, and `deviating` is one that is further off than its precision
+    explains, the first of `layers`.
     """
 
     artifact: str
@@ -209,6 +212,8 @@ class Localisation:
     memory: int
     reproducer: str = ""  # a folder, relative to the manifest's
     notes: tuple[str, ...] = ()
+    passed: bool | None = None
+    deviating: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

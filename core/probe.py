@@ -16,7 +16,8 @@ class ProbeNode:
     """One operator of an artifact and where it comes from, as far as the artifact tells.
 
     `inputs` and `outputs` are tensors that are computed or fed, `constants` those that are not.
-    `source` is `file:line`; `attributes` are the operator's own, as text.
+    `source` is `file:line`; `attributes` are the operator's own, as text. `owner` is the module
+    that a weight among its inputs is named after, where that is another than `module`.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ProbeNode:
     kind: str = ""  # the module's class
     source: str = ""
     attributes: Mapping[str, str]
+    owner: str = ""
     half: bool = False  # it rounds to float16 or bfloat16
 
 

@@ -41,6 +41,9 @@ def _localisation(found: Localisation) -> Markup:
 
 
 def _blame(found: Localisation, layer: Layer | None) -> Markup:
+    if found.deviating:
+        kept = ": the artifact passed, its limits allow it"
+        return tag("p", "Most deviates ", code(found.deviating), kept, class_="reason")
     if not found.guilty:
         why = found.cause or "the error grows a little everywhere"
         return tag("p", "No layer is wrong by itself: ", why, class_="reason")

@@ -107,6 +107,11 @@ def state_of(eager: Eager) -> Mapping[str, Array]:
     return {name: to_array(tensor) for name, tensor in state.items() if hasattr(tensor, "dtype")}
 
 
+def paths_of(eager: Eager) -> list[str]:
+    """The paths of its modules, the model's own being empty."""
+    return [path for path, _ in eager.module.named_modules(remove_duplicate=False)]
+
+
 def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
     """The module at a path; None where there is none."""
     try:
@@ -123,7 +128,7 @@ class _Recorder:
         self._arrays, self._operations = arrays, operations
         self._order = 0
         self._busy = False  # what the recorder itself computes is no part of the model
-        self._given: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._given: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._stack: list[tuple[str, str, int, tuple[str, int]]] = []
         self._calls: dict[str, int] = {}
 
@@ -194,11 +199,17 @@ class _Recorder:
                 self.tape.arrays[order] = to_array(tensor)
 
     def _earlier(self, tensor: torch.Tensor, order: int) -> int | None:
-        """The first module output that is this tensor; None where this is it."""
+        """The first module output that is this tensor; None where this is it.
+
+        A tensor that was written to in between, as `out += x` and `ReLU(inplace=True)` do, is
+        another value: torch counts the writes, but not of tensors of inference mode.
+        """
+        if tensor.is_inference():
+            return None
         known = self._given.get(id(tensor))
-        if known is not None and known[0]() is tensor:
+        if known is not None and known[0]() is tensor and known[2] == tensor._version:
             return known[1]
-        self._given[id(tensor)] = (weakref.ref(tensor), order)
+        self._given[id(tensor)] = (weakref.ref(tensor), order, tensor._version)
         return None
 
     @contextmanager

@@ -24,7 +24,11 @@ class Anchor:
 
 
 def anchors_of(
-    probe: Probe, forms: Mapping[str, Form], values: Sequence[Value], names: Sequence[str]
+    probe: Probe,
+    nodes: Sequence[ProbeNode],
+    forms: Mapping[str, Form],
+    values: Sequence[Value],
+    names: Sequence[str],
 ) -> tuple[Anchor, ...]:
     """One anchor for each module call that the artifact has a tensor for, in order of execution.
 
@@ -32,11 +36,12 @@ def anchors_of(
 
     Args:
         probe: the artifact.
+        nodes: its own, by eager's modules.
         forms: of its tensors.
         values: eager's.
         names: of eager's outputs, in the order of the model's own.
     """
-    graph = _Graph(probe, forms)
+    graph = _Graph(probe, nodes, forms)
     by_order = {value.order: value for value in values}
     found: dict[str, Anchor] = {}
     for path, calls in _calls(values).items():
@@ -74,15 +79,14 @@ def _calls(values: Sequence[Value]) -> dict[str, list[list[Value]]]:
 class _Graph:
     """The artifact's nodes by module, and who reads what."""
 
-    def __init__(self, probe: Probe, forms: Mapping[str, Form]) -> None:
+    def __init__(self, probe: Probe, nodes: Sequence[ProbeNode], forms: Mapping[str, Form]) -> None:
         self._forms = forms
-        self._nodes = probe.nodes
-        self._place = {node.name: place for place, node in enumerate(probe.nodes)}
+        self._place = {node.name: place for place, node in enumerate(nodes)}
         self._outputs = frozenset(probe.outputs)
-        self._makers = {out: node for node in probe.nodes for out in node.outputs}
+        self._makers = {out: node for node in nodes for out in node.outputs}
         self._readers: dict[str, list[str]] = defaultdict(list)
         self._by_module: dict[str, list[ProbeNode]] = defaultdict(list)
-        for node in probe.nodes:
+        for node in nodes:
             for name in node.inputs:
                 self._readers[name].append(node.name)
             for path in _lineage(node.module):
@@ -98,7 +102,7 @@ class _Graph:
         size = len(nodes) // calls
         parts = [nodes[i * size : (i + 1) * size] for i in range(calls)]
         kinds = {tuple(sorted(node.operator for node in part)) for part in parts}
-        return parts if len(kinds) == 1 else []
+        return parts if len(kinds) == 1 or size == 1 else []  # a quantizer may stand for a ReLU
 
     def ends(self, scope: list[ProbeNode], leaves: list[Value]) -> Iterator[tuple[str, Value]]:
         """The tensors with which a scope ends, beside the values that they should be."""

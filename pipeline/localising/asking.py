@@ -76,6 +76,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
             target=target,
             precision=precision or _precision(path, target, record),
             device=judging.device or "cpu",
+            passed=_passed(record),
         )
         asked = Asked(
             suspect=suspect, feed=looking.feed, record=record, judging=judging, stage=stage
@@ -88,6 +89,14 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     if record is not None:
         result = _kept(_with_frozen(result, record.artifact), record, path, out)
     return result
+
+
+def _passed(record: OnRecord | None) -> bool | None:
+    """The recorded verdict on a file; None where there is none, or the file was changed since."""
+    if record is None or changed_file(record.artifact, record.folder):
+        return None
+    verdict = record.manifest.verdict_of(record.artifact.name)
+    return None if verdict is None else verdict.passed
 
 
 def _with_frozen(found: Localisation, artifact: Artifact) -> Localisation:

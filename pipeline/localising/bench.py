@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ...core.contract import Array, Feed
 from ...core.probe import Probe, ProbeNode
-from ...sources.activations import Tape, Value, record
+from ...sources.activations import Tape, Value, paths_of, record
 from ...sources.eager import Eager
 from .anchors import Anchor, anchors_of
 from .measure import Scale, sqnr
+from .scopes import resolve_scopes
 
 
 class Bench:
@@ -40,9 +41,12 @@ class Bench:
         self.values: Sequence[Value] = first.values
         self.outputs = first.outputs
         self.forms = probe.forms(feed)
-        self.makers = {out: node for node in probe.nodes for out in node.outputs}
-        self.place = {node.name: place for place, node in enumerate(probe.nodes)}
-        self.anchors = anchors_of(probe, self.forms, self.values, tuple(self.outputs))
+        called = {value.module for value in self.values}
+        nodes = resolve_scopes(probe.nodes, paths_of(eager), called)
+        self.named = {node.module for node in nodes}
+        self.makers = {out: node for node in nodes for out in node.outputs}
+        self.place = {node.name: place for place, node in enumerate(nodes)}
+        self.anchors = anchors_of(probe, nodes, self.forms, self.values, tuple(self.outputs))
         self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
 
     def more(self) -> bool:

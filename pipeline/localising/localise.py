@@ -34,6 +34,7 @@ class Suspect:
     """An artifact to look into: `name` is for messages and records.
 
     `loose` are feeds on which it need not be right, such as those it was not calibrated for.
+    `passed` is the recorded verdict on it, None where there is none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Suspect:
     precision: Precision
     device: str = "cpu"
     loose: frozenset[str] = frozenset()
+    passed: bool | None = None
 
 
 def locate(  # noqa: PLR0913 - what to look into, and how, all optional
@@ -92,7 +94,10 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         artifact=suspect.name,
         feed=chosen.feed.name,
         seconds=time.monotonic() - began,
+        passed=suspect.passed,
     )
+    if suspect.passed:
+        return replace(result, guilty="", cause="", deviating=result.guilty)
     if culprit is None or out is None:
         return result
     about = f"{result.guilty or 'the model'}: {cause or 'cause unknown'}"

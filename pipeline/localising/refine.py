@@ -31,6 +31,7 @@ class Culprit:
     given: Mapping[str, Array]
     made: Array
     expected: Array
+    inner: bool = False  # the value is of a module inside, which the artifact does not name
 
     @property
     def node(self) -> ProbeNode:
@@ -43,7 +44,8 @@ class Culprit:
     def module(self) -> str:
         """The module whose code holds the operation."""
         modules = {node.module for node in self.nodes if node.module or node.source}
-        return next(iter(modules)) if len(modules) == 1 else self.value.module
+        one = next(iter(modules)) if len(modules) == 1 else self.value.module
+        return self.value.module if self.inner else one
 
     @property
     def local(self) -> float | None:
@@ -99,6 +101,7 @@ def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
         given={name: array for name, array in kept.items() if name in read},
         made=made,
         expected=expected,
+        inner=any(_is_unnamed(bench, value.module, node.module) for node in nodes),
     )
 
 
@@ -114,9 +117,17 @@ def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> d
     fitting = [
         value
         for value in bench.values
-        if value.floating and value.module in modules and value.order < anchor.value.order
+        if value.floating
+        and value.order < anchor.value.order
+        and (value.module in modules or _is_unnamed(bench, value.module, anchor.value.module))
     ]
     return {value.order: value for value in fitting[-_TENSORS:]}
+
+
+def _is_unnamed(bench: Bench, module: str, other: str) -> bool:
+    """Whether a module lies inside another and no node is named after it, as in some scripts."""
+    inside = bool(other) and module.startswith(f"{other}.")
+    return inside and module not in bench.named
 
 
 def _same(

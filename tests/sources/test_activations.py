@@ -90,3 +90,26 @@ def test_no_hook_stays_behind() -> None:
     module = Twice()
     taped(module)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+class InPlace(nn.Module):
+    """A residual block as torchvision writes it: the sum and the ReLU write into their input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.relu = nn.LayerNorm(4), nn.ReLU(inplace=True)
+        self.last = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.norm(x)
+        out += x
+        summed: Tensor = self.last(self.relu(out))
+        return summed
+
+
+def test_a_tensor_that_was_written_to_is_another_value() -> None:
+    values = {v.module: v for v in taped(InPlace()).values if not v.operation}
+    assert values["relu"].same is None
+    assert values["last"].same == values["relu"].order
+    arrays = taped(InPlace(), arrays=[values["norm"].order, values["relu"].order]).arrays
+    assert arrays[values["norm"].order].min() < 0 <= arrays[values["relu"].order].min()

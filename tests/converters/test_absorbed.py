@@ -1,0 +1,53 @@
+"""Activations that a quantizer took out of a graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from modelc.converters.absorbed import with_absorbed
+from modelc.converters.onnx_origins import Origin
+from modelc.core.probe import ProbeNode
+
+ORIGINS = {
+    "add": Origin(module="block", operator="Add"),
+    "relu": Origin(module="block.relu", cls="nn.ReLU", operator="Relu", after="add"),
+}
+
+
+def chain(*operators: str) -> list[ProbeNode]:
+    """`add`, then these, each reading the one before."""
+    found = []
+    for place, operator in enumerate(["Add", *operators]):
+        found.append(
+            ProbeNode(
+                name="add" if not place else f"{operator}_{place}", operator=operator,
+                inputs=(f"t{place}",), outputs=(f"t{place + 1}",), attributes={},
+                module="" if place else "block",
+            )
+        )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operators", "end"),
+    [
+        (("QuantizeLinear", "DequantizeLinear", "Conv"), "DequantizeLinear_2"),
+        (("FakeQuantize", "Multiply"), "FakeQuantize_1"),  # a multiplication of the model's own
+        (("FakeQuantize", "Convert", "Convert", "Subtract", "Multiply", "Add"), "Multiply_5"),
+    ],
+)
+def test_the_end_of_the_quantizer_belongs_to_the_activation(
+    operators: tuple[str, ...], end: str
+) -> None:
+    named = {node.name: node for node in with_absorbed(chain(*operators), ORIGINS) if node.module}
+    assert {name: node.module for name, node in named.items()} == {
+        "add": "block",
+        end: "block.relu",
+    }
+    assert named[end].kind == "nn.ReLU"
+
+
+def test_an_activation_that_is_there_keeps_its_own() -> None:
+    nodes = chain("QuantizeLinear", "DequantizeLinear")
+    relu = ProbeNode(name="relu", operator="Relu", inputs=("t3",), outputs=("r",), attributes={})
+    assert with_absorbed([*nodes, relu], ORIGINS) == (*nodes, relu)
