@@ -1,0 +1,111 @@
+"""Sphinx settings of the documentation site; `make docs` builds it into build/docs.
+
+The pages are plain Markdown that a forge shows as well. Two things are added while the site is
+built, so that no page holds syntax for Sphinx alone: the navigation, which is read from the lists
+in index.md, and the texts of CONTRIBUTING.md, SECURITY.md and CHANGELOG.md, which stand at the
+root of the checkout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+ROOT_PAGES = {
+    "contributing": "CONTRIBUTING.md",
+    "security": "SECURITY.md",
+    "changelog": "CHANGELOG.md",
+}
+FOLDERS = {"commands": "commands", "decisions": "decisions"}  # a page that leads all of a folder
+QUICKSTARTS = "Quickstarts"  # the section of index.md that takes every page of quickstarts/
+
+project = "modelc"
+author = "the modelc contributors"
+project_copyright = author
+version = release = re.findall(r'__version__ = "(.+)"', (ROOT / "__init__.py").read_text())[0]
+
+extensions = ["myst_parser"]
+root_doc = "index"
+exclude_patterns = ["plugin_example/*.py", "plugin_example/*.toml"]
+myst_heading_anchors = 4  # so that page.md#heading is checked
+highlight_language = "text"
+nitpicky = True
+
+html_theme = "furo"
+html_title = f"modelc {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_theme_options = {"navigation_with_keys": True}
+
+_HEADING = re.compile(r"^## (.+)$", re.M)
+_LINK = re.compile(r"\]\(([^)#:]+\.md)\)")
+_RELATIVE = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
+
+
+def setup(app: Sphinx) -> None:
+    """Have every page pass through `complete_page` before it is parsed."""
+    app.connect("source-read", complete_page)
+
+
+def complete_page(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add to a page what the site has and a forge has not."""
+    if name in ROOT_PAGES:
+        file = ROOT / ROOT_PAGES[name]
+        app.env.note_dependency(str(file))
+        source[0] = from_root(file.read_text(encoding="utf-8"))
+    elif name == root_doc:
+        source[0] += "".join(navigation(source[0]))
+    elif name in FOLDERS:
+        source[0] += toctree(pages_of(FOLDERS[name]))
+    source[0] = with_site_links(source[0])
+
+
+def navigation(index: str) -> Iterator[str]:
+    """A toctree for each section of index.md, of the pages that its text links to."""
+    parts = _HEADING.split(index)
+    for caption, text in zip(parts[1::2], parts[2::2], strict=True):
+        pages = [link.removesuffix(".md") for link in _LINK.findall(with_site_links(text))]
+        if caption == QUICKSTARTS:
+            pages = [*pages, *(page for page in pages_of("quickstarts") if page not in pages)]
+        if pages:
+            yield toctree(pages, caption)
+
+
+def toctree(pages: list[str], caption: str = "") -> str:
+    """A toctree that is seen in the navigation alone."""
+    options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
+    return "\n".join(["\n", "```{toctree}", *options, "", *pages, "```", ""])
+
+
+def pages_of(folder: str) -> list[str]:
+    """The pages in a folder of docs/, by name."""
+    return [f"{folder}/{file.stem}" for file in sorted((DOCS / folder).glob("*.md"))]
+
+
+def from_root(text: str) -> str:
+    """A page of the checkout's root, its links as they are from docs/."""
+
+    def moved(found: re.Match[str]) -> str:
+        target = found[1]
+        return (
+            f"]({target.removeprefix('docs/') if target.startswith('docs/') else f'../{target}'})"
+        )
+
+    return _RELATIVE.sub(moved, text)
+
+
+def with_site_links(text: str) -> str:
+    """Links to pages at the root as links to the site's own."""
+    for name, file in ROOT_PAGES.items():
+        text = text.replace(f"](../{file}", f"]({name}.md")
+    return text
