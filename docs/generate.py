@@ -200,7 +200,8 @@ def options_page(commands: Mapping[str, Any]) -> str:
     lines = [
         "# Options",
         "",
-        "Every option, and the commands that have it. [modelc.toml](run.md) has most of those of `export` as keys, by the names without dashes.",
+        "Every option, and the commands that have it. The keys of a model in [modelc.toml](run.md)",
+        "are the options of `export` by their names, without the dashes in front.",
         "",
         "| option | what it does | commands |",
         "| --- | --- | --- |",

@@ -34,7 +34,10 @@ def test_a_broken_torchvision_is_named_and_not_the_folder(broken: Path) -> None:
         intermediate_size=16,
     )  # fmt: skip
     transformers.BertModel(config).save_pretrained(folder)
-    paths = [str(broken), *(Path(p).absolute() for p in os.environ.get("PYTHONPATH", "").split(":") if p)]
+    paths = [
+        str(broken),
+        *(Path(p).absolute() for p in os.environ.get("PYTHONPATH", "").split(":") if p),
+    ]
     ran = subprocess.run(
         [sys.executable, "-m", "modelc", "export", str(folder), "--to", "torchscript"],
         cwd=broken,
