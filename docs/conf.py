@@ -9,7 +9,6 @@ root of the checkout.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +36,7 @@ exclude_patterns = ["plugin_example/*.py", "plugin_example/*.toml"]
 myst_heading_anchors = 4  # so that page.md#heading is checked
 highlight_language = "text"
 nitpicky = True
+smartquotes = False  # two dashes begin an option, also outside of code
 
 html_theme = "furo"
 html_title = f"modelc {release}"
@@ -48,7 +48,7 @@ html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 
 _HEADING = re.compile(r"^## (.+)$", re.M)
-_LINK = re.compile(r"\]\(([^)#:]+\.md)\)")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+\.md)\)")
 _RELATIVE = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
 
 
@@ -64,27 +64,35 @@ def complete_page(app: Sphinx, name: str, source: list[str]) -> None:
         app.env.note_dependency(str(file))
         source[0] = from_root(file.read_text(encoding="utf-8"))
     elif name == root_doc:
-        source[0] += "".join(navigation(source[0]))
+        source[0] = with_navigation(source[0])
     elif name in FOLDERS:
         source[0] += toctree(pages_of(FOLDERS[name]))
     source[0] = with_site_links(source[0])
 
 
-def navigation(index: str) -> Iterator[str]:
-    """A toctree for each section of index.md, of the pages that its text links to."""
+def with_navigation(index: str) -> str:
+    """index.md with a toctree at the end of each section, of the pages that the section links to.
+
+    The navigation shows them by the words of their links. Quickstarts, which index.md need not
+    link to, are shown on the page as well.
+    """
     parts = _HEADING.split(index)
-    for caption, text in zip(parts[1::2], parts[2::2], strict=True):
-        pages = [link.removesuffix(".md") for link in _LINK.findall(with_site_links(text))]
-        if caption == QUICKSTARTS:
-            pages = [*pages, *(page for page in pages_of("quickstarts") if page not in pages)]
-        if pages:
-            yield toctree(pages, caption)
+    for number in range(1, len(parts), 2):
+        caption, text = parts[number], with_site_links(parts[number + 1])
+        entries = [f"{words} <{page.removesuffix('.md')}>" for words, page in _LINK.findall(text)]
+        quickstarts = pages_of("quickstarts") if caption == QUICKSTARTS else []
+        parts[number] = f"## {caption}"
+        parts[number + 1] = text + toctree(
+            entries or quickstarts, caption=caption, hidden=caption != QUICKSTARTS
+        )
+    return "".join(parts)
 
 
-def toctree(pages: list[str], caption: str = "") -> str:
-    """A toctree that is seen in the navigation alone."""
-    options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
-    return "\n".join(["\n", "```{toctree}", *options, "", *pages, "```", ""])
+def toctree(entries: list[str], *, caption: str = "", hidden: bool = True) -> str:
+    """A toctree of these pages, in the navigation alone where it is hidden; none of no pages."""
+    options = [*([":hidden:"] if hidden else []), *([f":caption: {caption}"] if caption else [])]
+    lines = ["\n", "```{toctree}", *options, ":maxdepth: 1", "", *entries, "```", "\n"]
+    return "\n".join(lines) if entries else ""
 
 
 def pages_of(folder: str) -> list[str]:
