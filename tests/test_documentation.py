@@ -28,10 +28,10 @@ COMMANDS: dict[str, Any] = GROUP.commands
 ENDS = {"modelc debug": {1}, "modelc doctor": {0, 4}}  # a layer is wrong; as this machine is
 
 
-def fences(page: Path, language: str = r"\w*") -> list[str]:
+def fences(page: Path) -> list[str]:
     """The fenced blocks of a page, continued lines joined."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    return re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S)
 
 
 def commands_of(page: Path) -> Iterator[list[str]]:
@@ -64,13 +64,18 @@ def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
 
 
 def readme_commands() -> list[tuple[str, list[str]]]:
-    """Each line after `$` in README.md with the lines of output below it."""
+    """Each command in README.md with the lines of output below it.
+
+    In a console block commands stand after `$`; in a sh block every line is one.
+    """
     found: list[tuple[str, list[str]]] = []
-    for line in "".join(fences(ROOT / "README.md", "console")).splitlines():
-        if line.startswith("$ "):
-            found.append((line.removeprefix("$ "), []))
-        else:
-            found[-1][1].append(line)
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    for language, block in re.findall(r"^```(console|sh)\n(.*?)^```", text, re.M | re.S):
+        for line in block.splitlines():
+            if language == "sh" or line.startswith("$ "):
+                found.append((line.removeprefix("$ "), []))
+            else:
+                found[-1][1].append(line)
     return found
 
 
