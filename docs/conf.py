@@ -22,7 +22,7 @@ ROOT_PAGES = {
     "security": "SECURITY.md",
     "changelog": "CHANGELOG.md",
 }
-FOLDERS = {"commands": "commands", "decisions": "decisions"}  # a page that leads all of a folder
+FOLDERS = ("commands", "decisions")  # pages that lead those in the folder of their name
 QUICKSTARTS = "Quickstarts"  # the section of index.md that takes every page of quickstarts/
 
 project = "modelc"
@@ -66,7 +66,7 @@ def complete_page(app: Sphinx, name: str, source: list[str]) -> None:
     elif name == root_doc:
         source[0] = with_navigation(source[0])
     elif name in FOLDERS:
-        source[0] += toctree(pages_of(FOLDERS[name]))
+        source[0] += toctree(pages_of(name), hidden=name == "commands")
     source[0] = with_site_links(source[0])
 
 
