@@ -6,6 +6,7 @@ export PYTHONSAFEPATH := 1
 PYTHON ?= python3
 BIN := .venv/bin
 CASE := sample_models/digits
+SITE = $(BIN)/sphinx-build -E -W --keep-going docs build/docs
 
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow lint types bench docs clean help
@@ -30,10 +31,11 @@ test: .venv/.stamp ## the quick tests
 test-slow: .venv/.stamp ## the tests that take longer than a second each
 	$(BIN)/pytest -m slow
 
-lint: .venv/.stamp ## ruff (rules and format) and the floors between the rooms
+lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and the links of the documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(SITE) -q
 
 types: .venv/.stamp ## mypy, strict
 	$(BIN)/mypy
@@ -44,8 +46,10 @@ bench: .venv/.stamp ## start-up, export and INT8, each side by side with the pla
 	$(BIN)/python benchmarks/int8.py
 	$(BIN)/python benchmarks/build_trt.py
 
-docs: .venv/.stamp ## write the pages that come from code
+docs: .venv/.stamp ## write what comes from code and build the site: build/docs/index.html
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/draw_flow.py
+	$(SITE)
 
 clean: ## remove what the targets above made, .venv included
 	rm -rf .venv .dev .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist out *.egg-info

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -87,6 +87,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield ROOT / "projects" / "modelc.schema.json", json.dumps(schema, indent=1) + "\n"
     for name, command in group.commands.items():
         yield ROOT / "docs" / "commands" / f"{name}.md", command_page(name, command)
+    yield ROOT / "docs" / "commands.md", commands_page(group.commands)
+    yield ROOT / "docs" / "options.md", options_page(group.commands)
 
 
 def option_helps(group: Any) -> dict[str, str]:
@@ -188,6 +190,53 @@ def targets_page() -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def commands_page(commands: Mapping[str, Any]) -> str:
+    """The table of commands."""
+    lines = [
+        "# Commands",
+        "",
+        "`modelc COMMAND --help` prints what a command's page has.",
+        "",
+        "| command | what it does |",
+        "| --- | --- |",
+    ]
+    for name, command in commands.items():
+        first = _plain(command.help).split("\n\n")[0].replace("\n", " ")
+        lines.append(f"| [`{name}`](commands/{name}.md) | {first} |")
+    return "\n".join([*lines, ""])
+
+
+def options_page(commands: Mapping[str, Any]) -> str:
+    """Every option by its name, with the commands that have it."""
+    lines = [
+        "# Options",
+        "",
+        "Every option, and the commands that have it. The keys of a model in [modelc.toml](run.md)",
+        "are the options of `export` by their names, without the dashes in front.",
+        "",
+        "| option | what it does | commands |",
+        "| --- | --- | --- |",
+    ]
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for name, command in commands.items():
+        for option in _options_of(command):
+            found.setdefault(option.opts[-1], []).append((name, option))
+    for long, uses in sorted(found.items()):
+        texts = dict.fromkeys(_plain(option.help) for _, option in uses)
+        pages = dict.fromkeys(f"[{name}](commands/{name}.md)" for name, _ in uses)
+        lines.append(f"| `{long}` | {'<br>'.join(texts)} | {', '.join(pages)} |")
+    return "\n".join([*lines, ""])
+
+
+def _options_of(command: Any) -> Iterator[Any]:
+    """The options of a command, and of those below it."""
+    for below in getattr(command, "commands", {}).values():
+        yield from _options_of(below)
+    yield from (
+        one for one in command.params if one.param_type_name == "option" and one.name != "help"
+    )
 
 
 if __name__ == "__main__":
