@@ -172,6 +172,7 @@ def _told(bench: Bench, found: Sweep, culprit: Culprit | None, cause: str) -> Lo
         seconds=0.0,
         memory=bench.memory,
         notes=tuple(notes),
+        named_by=bench.named_by,
     )
 
 
