@@ -14,6 +14,11 @@ from .tables import new_table, result_console, say
 _WORST = 10  # rows
 _WIDTH = 60  # columns of the curve
 _BARS = "▁▂▃▄▅▆▇█"
+_NAMED_BY = {
+    "scopes": "layers by the exporter's scopes",
+    "weights": "layers by the names of weights and by values, as the file keeps no scopes",
+    "values": "layers by values alone, as the file keeps neither scopes nor names of weights",
+}
 _CEILING = 150.0  # dB: all of float32's digits and some
 
 
@@ -35,8 +40,12 @@ def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
         say(console, f"[yellow]{escape(note)}[/]")
     effort = f"{found.runs} runs, {found.seconds:.1f} s, {size_text(found.memory)} of activations"
     say(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
+    if found.named_by in _NAMED_BY:
+        say(console, f"[dim]{_NAMED_BY[found.named_by]}[/]")
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
     there = [script for script in scripts if found.reproducer and script.is_file()]
+    if found.guilty and not found.reproducer:
+        say(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
     if there:
         say(console, f"reproduce it: python {escape(str(there[0]))}")
 

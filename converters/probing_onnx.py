@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import RunnerError, UsageError
+from ..core.errors import RunnerError
 from ..core.probe import Form, ProbeNode, Reach
 from .absorbed import with_absorbed
 from .onnx_guard import read_graph
@@ -45,16 +45,11 @@ def open_probe(path: Path) -> OnnxProbe:
 
     Raises:
         RunnerError: the model cannot be read.
-        UsageError: neither a debug sidecar nor the model itself says where its nodes come from.
+        UsageError: its debug sidecar is none.
     """
     model = read_graph(path)
     name_nodes(model.graph)
     origins = origins_of(path) or _own_origins(path)
-    if not any(origin.modules or origin.source for origin in origins.values()):
-        raise UsageError(
-            f"nothing says which modules the nodes of {path.name} come from",
-            hint=f"lay its export's model.debug.json beside it as {path.stem}.debug.json",
-        )
     slim, held = apart(model)
     del model  # its weights are held apart now: there may be gigabytes of them
     if has_half(slim):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import RunnerError, UsageError
+from ..core.errors import RunnerError
 from ..core.probe import Form, ProbeNode, Reach
 from .absorbed import with_absorbed
-from .onnx_origins import UNKNOWN, Origin, origins_of
+from .onnx_origins import Origin, origins_of
 from .opened import lines_of, refused
 
 if TYPE_CHECKING:
@@ -37,21 +37,14 @@ def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
     """Read an IR with the origins of the ONNX that it was made from.
 
     Args:
-        path: the .xml; the ONNX's debug sidecar lies beside it.
+        path: the .xml; the ONNX's debug sidecar may lie beside it.
         settings: what it is compiled with.
 
     Raises:
         RunnerError: it cannot be read.
-        UsageError: there is no sidecar, or it is of another model.
+        UsageError: its sidecar is none.
     """
-    origins = _origins(path)
-    probe = OpenVinoProbe(path, settings, origins)
-    if not any(node.module or node.owner or node.source for node in probe.nodes):
-        raise UsageError(
-            f"nothing says which modules the layers of {path.name} come from",
-            hint=f"lay its export's model.debug.json beside it as {path.stem}.debug.json",
-        )
-    return probe
+    return OpenVinoProbe(path, settings, _origins(path))
 
 
 def _origins(path: Path) -> Mapping[str, Origin]:
@@ -94,15 +87,18 @@ class OpenVinoProbe:
         self, model: openvino.Model, origins: Mapping[str, Origin]
     ) -> Iterator[ProbeNode]:
         known = _inherited(model, origins)
+        owners: dict[str, str] = {}  # modules by what is computed of their weights alone
         for op in model.get_ordered_ops():
             kind = op.get_type_name()
             reads = [_source(op, i) for i in range(op.get_input_size())]
             made = [_title(op, i) for i in range(op.get_output_size())]
             if kind == "Constant" or (reads and self._fixed.issuperset(reads)):
                 self._fixed.update(made)
+                owners.update(dict.fromkeys(made, _owner(op, reads, owners)))
             if kind in _NO_NODE or self._fixed.issuperset(made):
                 continue
-            origin = known.get(op.get_friendly_name(), UNKNOWN)
+            name = str(op.get_friendly_name())
+            origin = known.get(name) or _foreign(name, [owners.get(one, "") for one in reads])
             yield ProbeNode(
                 name=op.get_friendly_name(),
                 operator=kind,
@@ -277,6 +273,19 @@ def _inherited(model: openvino.Model, origins: Mapping[str, Origin]) -> dict[str
         if origin is not None or inherited:
             found[name] = origin or inherited[-1]
     return found
+
+
+def _owner(op: Any, reads: Sequence[str], owners: Mapping[str, str]) -> str:
+    """The module that a weight, or what is computed of it, is named after."""
+    if op.get_type_name() == "Constant":
+        return str(op.get_friendly_name()).rpartition(".")[0]
+    return next((owners[one] for one in reads if owners.get(one)), "")
+
+
+def _foreign(name: str, owners: Sequence[str]) -> Origin:
+    """What the names in an IR say: that of the layer, where it is a scope, and of its weights."""
+    scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
+    return Origin(module=".".join(scope), weights=next(filter(None, owners), ""))
 
 
 def _element(op: Any) -> str:

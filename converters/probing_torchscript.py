@@ -27,13 +27,19 @@ def run(model, given, output):
 """
 _Keep: TypeAlias = Callable[[Mapping[str, object]], None]
 _SCOPE = "model"  # where the flat module of a trace holds the user's
-_LISTS = ("prim::ListConstruct", "prim::TupleConstruct")
-_APART = ("prim::ListUnpack", "prim::TupleUnpack")
+_PLAIN: Mapping[str, Callable[[list[Any]], Sequence[Any]]] = {  # what torch has no operator for
+    "prim::ListConstruct": lambda args: [args],
+    "prim::TupleConstruct": lambda args: [tuple(args)],
+    "prim::ListUnpack": lambda args: list(args[0]),
+    "prim::TupleUnpack": lambda args: list(args[0]),
+    "prim::TupleIndex": lambda args: [args[0][args[1]]],
+    "prim::unchecked_cast": lambda args: [args[0]],
+}
 _MOVED = "aten::to"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step:
+class Step:
     """One operator of the flat graph; names are unique in it."""
 
     name: str
@@ -45,11 +51,11 @@ class _Step:
 
 
 @dataclass(kw_only=True)
-class _Flat:
+class Flat:
     """A module's graph with all that it calls laid out in one."""
 
     root: Any
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)  # constants, parameters and submodules
     paths: dict[str, str] = field(default_factory=dict)  # of submodules and parameters
     kinds: dict[str, str] = field(default_factory=dict)  # classes by module path
@@ -112,7 +118,7 @@ class _Flat:
         )
         names.update(zip(made, outputs, strict=True))
         self.steps.append(
-            _Step(
+            Step(
                 name=title,
                 kind=kind,
                 module=path,
@@ -137,19 +143,20 @@ def open_probe(
     Raises:
         UsageError: its code branches or loops: there is no one order of execution to look into.
     """
-    flat = _Flat(root=module)
+    flat = Flat(root=module)
     ends = flat.lay(module, "forward", list(inputs), "")
     return TorchScriptProbe(flat, tuple(inputs), (tuple(outputs), tuple(ends)), runner)
 
 
 class TorchScriptProbe:
-    """A flat TorchScript graph."""
+    """A flat TorchScript graph; `scope` is where it holds the user's module."""
 
     loader = _LOADER
+    scope = _SCOPE
 
     def __init__(
         self,
-        flat: _Flat,
+        flat: Flat,
         inputs: tuple[str, ...],
         ends: tuple[tuple[str, ...], tuple[str, ...]],
         runner: Runner,
@@ -172,7 +179,9 @@ class TorchScriptProbe:
         fixed = self._flat.fixed
         for step in self._flat.steps:
             module = step.module
-            own = "" if module == _SCOPE else module.removeprefix(f"{_SCOPE}.")
+            own = module
+            if self.scope:
+                own = "" if module == self.scope else module.removeprefix(f"{self.scope}.")
             yield ProbeNode(
                 name=step.name,
                 operator=step.kind,
@@ -181,6 +190,7 @@ class TorchScriptProbe:
                 constants=tuple(name for name in step.inputs if hasattr(fixed.get(name), "dtype")),
                 module=own,
                 kind=self._flat.kinds.get(module, ""),
+                owner=self._owner(step),
                 attributes={
                     str(place): str(fixed[name])
                     for place, name in enumerate(step.inputs)
@@ -272,7 +282,7 @@ class TorchScriptProbe:
                     values.pop(name, None)
         return found
 
-    def _between(self, given: Mapping[str, Any], wanted: Sequence[str]) -> list[_Step]:
+    def _between(self, given: Mapping[str, Any], wanted: Sequence[str]) -> list[Step]:
         needed: set[str] = set()
         waiting = list(wanted)
         while waiting:
@@ -286,29 +296,43 @@ class TorchScriptProbe:
             waiting += [one for one in step.inputs if one not in given]
         return [step for step in self._flat.steps if step.name in needed]
 
-    def _results(self, step: _Step, values: Mapping[str, Any]) -> Sequence[Any]:
-        import torch
-
+    def _results(self, step: Step, values: Mapping[str, Any]) -> Sequence[Any]:
         fixed = self._flat.fixed
-        args = [values[name] if name in values else fixed[name] for name in step.inputs]
-        if step.kind in _LISTS:
-            return [args if step.kind == _LISTS[0] else tuple(args)]
-        if step.kind in _APART:
-            return list(args[0])
-        try:
-            call, _ = torch._C._jit_get_operation(step.kind)
-            named = {name: args[place] for place, name in step.named.items()}
-            result = call(*[a for i, a in enumerate(args) if i not in step.named], **named)
-        except Exception as error:  # the runtime's edge
-            raise refused("torch", error, f"{step.name}: {error}") from error
-        if len(step.outputs) == 1:
-            return [result]
-        if len(result) != len(step.outputs):
-            raise RunnerError(
-                f"torch gives {len(result)} results of {step.name}, not {len(step.outputs)}",
-                hint="debug the ONNX of the same model",
-            )
-        return list(result)
+        return compute(step, [values[n] if n in values else fixed[n] for n in step.inputs])
+
+    def _owner(self, step: Step) -> str:
+        """The module of the first weight among an operator's inputs."""
+        paths = [self._flat.paths.get(name, "") for name in step.inputs]
+        module = next((path.rpartition(".")[0] for path in paths if "." in path), "")
+        if not self.scope:
+            return module
+        return "" if module == self.scope else module.removeprefix(f"{self.scope}.")
+
+
+def compute(step: Step, args: list[Any]) -> Sequence[Any]:
+    """Run one operator; returns what it gives, in order.
+
+    Raises:
+        RunnerError: torch refused it.
+    """
+    import torch
+
+    if step.kind in _PLAIN:
+        return _PLAIN[step.kind](args)
+    try:
+        call, _ = torch._C._jit_get_operation(step.kind)
+        named = {name: args[place] for place, name in step.named.items()}
+        result = call(*[a for i, a in enumerate(args) if i not in step.named], **named)
+    except Exception as error:  # the runtime's edge
+        raise refused("torch", error, f"{step.name}: {error}") from error
+    if len(step.outputs) <= 1:
+        return [result] * len(step.outputs)
+    if len(result) != len(step.outputs):
+        raise RunnerError(
+            f"torch gives {len(result)} results of {step.name}, not {len(step.outputs)}",
+            hint="debug the ONNX of the same model",
+        )
+    return list(result)
 
 
 def _kept(value: Any) -> Any:

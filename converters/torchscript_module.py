@@ -24,14 +24,13 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import UsageError
 from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.whole import require_room
 from ..core.zip_archive import members_of
-from . import probing_torchscript
+from . import probing_script, probing_torchscript
 from .call_record import call_record, carried_in, origin_of, parse_record
 from .capture.strategies import torchscript_of
 from .fault_values import draw_size, planted
@@ -145,19 +144,20 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:
-    """Look into a trace of modelc's; a script keeps the model's own call, and may branch.
+    """Look into a trace of modelc's, or into a script or a foreign trace as it runs on a feed.
 
     Raises:
-        UsageError: the archive is no such trace.
+        UsageError: its inputs are not those of the signature.
     """
     module, record = _load(path, "cpu")
-    if record.get("call") != "flat":
-        raise UsageError(
-            f"{path.name} is scripted: it has no one order of execution to look into",
-            hint="debug the ONNX of the same model, or export it with --capture trace",
-        )
     runner = open_runner(path, "cpu", signature)
-    return probing_torchscript.open_probe(module, record["inputs"], record["outputs"], runner)
+    if record.get("call") == "flat":
+        return probing_torchscript.open_probe(module, record["inputs"], record["outputs"], runner)
+    inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
+    parameters = [one.name for one in _schema(module).arguments[1:]]
+    return probing_script.ScriptProbe(
+        module, probing_script.parameters_by_input(inputs, parameters), runner
+    )
 
 
 def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:

@@ -43,11 +43,30 @@ class Bench:
         self.forms = probe.forms(feed)
         called = {value.module for value in self.values}
         nodes = resolve_scopes(probe.nodes, paths_of(eager), called)
+        self.scoped = any(node.module or node.source for node in probe.nodes)
         self.named = {node.module for node in nodes}
         self.makers = {out: node for node in nodes for out in node.outputs}
         self.place = {node.name: place for place, node in enumerate(nodes)}
         self.anchors = anchors_of(probe, nodes, self.forms, self.values, tuple(self.outputs))
         self.by_tensor = {anchor.tensor: anchor for anchor in self.anchors}
+
+    @property
+    def named_by(self) -> str:
+        """How the artifact's operators are matched with modules."""
+        if self.scoped:
+            return "scopes"
+        return "weights" if any(self.named) else "values"
+
+    def within_limit(self, values: Iterable[Value]) -> list[Value]:
+        """As many of these as may be held at once, the first at least."""
+        found: list[Value] = []
+        size = 0
+        for value in values:
+            size += value.size
+            if found and size > self._limit:
+                break
+            found.append(value)
+        return found
 
     def more(self) -> bool:
         """Whether there is time for one more run; once there is none, there never is again."""

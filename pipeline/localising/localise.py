@@ -172,6 +172,7 @@ def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str)
         seconds=0.0,
         memory=bench.memory,
         notes=tuple(notes),
+        named_by=bench.named_by,
     )
 
 

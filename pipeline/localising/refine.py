@@ -112,8 +112,13 @@ def _inner(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[s
 
 
 def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> dict[int, Value]:
-    """What eager computed in the modules of these nodes, up to the anchor's value."""
+    """What eager computed in the modules of these nodes, up to the anchor's value.
+
+    Where the artifact keeps no scopes, anything that eager computed may be theirs.
+    """
     modules = {anchor.value.module, *(node.module for node in nodes)}
+    if not bench.scoped:
+        modules = {value.module for value in bench.values}
     fitting = [
         value
         for value in bench.values
@@ -121,7 +126,8 @@ def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> d
         and value.order < anchor.value.order
         and (value.module in modules or _is_unnamed(bench, value.module, anchor.value.module))
     ]
-    return {value.order: value for value in fitting[-_TENSORS:]}
+    last = bench.within_limit(reversed(fitting[-_TENSORS:]))
+    return {value.order: value for value in reversed(last)}
 
 
 def _is_unnamed(bench: Bench, module: str, other: str) -> bool:

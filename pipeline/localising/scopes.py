@@ -44,7 +44,8 @@ def resolve_scopes(
             found = {path: None for path in found if owner == path or owner.startswith(f"{path}.")}
         if len(found) == 1 and scope:
             return next(iter(found))
-        return owner if owner and owner in known else scope
+        inner = owner.partition(".")[2]  # a wrapper's attribute before it
+        return next((one for one in (owner, inner) if one and one in known), scope)
 
     return tuple(replace(node, module=meant(node.module, node.owner, node.kind)) for node in nodes)
 

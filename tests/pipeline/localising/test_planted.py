@@ -150,11 +150,11 @@ def test_the_reproducer_runs_alone_and_prints_the_error(spoiled: Spoiled, tmp_pa
     assert f"SQNR {local:.1f} dB" in ran.stdout
 
 
-def test_a_model_without_its_sidecar_is_refused_with_the_way_out(spoiled: Spoiled) -> None:
+def test_a_model_without_its_sidecar_goes_by_the_names_of_weights(spoiled: Spoiled) -> None:
     spoiled.path.with_suffix(".debug.json").unlink()
-    with pytest.raises(UsageError, match=r"which modules") as told:
-        spoiled.look()
-    assert ".debug.json" in told.value.hint
+    spoiled.attribute("node_gelu", "approximate", "tanh")
+    found = spoiled.look()
+    assert (found.guilty, found.named_by) == ("layers.0.feed.1", "weights")
 
 
 def test_a_feed_that_is_not_there_is_refused(spoiled: Spoiled, bert_source: Source) -> None:
