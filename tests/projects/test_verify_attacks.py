@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,11 @@ def failed(folder: Path, *, key: bool = True) -> list[Check]:
 def put(path: Path, data: bytes = STRANGER) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
+
+
+def put_all(folder: Path, names: Iterable[str], data: bytes) -> None:
+    for name in names:
+        put(folder / name, data)
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -260,13 +265,13 @@ def test_a_model_by_another_name_is_told_without_a_key_and_does_not_fail(signed:
 GOOD: dict[str, Callable[[Path], object]] = {
     "as it was made": lambda out: (out / "one" / "logs").mkdir(exist_ok=True),
     "a link to a folder of the run": lambda out: link(out / "latest", "one"),
-    "reports and notes": lambda out: [
-        put(out / name, b"<testsuites/>") for name in ("junit.xml", "report.html", "one/README.md")
-    ],
+    "reports and notes": lambda out: put_all(
+        out, ("junit.xml", "report.html", "one/README.md"), b"<testsuites/>"
+    ),
     "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz"),
-    "another program's records": lambda out: [
-        put(out / "page" / name, b'{"name": "page"}') for name in (MANIFEST, FILE)
-    ],
+    "another program's records": lambda out: put_all(
+        out / "page", (MANIFEST, FILE), b'{"name": "page"}'
+    ),
     "an older signed folder of a model": lambda out: shutil.copytree(out / "one", out / "old"),
 }
 
