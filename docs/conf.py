@@ -23,7 +23,6 @@ ROOT_PAGES = {
     "changelog": "CHANGELOG.md",
 }
 FOLDERS = ("commands", "decisions")  # pages that lead those in the folder of their name
-QUICKSTARTS = "Quickstarts"  # the section of index.md that takes every page of quickstarts/
 
 project = "modelc"
 author = "the modelc contributors"
@@ -73,18 +72,14 @@ def complete_page(app: Sphinx, name: str, source: list[str]) -> None:
 def with_navigation(index: str) -> str:
     """index.md with a toctree at the end of each section, of the pages that the section links to.
 
-    The navigation shows them by the words of their links. Quickstarts, which index.md need not
-    link to, are shown on the page as well.
+    The navigation shows them by the words of their links.
     """
     parts = _HEADING.split(index)
     for number in range(1, len(parts), 2):
         caption, text = parts[number], with_site_links(parts[number + 1])
         entries = [f"{words} <{page.removesuffix('.md')}>" for words, page in _LINK.findall(text)]
-        quickstarts = pages_of("quickstarts") if caption == QUICKSTARTS else []
         parts[number] = f"## {caption}"
-        parts[number + 1] = text + toctree(
-            entries or quickstarts, caption=caption, hidden=caption != QUICKSTARTS
-        )
+        parts[number + 1] = text + toctree(entries, caption=caption)
     return "".join(parts)
 
 

@@ -152,9 +152,10 @@ def test_the_reproducer_runs_alone_and_prints_the_error(spoiled: Spoiled, tmp_pa
 
 def test_a_model_without_its_sidecar_goes_by_the_names_of_weights(spoiled: Spoiled) -> None:
     spoiled.path.with_suffix(".debug.json").unlink()
-    spoiled.attribute("node_gelu", "approximate", "tanh")
+    spoiled.weight("node_MatMul_92", _off)
     found = spoiled.look()
-    assert (found.guilty, found.named_by) == ("layers.0.feed.1", "weights")
+    assert (found.guilty, found.named_by) == ("layers.1.attention.value", "weights")
+    assert "layers.1.attention.value.weight differs in 1 of 4096 elements" in found.cause
 
 
 def test_a_feed_that_is_not_there_is_refused(spoiled: Spoiled, bert_source: Source) -> None:

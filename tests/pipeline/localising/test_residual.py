@@ -102,7 +102,8 @@ def _weight(model: onnx.ModelProto, name: str, change: Callable[[Array], Array])
 
 
 def _node(model: onnx.ModelProto, operator: str, place: int) -> onnx.NodeProto:
-    return [node for node in model.graph.node if node.op_type == operator][place]
+    nodes: list[onnx.NodeProto] = [one for one in model.graph.node if one.op_type == operator]
+    return nodes[place]
 
 
 def _no_relu(model: onnx.ModelProto) -> None:
@@ -167,7 +168,7 @@ def test_a_fault_in_a_script_is_named(
     script = torch.jit.load(str(folder / "model.torchscript.pt"))  # type: ignore[no-untyped-call]
     with torch.no_grad():
         script.state_dict()[weight].mul_(1.1)
-    torch.jit.save(script, str(tmp_path / "model.torchscript.pt"))  # type: ignore[no-untyped-call]
+    torch.jit.save(script, str(tmp_path / "model.torchscript.pt"))
     found = _found(tmp_path / "model.torchscript.pt", folder)
     assert found.guilty == right
     assert f"{weight} differs" in found.cause
