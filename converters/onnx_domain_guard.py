@@ -17,7 +17,7 @@ from ..core.signature import InputSpec, RowOrder, Signature
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_PREFIX = "modelc_domain"
+GUARD_PREFIX = "modelc_domain"  # of the names of its nodes
 _WHOLE = ("int64", "int32")  # whose values are checked; a mask or an index is one of these
 
 
@@ -73,8 +73,8 @@ class _Guard:
         import onnx_ir
 
         node = onnx_ir.node(kind, list(inputs), attributes or None)
-        node.name = name or f"{_PREFIX}_{len(self.nodes)}"
-        node.outputs[0].name = f"{_PREFIX}_value_{len(self.nodes)}"
+        node.name = name or f"{GUARD_PREFIX}_{len(self.nodes)}"
+        node.outputs[0].name = f"{GUARD_PREFIX}_value_{len(self.nodes)}"
         self.nodes.append(node)
         return node.outputs[0]
 
@@ -83,7 +83,7 @@ class _Guard:
         import onnx_ir
 
         array = np.array(values[0] if scalar else values, dtype)
-        name = f"{_PREFIX}_constant_{len(self.constants)}"
+        name = f"{GUARD_PREFIX}_constant_{len(self.constants)}"
         tensor = onnx_ir.tensor(array, name=name)
         self.constants.append(
             onnx_ir.Value(
@@ -101,7 +101,7 @@ class _Guard:
 
         index = self.op("Cast", self.op("Not", holds), to=int(onnx_ir.DataType.INT64))
         table = self.number(0, scalar=False)
-        return self.op("Gather", table, index, name=f"{_PREFIX}: {what}")
+        return self.op("Gather", table, index, name=f"{GUARD_PREFIX}: {what}")
 
 
 def _size_conditions(

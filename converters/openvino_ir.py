@@ -36,7 +36,7 @@ from . import openvino_coverage, openvino_faults, probing_openvino
 from .guarded import guarded
 from .installed import versions
 from .opened import OpenedModel, lines_of, present, refused
-from .openvino_bounds import bounded, check_bounds
+from .openvino_bounds import bounded, check_bounds, drop_domain_guard
 from .openvino_exact import (
     keep_lone_columns,
     keep_lone_keys,
@@ -100,6 +100,7 @@ def convert(job: Job) -> Converted:
         raise RuntimeError("a job for OpenVINO came without its parent")
     parent = job.parent
     model = read(parent)
+    drop_domain_guard(model)
     if job.precision is not Precision.INT8:  # quantizers know a softplus, not what it is made of
         keep_small_softplus(model)
     keep_wide_integers(model, job.signature)

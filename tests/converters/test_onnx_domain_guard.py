@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir
 import onnxruntime
+import openvino
 import pytest
 from onnx import TensorProto, checker, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from modelc.converters.onnx_domain_guard import add_guard
+from modelc.converters.onnx_domain_guard import GUARD_PREFIX, add_guard
+from modelc.converters.openvino_bounds import drop_domain_guard
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 
@@ -120,3 +122,16 @@ def test_descending_values_are_held() -> None:
     session, _ = guarded("lengths:int64[n=1..4]{0..9 descending}")
     assert ran(session, np.array([9, 4, 4, 0]))
     assert not ran(session, np.array([4, 9]))
+
+
+def test_openvino_gets_the_model_without_the_check() -> None:
+    signature = resolve([parse_input("x:float32[n=1..4]"), parse_input("i:int64[n]{0..9}")], {})
+    model = identity_of(signature)
+    add_guard(model, signature)
+    read = openvino.Core().read_model(onnx_ir.to_proto(model).SerializeToString())
+    drop_domain_guard(read)
+    names = [node.get_friendly_name() for node in read.get_ordered_ops()]
+    assert not any(name.startswith(GUARD_PREFIX) for name in names)
+    x, i = floats(2), np.array([10, -1])  # beyond the range, which ONNX Runtime refuses
+    made = openvino.Core().compile_model(read, "CPU")([x, i])
+    assert [np.array_equal(made[at], one) for at, one in enumerate((x, i))] == [True, True]
