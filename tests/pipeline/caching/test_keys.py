@@ -92,7 +92,6 @@ LOWER = {"onnx-int8", "openvino-fp16"}
         (lambda o: replace(o, judging=Judging(accept=("a.py:1",))), ALL),
         (lambda o: replace(o, measuring=Measuring(data=LabelledOptions(source="calib"))), ALL),
         (lambda o: replace(o, lowering=replace(o.lowering, keep=("head",))), LOWER),
-        (lambda o: replace(o, lowering=replace(o.lowering, half_io=True)), LOWER),
         (lambda o: replace(o, lowering=replace(o.lowering, method="entropy")), LOWER),
         (
             lambda o: replace(
@@ -109,6 +108,12 @@ def test_a_change_of_the_order_is_one_of_the_steps_that_it_touches(
     plain: Order, tmp_path: Path, change: Callable[[Order], Order], steps: set[str]
 ) -> None:
     assert changed(plain, change(plain), tmp_path) == steps
+
+
+def test_half_ends_are_in_the_keys_of_lower_precisions(plain: Order, tmp_path: Path) -> None:
+    order = replace(plain, wanted=(*plain.wanted, Wanted.parse("onnx:fp16")))
+    half = replace(order, lowering=replace(order.lowering, half_io=True))
+    assert changed(order, half, tmp_path) == {*LOWER, "onnx-fp16"}
 
 
 def test_one_weight_is_in_every_key(plain: Order, tmp_path: Path) -> None:
