@@ -125,7 +125,7 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     if not path.exists():
         raise CheckpointError(
             f"the checkpoint {path} is not there",
-            hint="say where it is now: --checkpoint PATH",
+            hint="say where it is now: --checkpoint PATH (validate), --against PATH (debug)",
         )
     if recorded.allow_pickle and not moved.allow_pickle:
         raise ConsentError(
@@ -173,7 +173,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
         raise CheckpointError(
             f"{source.checkpoint} is not the recorded checkpoint: "
             f"sha256 {now.digest[:12]}… instead of {then[:12]}…",
-            hint="give the right one with --checkpoint, or export again",
+            hint="give the right one (validate: --checkpoint, debug: --against), or export again",
         )
     samples = manifest.feeds.samples_digest
     if source.samples is None or samples is None or is_loader(str(source.samples)):

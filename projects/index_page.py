@@ -21,7 +21,7 @@ from ..reports.summary import HEAD, WORST_FIRST, SummaryLine, summary_lines
 from ..reports.words import counted, day_text, seconds_text
 from .regression_records import Regression
 from .results import ProjectResults, results_at
-from .run_record import ModelEnd, writing
+from .run_record import ArtifactEnd, ModelEnd, digest_of_files, writing
 
 FILE = "index.html"
 _STATES = {
@@ -32,6 +32,8 @@ _STATES = {
     "not-run": Outcome.PENDING,
 }
 _GATE = "gate broken"
+_NEWER = "changed since"
+_AGAIN = "it was replaced after the run: modelc run judges it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,19 +123,44 @@ def _lines(end: ModelEnd, results: ProjectResults) -> Iterator[IndexLine]:
         said = "not run" if unrun else "stopped" if end.error else ""
         yield IndexLine(model=end.name, line=line, linked=False, said=said, reason=reason)
         return
-    rows = rows_of(manifest)
-    mine = names_of(manifest.steps)
+    yield from _judged_lines(end, manifest)
+
+
+def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
+    """The artifacts that the run ended with, as they are in the folder now."""
+    ends = {one.name: one for one in end.artifacts}
+    mine = names_of(ends or manifest.steps)
     gates = {breach.artifact: breach.message for breach in end.breaches}
+    digests = {one.name: digest_of_files(one) for one in manifest.artifacts}
+    rows, shown = rows_of(manifest), set()
     for line in summary_lines(rows):
         row = rows[line.place]
-        if mine and row.name not in mine:
-            continue  # of an earlier run
-        broken = gates.get(step_of(row.name), "")
-        if broken and line.outcome is Outcome.PASSED:
+        step = step_of(row.name)
+        if row.name not in mine:
+            continue  # of another run or export
+        shown.add(step)
+        broken = gates.get(step, "")
+        then = ends[step].digest if step in ends else ""
+        if then and digests.get(row.name, then) != then:
+            changed = replace(line, outcome=Outcome.ERROR)
+            yield IndexLine(model=end.name, line=changed, linked=True, said=_NEWER, reason=_AGAIN)
+        elif broken and line.outcome is Outcome.PASSED:
             failed = replace(line, outcome=Outcome.FAILED)
             yield IndexLine(model=end.name, line=failed, linked=True, said=_GATE, reason=broken)
         else:
             yield IndexLine(model=end.name, line=line, linked=True, reason=row.reason)
+    for name in ends.keys() - shown:
+        yield _gone_line(end.name, ends[name])
+
+
+def _gone_line(model: str, one: ArtifactEnd) -> IndexLine:
+    """An artifact of the run of which the folder has no record any more."""
+    outcome = _STATES.get(one.state, Outcome.ERROR)
+    if outcome is not Outcome.PASSED:
+        line = SummaryLine(name=one.name, place=0, outcome=outcome)
+        return IndexLine(model=model, line=line, linked=False, reason=one.reason)
+    line = SummaryLine(name=one.name, place=0, outcome=Outcome.ERROR)
+    return IndexLine(model=model, line=line, linked=False, said=_NEWER, reason=_AGAIN)
 
 
 def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:
@@ -162,7 +189,8 @@ def _answer(found: Counter[Outcome], worse: int) -> str:
         told = "No: the run made and judged nothing."
     elif good == total:
         what = "the one artifact" if total == 1 else f"all {total} artifacts"
-        told = f"Yes: {what} may be deployed, each within its domain."
+        each = "" if total == 1 else "each "
+        told = f"Yes: {what} may be deployed, {each}within its domain."
     elif good:
         told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
     else:

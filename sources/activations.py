@@ -134,8 +134,12 @@ class _Recorder:
 
     @contextmanager
     def watching(self, module: torch.nn.Module) -> Iterator[None]:
+        from torch.jit import ScriptModule
+
         with ExitStack() as stack:
             for path, one in module.named_modules():
+                if isinstance(one, ScriptModule):
+                    continue  # takes no hooks
                 kind = f"{type(one).__module__}.{type(one).__qualname__}"
                 for hook in (
                     one.register_forward_pre_hook(self._entering(path, kind)),

@@ -48,7 +48,8 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
 ) -> Localisation:
     """Name the layer of one model file that first leaves eager.
 
-    Where a manifest knows the file, also as one that it rejected, the result is written there.
+    Where a manifest knows the file, also as one that it rejected, the result is written there,
+    unless another eager side or precision than the recorded one is given.
 
     Args:
         path: the model file.
@@ -67,6 +68,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
     trusted = (moved is not None and moved.trust) or (source is not None and source.trust)
     refuse_foreign_program(path, target, trust=trusted)
     record = _record_of(path)
+    other = source is not None or precision is not None  # than the verdict on record is about
     out = looking.out or (None if record is None else record.folder)
     with passing_logs() as logs:
         stage = Stage(tell=tell, logs=logs)
@@ -76,7 +78,7 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
             target=target,
             precision=precision or _precision(path, target, record),
             device=judging.device or "cpu",
-            passed=_passed(record),
+            passed=None if other else _passed(record),
         )
         asked = Asked(
             suspect=suspect, feed=looking.feed, record=record, judging=judging, stage=stage
@@ -87,7 +89,8 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
             suspect, subject, stage, feed=feed, memory=looking.memory, out=out, written=written
         )
     if record is not None:
-        result = _kept(_with_frozen(result, record.artifact), record, path, out)
+        result = _with_frozen(result, record.artifact)
+        result = result if other else _kept(result, record, path, out)
     return result
 
 
