@@ -107,7 +107,7 @@ def _forget(out: Path, asked: Asked) -> None:
 
     try:
         forget_record(out)
-        clear_index(out)
+        clear_index(out, wanted=False)
     except UsageError as fault:
         if asked.ci is None:
             warn([fault.message])
@@ -143,8 +143,8 @@ def _carried_out(
             for model in models:
                 held.enter_context(signing(model.order.out, key, screen))
             caching = held.enter_context(_caching(run, asked, screen))
+            clear_index(run.out, wanted=any(one.name == "html" for one in reports))
             clear_record(run.out)
-            clear_index(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
 

@@ -60,7 +60,12 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
                 hint=hint,
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise UsageError(f"{path} is not a manifest: {first_line(error)}", hint=hint) from error
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
     if bare is not None:

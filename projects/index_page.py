@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..core.records import names_of, step_of
 from ..pipeline.reporting import check_own, write_document, write_reports
@@ -77,14 +78,23 @@ def write_index(results: ProjectResults) -> Path:
     return write_document(render(results), results.folder / FILE, format_named("html"))
 
 
-def clear_index(folder: Path) -> None:
+def clear_index(folder: Path, *, wanted: bool) -> None:
     """Remove that of an earlier run, so that no success of it outlives a run that breaks.
 
+    Args:
+        folder: of all models.
+        wanted: whether this run writes one; a page of somebody else is left alone where not.
+
     Raises:
-        UsageError: a file of somebody else has its name, or the folder cannot be written.
+        UsageError: a file of somebody else is in the way, or the folder cannot be written.
     """
     with writing(folder):
-        check_own(folder / FILE, format_named("html"))
+        try:
+            check_own(folder / FILE, format_named("html"))
+        except UsageError:
+            if wanted:
+                raise
+            return
         (folder / FILE).unlink(missing_ok=True)
 
 

@@ -55,13 +55,19 @@ def results_at(folder: Path) -> ProjectResults:
     manifests = {
         model.name: manifest_of(folder / model.name)
         for model in record.models
-        if (folder / model.name / MANIFEST).is_file()
+        if _is_own_folder(folder / model.name) and (folder / model.name / MANIFEST).is_file()
     }
     return ProjectResults(folder=folder, record=record, manifests=manifests)
 
 
 def _places(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*/{MANIFEST}"))
+    found = folder.glob(f"*/{MANIFEST}")
+    return sorted(place for place in found if _is_own_folder(place.parent))
+
+
+def _is_own_folder(place: Path) -> bool:
+    """Whether a model's folder lies here: reports are not written through links."""
+    return not place.is_symlink()
 
 
 def compare_projects(

@@ -114,7 +114,7 @@ def is_record(text: bytes) -> bool:
     """Whether a file named `run.json` is one of ours, however it is spaced, and not another's."""
     try:
         document = json.loads(text)
-    except ValueError:  # broken, or no text: of ours only where it begins so
+    except (ValueError, RecursionError):  # broken, or no text: of ours only where it begins so
         return text.startswith(_BEGINNING)
     return isinstance(document, dict) and {"modelc", "models"} <= set(document)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,10 +63,15 @@ def checks_of(artifact: Artifact, subject: Subject) -> Iterator[Check]:
     yield _seal(artifact, subject)
 
 
+def end_of(path: Path) -> Path:
+    """Where a path leads to; a circle of links leads to itself (`Path.resolve` raises there)."""
+    return Path(os.path.realpath(path))
+
+
 def changed(file: FileRecord, folder: Path) -> str:
     """What is wrong with a file on disk; empty where it is as recorded."""
     path = folder / file.name
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not end_of(path).is_relative_to(folder.resolve()):
         return f"{file.name} leads out of the folder"
     if not path.is_file():
         return "" if file.role == "debug" else f"{file.name} is missing"

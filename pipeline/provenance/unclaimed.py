@@ -19,6 +19,7 @@ from ...converters.registry import BUILT_IN, TARGETS
 from ...core.digest import sha256_of
 from ..manifest_file import FILE
 from ..plan import STEM
+from .artifacts import end_of
 from .records import Check, Finding
 
 # Maps of nodes (`model.debug.json`), reports, and with `-o .` the user's own code.
@@ -104,7 +105,7 @@ def unclaimed_models(
 
 
 def _is_claimed(path: Path, claimed: Claimed) -> bool:
-    return place_of(path) in claimed.places or _end_of(path) in claimed.read
+    return place_of(path) in claimed.places or end_of(path) in claimed.read
 
 
 def _not_looked_into(paths: Iterable[Path], root: Path) -> Iterator[Check]:
@@ -133,7 +134,7 @@ def _has_record(folder: Path) -> bool:
         return False
     try:
         document = json.loads(path.read_bytes()) if path.is_file() else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(document, dict) or not {"modelc", "artifacts"}.isdisjoint(document)
 
@@ -141,9 +142,9 @@ def _has_record(folder: Path) -> bool:
 def _links(here: Path, folders: list[str], root: Path) -> Iterator[Check]:
     """Links to folders: what is behind one must be a whole folder that is looked at where it is."""
     for path in (here / name for name in folders if (here / name).is_symlink()):
-        if not path.resolve().is_relative_to(root.resolve()):
+        if not end_of(path).is_relative_to(root.resolve()):
             yield _check(path, root, Finding.FAILED, _LINK_OUT, what="files")
-        elif not (path / FILE).is_file() and path.resolve() != root.resolve():
+        elif not (path / FILE).is_file() and end_of(path) != root.resolve():
             yield _check(path, root, Finding.FAILED, _LINK_PART, what="files")
 
 
@@ -166,19 +167,12 @@ def _has_suffix(name: str) -> bool:
     return _plain(name).endswith(_SUFFIXES)
 
 
-def _end_of(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except RuntimeError:  # a circle of links, before Python 3.13
-        return path
-
-
 def _looks_like_a_model(path: Path) -> bool:
     """By its name, by that of what it leads to as a link, or by what it begins with."""
     if path.name != path.name.casefold() and _plain(path.name).endswith(_NOTED):
         return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
     try:
-        if path.is_symlink() and (end := _end_of(path)).name != path.name:
+        if path.is_symlink() and (end := end_of(path)).name != path.name:
             return _has_suffix(path.name) or _is_named_so(end.name) or _looks_like_a_model(end)
         if _has_suffix(path.name):
             return True

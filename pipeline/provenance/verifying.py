@@ -17,7 +17,7 @@ from ...core.manifest import Manifest
 from ..committing import COMMIT
 from ..folder import REPLACED
 from ..manifest_file import FILE, decode_manifest
-from .artifacts import Subject, changed, checks_of
+from .artifacts import Subject, changed, checks_of, end_of
 from .records import Check, Finding, Verified
 from .sealing import seal_holds
 from .signing import check_signature
@@ -179,6 +179,6 @@ def _claimed(folder: Path, manifest: Manifest, read: Read) -> Claimed:
     return Claimed(
         apart=frozenset(read.apart),
         places=frozenset(map(place_of, (*given, *own, *samples))),
-        read=frozenset(path.resolve() for path in (*given, *samples)),
+        read=frozenset(end_of(path) for path in (*given, *samples)),
         digests=frozenset({*parents, manifest.checkpoint.digest}),
     )

@@ -153,7 +153,8 @@ def test_the_page_of_a_stranger_is_not_replaced(project: Path) -> None:
     with pytest.raises(UsageError):
         write_project_reports(project, HTML)
     with pytest.raises(UsageError):
-        clear_index(project)
+        clear_index(project, wanted=True)
+    clear_index(project, wanted=False)  # of a run that writes none
     assert (project / FILE).read_text() == "<h1>mine</h1>"
 
 
@@ -167,3 +168,24 @@ def test_two_projects_name_what_is_gone_and_what_is_new(project: Path, tmp_path:
     back = compare_projects(results_at(other), results_at(project))
     assert [one.artifact for one in back.of(Change.NEW)] == ["net/onnx"]
     assert not back.regressed
+
+
+def test_what_was_replaced_after_the_run_is_not_deployed(
+    project: Path, records: ModuleType, good: Manifest
+) -> None:
+    other = replace(
+        good, artifacts=(records.artifact("torchscript"),),
+        verdicts=(records.judged("torchscript", records.measured("sample", 30.0)),),
+        steps=("torchscript",),
+    )  # fmt: skip
+    write_manifest(other, project / "net")
+    lines = {one.line.name: one for one in index_lines(results_at(project)) if one.model == "net"}
+    assert list(lines) == ["onnx"]  # an export of another format is not of the run
+    assert (lines["onnx"].line.outcome, lines["onnx"].linked) == (Outcome.ERROR, False)
+    (artifact,) = good.artifacts
+    files = (replace(artifact.files[0], sha256="0" * 64), *artifact.files[1:])
+    changed = replace(good, artifacts=(replace(artifact, files=files),))
+    write_manifest(changed, project / "net")
+    (line,) = [one for one in index_lines(results_at(project)) if one.model == "net"]
+    assert line.line.outcome is Outcome.ERROR
+    assert line.reason

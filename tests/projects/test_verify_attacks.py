@@ -15,9 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.digest import sha256_of
 from modelc.core.manifest import Manifest
+from modelc.core.records import FileRecord
 from modelc.pipeline.manifest_file import FILE as MANIFEST
 from modelc.pipeline.manifest_file import SIGNATURE, as_json, read_manifest, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.provenance.artifacts import changed
 from modelc.pipeline.provenance.records import Check, Finding
 from modelc.pipeline.provenance.sealing import sealed
 from modelc.pipeline.provenance.signing import sign
@@ -335,3 +337,21 @@ def test_a_stray_beside_what_was_moved_aside_fails(overwritten: Path) -> None:
     put(overwritten / "replaced" / "model.bf16.onnx")
     wrong = [(c.of, c.what) for c in failed(overwritten)]
     assert wrong == [("replaced/model.bf16.onnx", "verdict")]
+
+
+@pytest.mark.parametrize("name", [MANIFEST, FILE])
+def test_a_record_that_is_nested_too_deep_fails(name: str, signed: Path) -> None:
+    put(signed / "sub" / name, b"[" * 200_000)
+    put(signed / "sub" / "model.onnx")
+    assert failed(signed)
+
+
+def test_a_manifest_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / MANIFEST, b'{"a":' * 200_000)
+    assert failed(tmp_path, key=False)
+
+
+def test_a_link_that_leads_to_itself_is_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").symlink_to("model.onnx")
+    record = FileRecord(name="model.onnx", size=1, sha256="0" * 64)
+    assert changed(record, tmp_path) == "model.onnx is missing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,22 @@ def test_no_layer_of_a_residual_net_that_passed_is_blamed(
     found = localise_file(nets(name) / file)
     assert (found.passed, found.guilty, found.deviating) == (True, "", "")
     assert len(found.curve) >= 17
+
+
+def test_a_recorded_verdict_says_nothing_beside_another_eager(
+    nets: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = nets("basic")
+    source = _source(folder)
+    weights = torch.load(source.checkpoint)
+    name = next(one for one in weights if one.endswith("conv1.weight"))
+    weights[name] *= 2
+    torch.save(weights, tmp_path / "other.pt")
+    before = (folder / "manifest.json").read_bytes()
+    found = localise_file(folder / "model.onnx", replace(source, checkpoint=tmp_path / "other.pt"))
+    assert found.passed is None
+    assert found.guilty
+    assert (folder / "manifest.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["basic", "zero-gamma"])
