@@ -132,7 +132,7 @@ def door(arguments: list[str]) -> int:
 
     With `--json`, what stopped it is a JSON document on stdout as well.
     """
-    from .screen import forget_folders
+    from .kept_folder import forget_folders
     from .tables import write_json
 
     forget_folders()
@@ -158,7 +158,7 @@ def door(arguments: list[str]) -> int:
 
 def _kept_hint() -> str:
     """What is left of a command that was interrupted, and where."""
-    from .screen import kept_folder
+    from .kept_folder import kept_folder
 
     folder = kept_folder()
     if folder is None:

@@ -19,11 +19,12 @@ from ..pipeline.plan import make_plan
 from ..pipeline.provenance.resigning import signing
 from ..pipeline.reporting import fresh_reports
 from ..reports.formats import Format
+from .kept_folder import work_in
 from .options_sign import private_key
 from .render import plan_rows, show_plan
 from .render_manifest import show_manifest
 from .render_report import report_on
-from .screen import Screen, work_in
+from .screen import Screen
 from .tables import show_json
 
 

@@ -13,7 +13,7 @@ from .tables import say, show_reasoned
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MARKS = {
+CHANGES = {
     Change.WORSE: "[red]worse[/]",
     Change.BETTER: "[green]better[/]",
     Change.NEW: "[cyan]new[/]",
@@ -40,6 +40,6 @@ def _row(one: Changed) -> dict[str, str]:
         "measure": escape(one.measure),
         "base": escape(one.before),
         "now": escape(one.after),
-        "": _MARKS[one.change],
+        "": CHANGES[one.change],
         "why": escape(one.why),
     }

@@ -16,14 +16,9 @@ from ..reports.comparison import Comparison
 from ..reports.comparison_documents import TITLES, as_html, as_markdown, headline, run_text
 from ..reports.differences import Change
 from ..reports.formats import FORMATS, Format, format_named
+from .render_regression import CHANGES
 from .tables import result_console, say, show_json, show_reasoned
 
-_MARKS = {
-    Change.WORSE: "[red]worse[/]",
-    Change.BETTER: "[green]better[/]",
-    Change.NEW: "[cyan]new[/]",
-    Change.TOLD: "[yellow]info[/]",
-}
 _COMPARED: dict[str, Callable[[Comparison], str]] = {"html": as_html, "md": as_markdown}
 
 
@@ -168,7 +163,7 @@ def _show(comparison: Comparison) -> None:
     say(console, f"after:  {escape(run_text(comparison.after))}")
     for note in comparison.notes:
         say(console, f"  [yellow]{escape(note)}[/]")
-    shown = [m for m in comparison.measures if m.change in _MARKS]
+    shown = [m for m in comparison.measures if m.change in CHANGES]
     if shown:
         rows = [
             {
@@ -176,7 +171,7 @@ def _show(comparison: Comparison) -> None:
                 "measure": escape(m.measure),
                 "before": escape(m.before),
                 "after": escape(m.after),
-                "": _MARKS[m.change],
+                "": CHANGES[m.change],
                 "why": escape(m.why),
             }
             for m in shown

@@ -19,12 +19,13 @@ from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
 from ..sources.user_code import code_in
 from .ci_run import Ci
+from .kept_folder import work_in
 from .options import cache_folder
 from .options_sign import private_key
 from .render_config import warn
 from .render_run import show_plans, show_run
 from .run_screen import tell_of, width_of
-from .screen import Screen, work_in
+from .screen import Screen
 from .tables import show_json
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _carried_out(
     from ..projects.index_page import clear_index
     from ..projects.run_record import clear_record
     from ..projects.running import Limits, run_models
-    from ..reports.formats import formats_of
+    from ..reports.formats import format_named, formats_of
 
     run = planned.settings.run
     work_in(run.out)
@@ -143,7 +144,7 @@ def _carried_out(
             for model in models:
                 held.enter_context(signing(model.order.out, key, screen))
             caching = held.enter_context(_caching(run, asked, screen))
-            clear_index(run.out, wanted=any(one.name == "html" for one in reports))
+            clear_index(run.out, wanted=format_named("html") in reports)
             clear_record(run.out)
         return run_models(models, of, caching=caching, limits=limits)
 
@@ -194,14 +195,15 @@ def _told(
     from ..projects.index_page import write_index
     from ..projects.results import results_at
     from ..projects.run_record import write_record
-    from ..reports.formats import formats_of
+    from ..reports.formats import format_named, formats_of
 
     run = planned.settings.run
+    reports = formats_of(run.report)
     for one in ended:
-        if one.manifest is not None and run.report:
-            write_reports(one.manifest, Path(one.folder), formats_of(run.report))
+        if one.manifest is not None and reports:
+            write_reports(one.manifest, Path(one.folder), reports)
     write_record(record, run.out, key)
-    if "html" in (one.name for one in formats_of(run.report)):
+    if format_named("html") in reports:
         write_index(results_at(run.out))
     if asked.ci is not None:
         asked.ci.told(ended, record, planned.settings.project, run.out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, assert_never
 
@@ -29,26 +28,6 @@ def error_console() -> Iterator[Console]:
     """A console on a copy of stderr, which stays on the terminal while chatter goes to logs."""
     with lenient_stream(os.dup(2), "utf-8", closes=True) as stream:
         yield CleanConsole(file=stream, highlight=False, soft_wrap=not stream.isatty())
-
-
-_folders: list[Path] = []  # output folders that this run of the command works in
-
-
-def forget_folders() -> None:
-    """A new run of the command begins."""
-    _folders.clear()
-
-
-def work_in(folder: Path) -> None:
-    """From now on, what is proven is kept in this folder."""
-    _folders.append(folder)
-
-
-def kept_folder() -> Path | None:
-    """The folder that holds what was proven, of this run or an earlier one; None for nothing."""
-    records = ("manifest.json", "run.json", "*/manifest.json")
-    held = (one for one in _folders if any(any(one.glob(name)) for name in records))
-    return next(held, None)
 
 
 class Screen:

@@ -98,7 +98,8 @@ def validate(
     from ..pipeline.api import rejudge as rejudge_it
     from ..pipeline.options import judging_of, measuring_of, settings_of, source_of
     from ..pipeline.reporting import fresh_reports
-    from .screen import Screen, work_in
+    from .kept_folder import work_in
+    from .screen import Screen
 
     trusted = trust or trust_engine
     eager = {"--model": model, "--model-arg": model_arg, "--method": method, "--input": inputs,

@@ -178,18 +178,14 @@ class TorchScriptProbe:
     def _described(self) -> Iterator[ProbeNode]:
         fixed = self._flat.fixed
         for step in self._flat.steps:
-            module = step.module
-            own = module
-            if self.scope:
-                own = "" if module == self.scope else module.removeprefix(f"{self.scope}.")
             yield ProbeNode(
                 name=step.name,
                 operator=step.kind,
                 inputs=tuple(name for name in step.inputs if name not in fixed),
                 outputs=step.outputs,
                 constants=tuple(name for name in step.inputs if hasattr(fixed.get(name), "dtype")),
-                module=own,
-                kind=self._flat.kinds.get(module, ""),
+                module=self._in_users(step.module),
+                kind=self._flat.kinds.get(step.module, ""),
                 owner=self._owner(step),
                 attributes={
                     str(place): str(fixed[name])
@@ -303,7 +299,10 @@ class TorchScriptProbe:
     def _owner(self, step: Step) -> str:
         """The module of the first weight among an operator's inputs."""
         paths = [self._flat.paths.get(name, "") for name in step.inputs]
-        module = next((path.rpartition(".")[0] for path in paths if "." in path), "")
+        return self._in_users(next((p.rpartition(".")[0] for p in paths if "." in p), ""))
+
+    def _in_users(self, module: str) -> str:
+        """The path of a module in the user's own."""
         if not self.scope:
             return module
         return "" if module == self.scope else module.removeprefix(f"{self.scope}.")

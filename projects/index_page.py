@@ -22,7 +22,7 @@ from ..reports.summary import HEAD, WORST_FIRST, SummaryLine, summary_lines
 from ..reports.words import counted, day_text, seconds_text
 from .regression_records import Regression
 from .results import ProjectResults, results_at
-from .run_record import ArtifactEnd, ModelEnd, digest_of_files, writing
+from .run_record import ArtifactEnd, ModelEnd, is_as_made, writing
 
 FILE = "index.html"
 _STATES = {
@@ -141,7 +141,6 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
     ends = {one.name: one for one in end.artifacts}
     mine = names_of(ends or manifest.steps)
     gates = {breach.artifact: breach.message for breach in end.breaches}
-    digests = {one.name: digest_of_files(one) for one in manifest.artifacts}
     rows, shown = rows_of(manifest), set()
     for line in summary_lines(rows):
         row = rows[line.place]
@@ -150,8 +149,8 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
             continue  # of another run or export
         shown.add(step)
         broken = gates.get(step, "")
-        then = ends[step].digest if step in ends else ""
-        if then and digests.get(row.name, then) != then:
+        then = ends.get(step)
+        if row.artifact and then and not is_as_made(row.artifact, then):
             changed = replace(line, outcome=Outcome.ERROR)
             yield IndexLine(model=end.name, line=changed, linked=True, said=_NEWER, reason=_AGAIN)
         elif broken and line.outcome is Outcome.PASSED:
@@ -159,18 +158,16 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
             yield IndexLine(model=end.name, line=failed, linked=True, said=_GATE, reason=broken)
         else:
             yield IndexLine(model=end.name, line=line, linked=True, reason=row.reason)
-    for name in ends.keys() - shown:
-        yield _gone_line(end.name, ends[name])
+    yield from (_gone_line(end.name, one) for name, one in ends.items() if name not in shown)
 
 
 def _gone_line(model: str, one: ArtifactEnd) -> IndexLine:
     """An artifact of the run of which the folder has no record any more."""
-    outcome = _STATES.get(one.state, Outcome.ERROR)
-    if outcome is not Outcome.PASSED:
-        line = SummaryLine(name=one.name, place=0, outcome=outcome)
-        return IndexLine(model=model, line=line, linked=False, reason=one.reason)
-    line = SummaryLine(name=one.name, place=0, outcome=Outcome.ERROR)
-    return IndexLine(model=model, line=line, linked=False, said=_NEWER, reason=_AGAIN)
+    outcome, said, reason = _STATES.get(one.state, Outcome.ERROR), "", one.reason
+    if outcome is Outcome.PASSED:
+        outcome, said, reason = Outcome.ERROR, _NEWER, _AGAIN
+    line = SummaryLine(name=one.name, place=0, outcome=outcome)
+    return IndexLine(model=model, line=line, linked=False, said=said, reason=reason)
 
 
 def _banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup:

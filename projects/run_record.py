@@ -110,6 +110,11 @@ def digest_of_files(artifact: Artifact) -> str:
     return joint_digest([file for file in artifact.files if file.role != "debug"])
 
 
+def is_as_made(artifact: Artifact, end: ArtifactEnd) -> bool:
+    """Whether an artifact's files are those that the run ended with, as far as it noted them."""
+    return not end.digest or digest_of_files(artifact) == end.digest
+
+
 def is_record(text: bytes) -> bool:
     """Whether a file named `run.json` is one of ours, however it is spaced, and not another's."""
     try:

@@ -28,7 +28,7 @@ from .run_record import (
     ArtifactEnd,
     ModelEnd,
     RunRecord,
-    digest_of_files,
+    is_as_made,
     is_record,
     read_record,
 )
@@ -165,5 +165,5 @@ def _passed(end: ArtifactEnd, manifest: Manifest | None) -> bool:
 
 def _is_another(end: ArtifactEnd, manifest: Manifest) -> bool:
     """Whether the manifest has another file under the name than the run made."""
-    digests = [digest_of_files(one) for one in manifest.artifacts if one.name == end.name]
-    return bool(end.digest) and digests != [end.digest]
+    named = [one for one in manifest.artifacts if one.name == end.name]
+    return bool(end.digest) and not (len(named) == 1 and is_as_made(named[0], end))

@@ -14,15 +14,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.digest import sha256_of
-from modelc.core.manifest import Manifest
 from modelc.core.records import FileRecord
 from modelc.pipeline.manifest_file import FILE as MANIFEST
-from modelc.pipeline.manifest_file import SIGNATURE, as_json, read_manifest, write_manifest
+from modelc.pipeline.manifest_file import SIGNATURE, as_json, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.provenance.artifacts import changed
 from modelc.pipeline.provenance.records import Check, Finding
 from modelc.pipeline.provenance.sealing import sealed
 from modelc.pipeline.provenance.signing import sign
+from modelc.pipeline.recorded import manifest_of
 from modelc.pipeline.run import run
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, record_of_run, write_record
@@ -31,12 +31,6 @@ from modelc.projects.verifying import verify
 KEY = ed25519.Ed25519PrivateKey.generate()
 STRANGER = b"\x08\x0a a stranger's model"
 MODEL = "model.torchscript.pt"
-
-
-def manifest_of(folder: Path) -> Manifest:
-    found = read_manifest(folder)
-    assert found is not None
-    return found
 
 
 @pytest.fixture

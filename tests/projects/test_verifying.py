@@ -12,24 +12,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from modelc.core.errors import UsageError
-from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import FILE as MANIFEST
-from modelc.pipeline.manifest_file import SIGNATURE, as_json, read_manifest, write_manifest
+from modelc.pipeline.manifest_file import SIGNATURE, as_json, write_manifest
 from modelc.pipeline.provenance.records import Finding
 from modelc.pipeline.provenance.sealing import sealed, unbound
 from modelc.pipeline.provenance.signing import sign
+from modelc.pipeline.recorded import manifest_of
 from modelc.projects.outcome import Ended
 from modelc.projects.run_record import FILE, clear_record, record_of_run, write_record
 from modelc.projects.verifying import verify
 
 KEY = ed25519.Ed25519PrivateKey.generate()
-
-
-def manifest_of(folder: Path) -> Manifest:
-    found = read_manifest(folder)
-    assert found is not None
-    return found
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 
 from modelc.core.digest import record_of
 from modelc.core.errors import UsageError
-from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
-from modelc.pipeline.manifest_file import FILE, as_json, read_manifest, write_manifest
+from modelc.pipeline.manifest_file import FILE, as_json, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.provenance.records import Finding
 from modelc.pipeline.provenance.sealing import sealed, unbound
 from modelc.pipeline.provenance.verifying import verify_folder
+from modelc.pipeline.recorded import manifest_of
 from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.run import run
 
@@ -31,12 +31,6 @@ def failing(folder: Path) -> set[tuple[str, str]]:
     wrong = {(check.of, check.what) for check in found.checks if check.found is Finding.FAILED}
     assert found.passed == (not wrong)
     return wrong
-
-
-def manifest_of(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
-    assert manifest is not None
-    return manifest
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
