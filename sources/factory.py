@@ -194,11 +194,12 @@ def _attribute(module: ModuleType, path: str, asked: str) -> object:
     for part in path.split("."):
         if not hasattr(found, part):
             near = nearest(part, (name for name in dir(found) if name[0] != "_"), 3)
+            place = getattr(module, "__file__", None) or module.__name__
             raise UsageError(
                 f"{asked}: {module.__name__} has no {path!r}",
                 hint=f"did you mean {' or '.join(near)}?"
                 if near
-                else f"name a function or class of {module.__file__}",
+                else f"name a function or class of {place}",
             )
         found = getattr(found, part)
     return found
