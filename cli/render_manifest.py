@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..core.errors import LOGGED
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, Coverage, Latency
-from ..core.verdict import State, Verdict, parts_of
+from ..core.verdict import State, Verdict
 from ..pipeline.choosing import RULE
 from ..pipeline.unverified import narrowed_value_lines
 from ..reports.rows import domain_lines, sensitivity_lines, sqnr_text
@@ -173,7 +173,8 @@ def explain(console: Console, artifact: Artifact, verdict: Verdict | None) -> No
         return
     if not verdict.passed:
         whole = not console.is_terminal  # piped, a reason stays one line
-        first, *more = [verdict.reason] if whole else parts_of(verdict.reason)
+        texts = [one.text for one in verdict.reasons] or [verdict.state]
+        first, *more = [verdict.reason] if whole else texts
         say(console, f"[red]{escape(artifact.name)}[/]: {escape(first)}")
         for part in more:
             say(console, f"  {escape(part)}")

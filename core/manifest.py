@@ -11,7 +11,7 @@ from .records import Artifact, Attempt, Checkpoint, FileRecord, Needs, names_of
 from .signature import Signature
 from .verdict import State, Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)

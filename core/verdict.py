@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .domain import Domain
 from .findings import Histogram, Sensitivity, WorstFeed
 
-_BETWEEN = "; "  # faults of one reason, the most telling first
 _FLOATS = ("float", "complex", "bfloat")
 
 
@@ -30,6 +28,46 @@ class Excuse(StrEnum):
 
     USUAL_SCALE = "usual scale"
     ILL_CONDITIONED = "ill conditioned"
+
+
+class ReasonCode(StrEnum):
+    """Which rule a reason comes from; programs compare these, people read the text."""
+
+    NOT_RUN = "not-run"
+    NOT_MEASURED = "not-measured"
+    CHANGED_FILE = "changed-file"
+    FEED_REFUSED = "feed-refused"
+    OUTPUT_NAMES = "output-names"
+    INPUT_IGNORED = "input-ignored"
+    OUTPUT_CONSTANT = "output-constant"
+    OUTPUT_DIFFERS = "output-differs"
+    CHANNEL_DIFFERS = "channel-differs"
+    GROUP_DIFFERS = "group-differs"
+    ROWS_DISAGREE = "rows-disagree"
+    EQUAL_ROWS_DIFFER = "equal-rows-differ"
+    BESIDE_MASK = "beside-mask"
+    WIDE_VALUES = "wide-values"
+    WEIGHT_ALTERED = "weight-altered"
+    BRANCH_UNCOVERED = "branch-uncovered"
+    BRANCH_FROZEN = "branch-frozen"
+    OUTSIDE_TORCH = "outside-torch"
+    ACCURACY = "accuracy"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """One thing that is wrong with an artifact.
+
+    A `fault` is wrong at any tolerance; what is no fault follows from the measures, and is decided
+    anew when the tolerance changes. `output` and `feed` are empty where it is not about one.
+    """
+
+    code: ReasonCode
+    text: str
+    fault: bool = False
+    output: str = ""
+    feed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +270,8 @@ class GroupVerdict:
 class Verdict:
     """Whether one artifact is eager's equal, on which feeds, within what, and why not.
 
-    `faults` are what is wrong whatever the tolerance: feeds that it refused, outputs that are
-    missing, inputs that it ignores. `channels` are the worst ones, `groups` those of INT8.
+    `reasons` say what is wrong, the most important first, and are empty where it passed; `reason`
+    is their text in one line. `channels` are the worst ones, `groups` those of INT8.
     `restricted_values` are the least and the greatest value of inputs whose chosen range it is
     right in a part of only. `by_default` is what users get who leave the runtime to its defaults,
     where that is less. `domain` is of a file that was judged by itself; in a manifest, the
@@ -242,16 +280,16 @@ class Verdict:
 
     artifact: str
     state: State
-    reason: str
     device: str
     tolerance: Tolerance
     feeds: tuple[str, ...]
     outputs: tuple[OutputVerdict, ...]
+    reasons: tuple[Reason, ...] = ()
+    reason: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     histograms: tuple[Histogram, ...] = ()
     worst: WorstFeed | None = None
-    faults: tuple[str, ...] = ()
     channels: tuple[ChannelVerdict, ...] = ()
     restricted_values: dict[str, tuple[int, int]] = field(default_factory=dict)
     by_default: DefaultRun | None = None
@@ -259,16 +297,24 @@ class Verdict:
     groups: tuple[GroupVerdict, ...] = ()
     sensitivity: Sensitivity | None = None
 
-    def refused(self, reason: str) -> Verdict:
-        """This verdict with one more fault, which no tolerance forgives and which is told first.
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))
 
-        What outputs differ by is what came of it.
+    @property
+    def faults(self) -> tuple[Reason, ...]:
+        """The reasons that hold at any tolerance."""
+        return tuple(one for one in self.reasons if one.fault)
+
+    def with_fault(self, code: ReasonCode, *texts: str) -> Verdict:
+        """This verdict, rejected for faults that no tolerance forgives; they come first.
+
+        A verdict that could not be reached (`error`) stays one.
         """
+        faults = tuple(Reason(code=code, text=text, fault=True) for text in texts)
         return replace(
             self,
             state=State.ERROR if self.state is State.ERROR else State.FAILED,
-            reason=told_as_one([reason, self.reason]),
-            faults=(reason, *self.faults),
+            reasons=(*faults, *self.reasons),
         )
 
     def check_explained(self) -> None:
@@ -363,13 +409,3 @@ class Verdict:
     def group_sqnr(self) -> float | None:
         """The smallest SQNR in dB of a kind of channels; None where no output has kinds."""
         return min((g.sqnr for g in self.groups if g.kind and g.sqnr is not None), default=None)
-
-
-def told_as_one(parts: Iterable[str]) -> str:
-    """The reason that tells these faults, those that are empty left out."""
-    return _BETWEEN.join(filter(None, parts))
-
-
-def parts_of(reason: str) -> list[str]:
-    """The faults that a reason tells, the most telling first."""
-    return reason.split(_BETWEEN)

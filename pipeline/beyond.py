@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Runner
 from ..core.errors import RunnerError
 from ..core.precision import Precision
-from ..core.verdict import OutputVerdict, State, Verdict, told_as_one
+from ..core.verdict import OutputVerdict, Reason, ReasonCode, State, Verdict
 from ..validators.feeds import describe
 from ..validators.hard import REPEATED
 from ..validators.hard_values import EMPTY
@@ -92,19 +92,21 @@ class Evidence:
         if reply.outputs is not None:
             return verdict
         why = f"refused feed {describe(reference.feed)}: {' '.join(reply.error.split())}"
-        return replace(verdict, state=State.FAILED, reason=why, faults=(why,))
+        fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
+        return replace(verdict, state=State.FAILED, reasons=(fault,))
 
     def _with_wide(self, verdict: Verdict) -> Verdict:
         """The verdict with those on feeds of wide integers."""
         found = list(map(self._judged_alone, self._wide))
         wrong = [one for one in found if not one.passed]
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        reasons = [f"{wrong[0].reason}{more}"] if wrong else []
+        reasons = wrong[0].reasons if wrong else ()
+        if len(wrong) > 1:
+            last = replace(reasons[-1], text=f"{reasons[-1].text} (and {len(wrong) - 1} more)")
+            reasons = (*reasons[:-1], last)
         return replace(
             verdict,
             state=max((verdict.state, *(one.state for one in wrong)), key=_badness),
-            reason=told_as_one([verdict.reason, *reasons]),
-            faults=(*verdict.faults, *(fault for one in wrong[:1] for fault in one.faults)),
+            reasons=(*verdict.reasons, *reasons),
             feeds=(*verdict.feeds, *(name for one in found for name in one.feeds)),
             outputs=(
                 *verdict.outputs,
@@ -119,7 +121,7 @@ class Evidence:
         """
         for found in self._beside_empty().values():
             if not found.passed:
-                verdict = verdict.refused(found.reason)
+                verdict = verdict.with_fault(ReasonCode.BESIDE_MASK, found.reason)
         return verdict
 
     def failed(self) -> frozenset[str]:
@@ -160,7 +162,7 @@ class Evidence:
         beyond = self.judge_on(*_apart(far))
         if self.precision is Precision.FP32:
             for fault in _faults_where_shown(far, beyond):
-                verdict = verdict.refused(fault)
+                verdict = verdict.with_fault(ReasonCode.OUTPUT_DIFFERS, fault)
         return replace(
             verdict,
             feeds=(*verdict.feeds, *beyond.feeds),
@@ -176,9 +178,7 @@ class Evidence:
             if reference.feed.name == REPEATED and reference.feed.name not in self.loose
             for fault in rows_apart(reference, reply, verdict.tolerance)
         ]
-        for fault in reversed(faults):  # what refuses last is told first
-            verdict = verdict.refused(fault)
-        return verdict
+        return verdict.with_fault(ReasonCode.EQUAL_ROWS_DIFFER, *faults) if faults else verdict
 
 
 def _faults_where_shown(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..core.errors import UsageError
 from ..core.findings import BranchRecord
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..core.verdict import Verdict
+from ..core.verdict import ReasonCode, Verdict
 from ..sources.branches import Found, Watched, followed_at, shortest
 from ..sources.shortcuts import are_shortcut
 from ..sources.taint import capture_watch
@@ -118,16 +118,14 @@ class Branches:
         others = [_frozen(one) for one in fixed if one.others]
         if not verdict.passed and others:
             mend = f"{_instead(untried)}: what feeds take cannot be accepted"
-            verdict = verdict.refused(f"{'; '.join(others)} ({mend})")
+            verdict = verdict.with_fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, mend))
         elif verdict.passed:
             notes = self._notes(fixed, unseen, known=frozen is not None)
             verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if not faults:
             return verdict
-        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        return verdict.refused(
-            f"{'; '.join(faults[:_SHOWN])}{more} ({_mend(fixed, self, untried)})"
-        )
+        texts = _with_hint(_shown(faults), _mend(fixed, self, untried))
+        return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
 
     def less(self, verdict: Verdict, copy: Branches, *, patched: bool) -> Verdict:
         """The verdict on a rewritten copy, with the model's branches that the copy has no more.
@@ -140,11 +138,10 @@ class Branches:
         gone = [one for one in untested if one.record.place not in left]
         faults = [one for one in gone if patched and not self._ok(one)]
         if faults:
-            told = "; ".join(_taken_out(one) for one in faults[:_SHOWN])
-            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
             place = faults[0].record.place
             mend = f"cover it with a feed, or --accept-branch {place}"
-            return verdict.refused(f"{told}{more} ({mend})")
+            texts = _with_hint(_shown(list(map(_taken_out, faults))), mend)
+            return verdict.with_fault(ReasonCode.BRANCH_UNCOVERED, *texts)
         if not verdict.passed:
             return verdict
         return replace(verdict, notes=(*verdict.notes, *map(_taken_out, gone)))
@@ -344,6 +341,17 @@ def _names(text: str, place: str) -> bool:
     """Whether `FILE:LINE` is the place, or the end of its path."""
     text = text.removeprefix("./")
     return place == text or place.endswith(f"/{text}") or text.endswith(f"/{place}")
+
+
+def _shown(texts: Sequence[str]) -> list[str]:
+    """The first texts, and how many more there are."""
+    more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+    return [*texts[:_SHOWN], *more]
+
+
+def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
+    """The texts with the hint after the last."""
+    return [*texts[:-1], f"{texts[-1]} ({hint})"]
 
 
 def _untested(found: Found) -> str:

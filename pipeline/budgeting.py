@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
-from ..core.verdict import State
+from ..core.verdict import Reason, ReasonCode, State
 from .bench import Bench, Parent
 from .budget_layers import Ranked, rank_layers
 from .budget_search import Found, fewest
@@ -108,11 +108,12 @@ def _missed(
     reached = "" if trial.verdict.sqnr is None else f"{trial.verdict.sqnr:.1f} dB "
     if trial.accuracy is not None:
         reached += f"and a drop of {trial.accuracy.drop:.4g} "
-    reason = (
-        f"{trial.verdict.reason}; the budget was not met {why}: the best is {reached}"
+    text = (
+        f"the budget was not met {why}: the best is {reached}"
         f"with {count} of {len(ranked.layers)} layers in floating point"
     )
-    verdict = replace(trial.verdict, reason=reason)
+    missed = Reason(code=ReasonCode.BUDGET, text=text)
+    verdict = replace(trial.verdict, reasons=(*trial.verdict.reasons, missed))
     return Balanced(
         trial=replace(trial, verdict=verdict), tradeoffs=(first, *_sorted(trials, None))
     )

@@ -17,7 +17,7 @@ from ..core.precision import Precision
 from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
 from ..core.runtime_contract import settings_of
 from ..core.signature import InputSpec
-from ..core.verdict import State, Verdict, parts_of
+from ..core.verdict import Verdict
 from ..sources.branches import shortest
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import answering, rewritten, suited, told
@@ -77,19 +77,19 @@ class _Tried:
                 self._refused.append(way)
                 self.errors.append(error)
                 self.attempts.append(_refused(way, error, began))
+                self._passed_over(way, error.message, bench)
             else:
                 self.trials.append(trial)
                 self.attempts.append(_attempt(trial, began))
                 if trial.verdict.passed and way.quantizer is None:
                     return
-            self._passed_over(way, bench)
+                reasons = trial.verdict.reasons
+                self._passed_over(way, reasons[0].text if reasons else "", bench)
 
-    def _passed_over(self, way: Way, bench: Bench) -> None:
+    def _passed_over(self, way: Way, reason: str, bench: Bench) -> None:
         """One line in the terminal for an attempt that did not hold."""
         attempt = self.attempts[-1]
         if way != Way() and attempt.outcome != "passed":
-            judged = attempt.outcome == State.FAILED
-            reason = parts_of(attempt.reason)[0] if judged else attempt.reason
             self._tell(way, attempt.outcome, reason, bench)
 
     def _tell(self, way: Way, outcome: str, reason: str, bench: Bench) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted, unheard
 from ..core.precision import Precision
 from ..core.signature import Signature
-from ..core.verdict import Tolerance, Verdict
+from ..core.verdict import ReasonCode, Tolerance, Verdict
 from ..validators.judge import Reference, Reply, judge
 from ..validators.weights import altered_weights
 from .beyond import Evidence, beyond_of, reply_of
@@ -230,4 +230,6 @@ def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> V
         computed=lambda test: eager.computes(feed, test),
     )
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return verdict.refused(f"{faults[0]}{more}") if faults else verdict
+    return (
+        verdict.with_fault(ReasonCode.WEIGHT_ALTERED, f"{faults[0]}{more}") if faults else verdict
+    )

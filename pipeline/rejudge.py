@@ -10,7 +10,7 @@ from ..core.events import Tell, silence
 from ..core.manifest import Manifest
 from ..core.names import unknown
 from ..core.records import REJECTED, Artifact, step_of
-from ..core.verdict import State, Tolerance, Verdict
+from ..core.verdict import ReasonCode, State, Tolerance, Verdict
 from ..validators.decide import decide
 from .folder import OutputFolder, opened
 from .manifest_file import without
@@ -70,7 +70,9 @@ def _again(artifact: Artifact, manifest: Manifest, judging: Judging, folder: Pat
     verdict = decide(verdict, _tolerance(verdict, artifact, judging), told)
     changed = "" if verdict.state is State.ERROR else changed_file(artifact, folder)
     refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
-    return verdict.refused(changed) if changed and not refused else verdict
+    return (
+        verdict.with_fault(ReasonCode.CHANGED_FILE, changed) if changed and not refused else verdict
+    )
 
 
 def _tolerance(verdict: Verdict, artifact: Artifact, judging: Judging) -> Tolerance:

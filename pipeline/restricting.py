@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.contract import Runner, unheard
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature, ValueRange
-from ..core.verdict import State, Verdict, told_as_one
+from ..core.verdict import ReasonCode, State, Verdict
 from ..validators.evidence import sample_in
 from ..validators.feeds import Drawer, NamedFeed
 from ..validators.hard import few_rows
@@ -186,11 +186,7 @@ class _Trial:
         if value is None:
             return verdict
         fault = f"input {spec.name!r}: wrong from the value {value} on"
-        return replace(
-            verdict,
-            reason=told_as_one([fault, verdict.reason]),
-            faults=(fault, *verdict.faults),
-        )
+        return verdict.with_fault(ReasonCode.WIDE_VALUES, fault)
 
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0

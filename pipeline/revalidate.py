@@ -14,7 +14,7 @@ from ..core.events import Tell, silence
 from ..core.findings import WorstFeed
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED, Artifact
-from ..core.verdict import State, Verdict
+from ..core.verdict import Reason, ReasonCode, State, Verdict
 from ..validators.tolerance import tolerance_for
 from .accuracy import LabelledFeeds, labelled_for
 from .branches import accepting, look, with_branches
@@ -256,15 +256,15 @@ def _candidate(artifact: Artifact, folder: Path, targets: tuple[Target, ...]) ->
 
 def _refusal(artifact: Artifact, device: str, state: State, reason: str) -> Verdict:
     """A verdict on a file that was not run."""
+    code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
     return Verdict(
         artifact=artifact.name,
         state=state,
-        reason=reason,
+        reasons=(Reason(code=code, text=reason, fault=state is State.FAILED),),
         device=device,
         tolerance=tolerance_for(artifact.precision),
         feeds=(),
         outputs=(),
-        faults=(reason,) if state is State.FAILED else (),
     )
 
 

@@ -20,7 +20,7 @@ from ..core.errors import ModelcError
 from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
-from ..core.verdict import Verdict, told_as_one
+from ..core.verdict import Reason, ReasonCode, Verdict
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import rewritten
 from ..validators.feeds import NamedFeed
@@ -211,7 +211,8 @@ def _outside(verdict: Verdict, why: str) -> Verdict:
         return verdict
     told = f"{why}, and a trace keeps what that gave once (write it with torch's operators, or"
     cause = f"{told} change it in a copy, with --patch PKG.MOD:FN)"
-    return replace(verdict, reason=told_as_one([cause, verdict.reason]))
+    reason = Reason(code=ReasonCode.OUTSIDE_TORCH, text=cause)
+    return replace(verdict, reasons=(reason, *verdict.reasons))
 
 
 @contextmanager

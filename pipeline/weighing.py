@@ -9,7 +9,7 @@ from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..core.verdict import State, Verdict
+from ..core.verdict import ReasonCode, State, Verdict
 from ..validators.accuracy_text import doubt_of, drop_text, figures_of, refusal_of, value_text
 from .accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
 from .measuring import Measuring
@@ -76,7 +76,7 @@ def within_recorded(labelled: LabelledFeeds, then: Accuracy | None) -> LabelledF
 def as_weighed(verdict: Verdict, then: Accuracy | None) -> Verdict:
     """The verdict on an unchanged file whose recorded accuracy its gate refuses, if it does."""
     refusal = "" if then is None or not verdict.outputs else refusal_of(then)
-    return verdict.refused(refusal) if refusal else verdict
+    return verdict.with_fault(ReasonCode.ACCURACY, refusal) if refusal else verdict
 
 
 def told_in(found: tuple[Accuracy | None, Verdict]) -> Verdict:
@@ -118,11 +118,12 @@ def _failed(verdict: Verdict, error: RunnerError) -> Verdict:
     state = State.FAILED if isinstance(error, BrokenAnswerError) else State.ERROR
     if verdict.state is State.FAILED:
         state = State.FAILED
-    return replace(verdict.refused(f"on labelled data: {error.message}"), state=state)
+    text = f"on labelled data: {error.message}"
+    return replace(verdict.with_fault(ReasonCode.ACCURACY, text), state=state)
 
 
 def _with(verdict: Verdict, accuracy: Accuracy) -> Verdict:
     refusal, doubt = refusal_of(accuracy), doubt_of(accuracy)
     if refusal:
-        verdict = verdict.refused(refusal)
+        verdict = verdict.with_fault(ReasonCode.ACCURACY, refusal)
     return _noted(verdict, doubt) if doubt else verdict

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.manifest import Manifest
-from ..core.verdict import OutputVerdict, Tolerance, Verdict, parts_of
+from ..core.verdict import OutputVerdict, Tolerance, Verdict
 from .markup import Markup, code, details, join, scrolling, stacked_table, table, tag
 from .rows import (
     Case,
@@ -165,7 +165,8 @@ def reasons(rows: Sequence[Row]) -> Markup:
 
 def _card(row: Row, index: int) -> Markup:
     head = tag("h3", tag("span", row.name, class_="name"), " ", pill(row.outcome))
-    parts = parts_of(row.reason) if row.reason else ()
+    reasons = () if row.verdict is None else tuple(one.text for one in row.verdict.reasons)
+    parts = reasons or ((row.reason,) if row.reason else ())
     told = [tag("p", part, class_=f"reason {row.outcome}") for part in parts]
     if row.pending is not None:
         told += [tag("p", warning, class_="note") for warning in row.pending.warnings]

@@ -1,4 +1,6 @@
-"""Measure the structure of the code base: `python tests/structure.py` prints the figures, `--list` what they count.
+"""Measure the structure of the code base.
+
+`python tests/structure.py` prints the figures, `--list` what they count.
 
 The figures are limits of `tests/test_structure.py`: they may fall, and they may not rise.
 """
@@ -27,8 +29,33 @@ _PARTICIPLE = re.compile(
     r"sworn|taught|thought|thrown|understood|woken|worn|wound|torn|broken|split_by|put_by|borne|bound|fed"
 )
 _NOT_PARTICIPLES = {
-    *("feed", "embed", "need", "seed", "string", "ring", "exceed", "proceed", "speed", "shed", "bring"),
-    *("ping", "spring", "sing", "thing", "nothing", "led", "found_by", "red", "wed", "bed", "sting", "swing"),
+    *(
+        "feed",
+        "embed",
+        "need",
+        "seed",
+        "string",
+        "ring",
+        "exceed",
+        "proceed",
+        "speed",
+        "shed",
+        "bring",
+    ),
+    *(
+        "ping",
+        "spring",
+        "sing",
+        "thing",
+        "nothing",
+        "led",
+        "found_by",
+        "red",
+        "wed",
+        "bed",
+        "sting",
+        "swing",
+    ),
 }
 _WORDS = re.compile(r"[A-Za-z][a-z'-]*(?: [a-z][a-z'-]*){2,}")
 
@@ -52,7 +79,10 @@ class Figures:
 def product_files(root: Path = ROOT) -> list[Path]:
     """The files of the installed package."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    rooms = [name.partition(".")[2].replace(".", "/") for name in project["tool"]["setuptools"]["packages"]]
+    rooms = [
+        name.partition(".")[2].replace(".", "/")
+        for name in project["tool"]["setuptools"]["packages"]
+    ]
     return sorted(file for room in rooms for file in (root / room).glob("*.py"))
 
 
@@ -77,7 +107,9 @@ def measure(root: Path = ROOT) -> Figures:
         ),
         test_lines=sum(len(file.read_text(encoding="utf-8").splitlines()) for file in tests),
         functions=len(functions),
-        participles=tuple(f"{name}:{node.name}" for name, node in functions if is_participle(node.name)),
+        participles=tuple(
+            f"{name}:{node.name}" for name, node in functions if is_participle(node.name)
+        ),
         repeated_classes=tuple(_repeated(classes)),
         repeated_files=tuple(_repeated({k: v for k, v in names.items() if k != "__init__.py"})),
         threaded=tuple(threaded(functions)),
@@ -110,7 +142,7 @@ def threaded(functions: list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]
 
 
 def prose_assertions(file: Path, root: Path = ROOT) -> Iterator[str]:
-    """Strings of three words or more inside the assertions of a test file, and `match=` of `raises`."""
+    """Strings of three words or more in assertions of a test file, and in `match=` of `raises`."""
     for node in ast.walk(_tree(file)):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Assert):
@@ -118,8 +150,17 @@ def prose_assertions(file: Path, root: Path = ROOT) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             parts = [keyword.value for keyword in node.keywords if keyword.arg == "match"]
         for text in (c for part in parts for c in ast.walk(part)):
-            if isinstance(text, ast.Constant) and isinstance(text.value, str) and _WORDS.search(text.value):
+            if (
+                isinstance(text, ast.Constant)
+                and isinstance(text.value, str)
+                and _WORDS.search(text.value)
+            ):
                 yield f"{file.relative_to(root).as_posix()}:{text.lineno}"
+
+
+def _is_prose(node: ast.AST) -> bool:
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and _WORDS.search(text) is not None
 
 
 @cache
@@ -148,8 +189,14 @@ def _receivers(node: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str) -> 
     for call in ast.walk(node):
         if isinstance(call, ast.Call):
             values = [*call.args, *(keyword.value for keyword in call.keywords)]
-            called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            handed += [called for value in values if isinstance(value, ast.Name) and value.id == parameter]
+            called = (
+                call.func.attr
+                if isinstance(call.func, ast.Attribute)
+                else getattr(call.func, "id", "")
+            )
+            handed += [
+                called for value in values if isinstance(value, ast.Name) and value.id == parameter
+            ]
     return set(handed) if handed and len(handed) == uses else set()
 
 
@@ -161,7 +208,11 @@ def _longest(passes: dict[tuple[str, str], set[str]], function: str, parameter: 
         best = max(best, path, key=len)
         if len(path) <= THREADED + 1:
             following = passes.get((path[-1], parameter), set())
-            stack += [[*path, name] for name in following if (name, parameter) in passes and name not in path]
+            stack += [
+                [*path, name]
+                for name in following
+                if (name, parameter) in passes and name not in path
+            ]
     return best
 
 
@@ -175,9 +226,9 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print what is counted as well")
     listed = parser.parse_args().list
     for name, value in vars(measure()).items():
-        print(f"{name:18} {len(value) if isinstance(value, tuple) else value}")
+        print(f"{name:18} {len(value) if isinstance(value, tuple) else value}")  # noqa: T201
         if listed and isinstance(value, tuple):
-            print(*(f"    {line}" for line in value), sep="\n")
+            print(*(f"    {line}" for line in value), sep="\n")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from ..core.verdict import (
     FillMeasures,
     GroupVerdict,
     OutputVerdict,
+    Reason,
+    ReasonCode,
     State,
     Tolerance,
     Verdict,
-    told_as_one,
 )
 from .channels import MARGIN
 from .compare import MISSING, VALUES
@@ -54,26 +55,35 @@ def decide(
     )
     quiet = {name for name in names if _is_right(name, outputs)}
     channels = [
-        channel_fault(channel, limits[channel.output])
-        for channel in measured.channels
-        if channel.output in quiet
+        (ReasonCode.CHANNEL_DIFFERS, one.output, channel_fault(one, limits[one.output]))
+        for one in measured.channels
+        if one.output in quiet
     ]
     groups = [
-        group_fault(group, limits[group.output])
-        for group in measured.groups
-        if group.output in quiet
+        (ReasonCode.GROUP_DIFFERS, one.output, group_fault(one, limits[one.output]))
+        for one in measured.groups
+        if one.output in quiet
     ]
-    agreement = [_agreement(name, outputs, limits[name]) for name in names]
-    worst = _worst(outputs, told or {})
-    reason = told_as_one([*measured.faults, *worst, *channels, *groups, *agreement])
-    if not outputs:
-        reason = reason or "nothing was measured"
+    agreement = [
+        (ReasonCode.ROWS_DISAGREE, name, _agreement(name, outputs, limits[name])) for name in names
+    ]
+    reasons = (
+        *measured.faults,
+        *_worst(outputs, told or {}),
+        *(
+            Reason(code=code, text=text, output=name)
+            for code, name, text in (*channels, *groups, *agreement)
+            if text
+        ),
+    )
+    if not outputs and not reasons:
+        reasons = (Reason(code=ReasonCode.NOT_MEASURED, text="nothing was measured"),)
     verdict = replace(
         measured,
         outputs=outputs,
         tolerance=tolerance,
-        reason=reason,
-        state=State.FAILED if reason else State.PASSED,
+        reasons=reasons,
+        state=State.FAILED if reasons else State.PASSED,
     )
     verdict.check_explained()
     return verdict
@@ -304,7 +314,7 @@ def _severity(output: OutputVerdict) -> float:
     return -(output.headroom or 0.0)
 
 
-def _worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[str]:
+def _worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[Reason]:
     """The worst failing output, its feed and why, and how many more failed."""
     failed = [o for o in outputs if not o.passed and _severity(o) >= 0]
     if not failed:
@@ -312,4 +322,6 @@ def _worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[st
     worst = max(failed, key=_severity)
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     feed = told.get(worst.feed, worst.feed)
-    return [f"output {worst.output!r} on feed {feed}: {worst.reason}{more}"]
+    text = f"output {worst.output!r} on feed {feed}: {worst.reason}{more}"
+    code = ReasonCode.OUTPUT_DIFFERS
+    return [Reason(code=code, text=text, output=worst.output, feed=worst.feed)]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.verdict import ChannelVerdict, GroupVerdict, OutputVerdict, State, Tolerance, Verdict
+from ..core.verdict import (
+    ChannelVerdict,
+    GroupVerdict,
+    OutputVerdict,
+    Reason,
+    ReasonCode,
+    State,
+    Tolerance,
+    Verdict,
+)
 from .channels import measure_channels
 from .clues import with_clues
 from .compare import measure_output
@@ -82,12 +91,11 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     verdict = Verdict(
         artifact=artifact,
         state=State.PASSED if pairs else State.ERROR,
-        reason="; ".join(faults),
         device=device,
         tolerance=tolerance,
         feeds=tuple(reference.feed.name for reference in references),
         outputs=(*(o for one in measured for o in one.outputs), *formed),
-        faults=faults,
+        reasons=faults,
         channels=tuple(channel for one in measured for channel in one.channels),
         groups=tuple(group for one in measured for group in one.groups),
     )
@@ -177,7 +185,7 @@ def _refuse_bugs(
                     )
 
 
-def _naming(pairs: Sequence[Pair], signature: Signature) -> list[str]:
+def _naming(pairs: Sequence[Pair], signature: Signature) -> list[Reason]:
     """Outputs that are missing, too many or in another order, each told once."""
     wanted = signature.outputs
     found: dict[str, None] = {}
@@ -187,10 +195,10 @@ def _naming(pairs: Sequence[Pair], signature: Signature) -> list[str]:
         found |= {f"output {name!r} is extra": None for name in got if name not in wanted}
         if got != wanted and set(got) == set(wanted):
             found[f"outputs are reordered: {', '.join(got)} instead of {', '.join(wanted)}"] = None
-    return list(found)
+    return [Reason(code=ReasonCode.OUTPUT_NAMES, text=text, fault=True) for text in found]
 
 
-def _refusals(references: Sequence[Reference], replies: Sequence[Reply]) -> list[str]:
+def _refusals(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Reason]:
     """The first feed that the artifact refused, and how many more."""
     refused = [
         (reference.feed, " ".join(reply.error.split()))
@@ -200,7 +208,8 @@ def _refusals(references: Sequence[Reference], replies: Sequence[Reply]) -> list
     if not refused:
         return []
     feed, error = refused[0]
-    if len(refused) == len(references):
-        return [f"refused every feed: {error}"]
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    return [f"refused feed {describe(feed)}{more}: {error}"]
+    every = len(refused) == len(references)
+    text = "refused every feed" if every else f"refused feed {describe(feed)}{more}"
+    code = ReasonCode.FEED_REFUSED
+    return [Reason(code=code, text=f"{text}: {error}", fault=True, feed=feed.name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.verdict import Reason, ReasonCode
 from .feeds import OPT, VARY
 from .fill import measure_apart
 from .metrics import Measures, is_numeric
@@ -26,7 +27,7 @@ _RESOLUTION = 0.1
 class Reach:
     """What is wrong with how an artifact follows its inputs, and what could not be told."""
 
-    faults: tuple[str, ...]
+    faults: tuple[Reason, ...]
     notes: tuple[str, ...]
 
 
@@ -42,7 +43,7 @@ def reach(
     bit, between `opt` and the input's `vary:` feed, or, for an only input, between feeds of the
     same shapes. An output is constant when the same holds of it over all feeds.
     """
-    faults: list[str] = []
+    faults: list[Reason] = []
     notes: list[str] = []
     for spec in signature.inputs:
         moves = [
@@ -50,13 +51,14 @@ def reach(
             for base, other in _trials(pairs, spec.name, signature)
         ]
         fault, note = _finding(spec.name, moves, taken=spec.name in artifact_inputs)
-        faults += fault
+        code = ReasonCode.INPUT_IGNORED
+        faults += [Reason(code=code, text=text, fault=True) for text in fault]
         notes += note
     for name in signature.outputs:
         if _constant(name, pairs, tolerance):
-            faults.append(
-                f"output {name!r} is constant: the same on every feed, while eager's varies"
-            )
+            text = f"output {name!r} is constant: the same on every feed, while eager's varies"
+            code = ReasonCode.OUTPUT_CONSTANT
+            faults.append(Reason(code=code, text=text, fault=True, output=name))
     return Reach(faults=tuple(faults), notes=tuple(notes))
 
 

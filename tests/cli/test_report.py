@@ -19,6 +19,8 @@ from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import write_manifest
 from modelc.reports.formats import FORMATS
 
+from ..reasons import because
+
 Ran = subprocess.CompletedProcess[str]
 Door = Callable[..., Ran]
 ALL = sorted(one.file for one in FORMATS)
@@ -57,7 +59,7 @@ def full(records: ModuleType, tmp_path: Path) -> Path:
 def worse(records: ModuleType, tmp_path: Path) -> Path:
     """The same run with its best artifact refused."""
     manifest: Manifest = records.full()
-    bad = replace(manifest.verdicts[0], state=State.FAILED, reason="SQNR 3.0 dB < 90")
+    bad = replace(manifest.verdicts[0], state=State.FAILED, reasons=because("SQNR 3.0 dB < 90"))
     (tmp_path / "worse").mkdir()
     write_manifest(replace(manifest, verdicts=(bad, *manifest.verdicts[1:])), tmp_path / "worse")
     return tmp_path / "worse"

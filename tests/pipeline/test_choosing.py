@@ -38,7 +38,7 @@ def trial(
     verdict = Verdict(
         artifact="a",
         state=State.PASSED if passed else State.FAILED,
-        reason="",
+        reasons=(),
         device="cpu",
         tolerance=TOLERANCES[Precision.INT8],
         feeds=("held-out-1",),

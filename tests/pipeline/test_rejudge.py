@@ -10,11 +10,13 @@ import pytest
 
 from modelc.core.errors import UsageError
 from modelc.core.manifest import Failure
-from modelc.core.verdict import Limits, State
+from modelc.core.verdict import Limits, ReasonCode, State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging
 from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
+
+from ..reasons import because
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +88,9 @@ def test_a_changed_file_is_refused_whatever_the_limits(folder: Path) -> None:
 
 def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
     manifest = manifest_in(folder)
-    verdicts = tuple(v.refused("a frozen branch") for v in manifest.verdicts)
+    verdicts = tuple(
+        v.with_fault(ReasonCode.BRANCH_FROZEN, "a frozen branch") for v in manifest.verdicts
+    )
     write_manifest(replace(manifest, verdicts=verdicts), folder)
     done = rejudge_folder(folder, Judging(min_sqnr=0.0, rtol=10.0))
     assert set(states(done).values()) == {State.FAILED}
@@ -95,7 +99,9 @@ def test_a_fault_that_no_tolerance_forgives_stays(folder: Path) -> None:
 
 def test_measures_of_an_older_modelc_are_not_believed(folder: Path) -> None:
     manifest = manifest_in(folder)
-    verdicts = tuple(replace(v, state=State.FAILED, reason="shape") for v in manifest.verdicts)
+    verdicts = tuple(
+        replace(v, state=State.FAILED, reasons=because("shape")) for v in manifest.verdicts
+    )
     write_manifest(replace(manifest, verdicts=verdicts), folder)
     with pytest.raises(UsageError, match="do not make its verdict again"):
         rejudge_folder(folder, USUAL)
@@ -151,7 +157,9 @@ def test_a_refused_twin_never_comes_back_as_the_file_that_took_its_place(folder:
         files=(replace(proven.files[0], name=f"rejected/{name}"),),
         rejected=True,
     )
-    broken = replace(kept.refused("wrong at batch 3"), artifact="onnx")
+    broken = replace(
+        kept.with_fault(ReasonCode.OUTPUT_DIFFERS, "wrong at batch 3"), artifact="onnx"
+    )
     verdicts = (
         *(broken if v is kept else v for v in manifest.verdicts),
         replace(kept, artifact="rejected/onnx"),
@@ -170,7 +178,7 @@ def test_a_refused_twin_never_comes_back_as_the_file_that_took_its_place(folder:
 def test_a_verdict_without_measures_never_passes(folder: Path) -> None:
     manifest = manifest_in(folder)
     empty = tuple(
-        replace(v, outputs=(), channels=(), state=State.FAILED, reason="gone")
+        replace(v, outputs=(), channels=(), state=State.FAILED, reasons=because("gone"))
         for v in manifest.verdicts
     )
     write_manifest(replace(manifest, verdicts=empty), folder)

@@ -152,7 +152,7 @@ def test_a_stated_range_is_not_narrowed(tmp_path: Path) -> None:
     assert domain(manifest, "onnx") == (0, 2**40)
     verdict = manifest.verdict_of("rejected/openvino")
     assert verdict is not None
-    assert str(2**31) in verdict.faults[0]
+    assert str(2**31) in verdict.faults[0].text
 
 
 def test_a_stated_range_that_holds_passes(tmp_path: Path) -> None:

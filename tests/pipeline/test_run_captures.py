@@ -278,7 +278,7 @@ def test_the_same_refusal_of_a_copy_is_told_once_and_recorded_each_time() -> Non
     ]
     for way, reason in ways:
         tried.attempts.append(Attempt(capture="export", outcome="error", reason=reason, seconds=0))
-        tried._passed_over(way, bench)
+        tried._passed_over(way, reason, bench)
     assert told == [
         "onnx: export error: it branches",
         "onnx: with attention: export error as before",

@@ -22,6 +22,8 @@ from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
 
+from ..reasons import because
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -194,7 +196,7 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
         judge_on=lambda *_: Verdict(
             artifact="model.bin",
             state=State.FAILED,
-            reason="off",
+            reasons=because("off"),
             device="cpu",
             feeds=(),
             outputs=(),

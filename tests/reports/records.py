@@ -30,7 +30,7 @@ from modelc.core.records import (
     Latency,
 )
 from modelc.core.signature import Dim, InputSpec, Signature
-from modelc.core.verdict import OutputVerdict, State, Tolerance, Verdict
+from modelc.core.verdict import OutputVerdict, Reason, ReasonCode, State, Tolerance, Verdict
 
 TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4, min_sqnr=90.0)
 WEIGHTS = "8f4a1010d25defe922fd7b21e20251a92c46695b8dbe53e26eca86fde61919bb"
@@ -64,6 +64,10 @@ def measured(
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
+def _because(text: str) -> tuple[Reason, ...]:
+    return (Reason(code=ReasonCode.OUTPUT_DIFFERS, text=text),) if text else ()
+
+
 def judged(
     name: str,
     *outputs: OutputVerdict,
@@ -75,7 +79,7 @@ def judged(
     made = Verdict(
         artifact=name,
         state=state,
-        reason=reason,
+        reasons=_because(reason),
         device="cpu",
         tolerance=TOLERANCE,
         feeds=tuple(dict.fromkeys(output.feed for output in outputs)),
@@ -413,6 +417,7 @@ def hostile() -> Manifest:
     kept = {
         "precision",
         "state",
+        "code",
         "created",
         "sha256",
         "digest",

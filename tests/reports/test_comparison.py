@@ -17,6 +17,8 @@ from modelc.reports.comparison import Comparison, compare
 from modelc.reports.comparison_documents import as_html, as_markdown, headline
 from modelc.reports.differences import CEILING_DB, Change
 
+from ..reasons import because
+
 INT8, FP32 = 1, 0  # places in the full manifest
 
 
@@ -67,7 +69,9 @@ def test_a_run_beside_itself_has_no_change(any_manifest: Manifest) -> None:
 def test_an_artifact_that_is_no_longer_proven_is_worse(
     full: Manifest, state: State, change: Change
 ) -> None:
-    after = with_verdict(full, FP32, lambda verdict: replace(verdict, state=state, reason="why"))
+    after = with_verdict(
+        full, FP32, lambda verdict: replace(verdict, state=state, reasons=because("why"))
+    )
     comparison = compare(full, after)
     found = {(m.artifact, m.measure): m for m in comparison.measures}["onnx", "verdict"]
     assert found.change is change
@@ -80,7 +84,7 @@ def test_the_refused_file_of_the_last_run_counts_and_not_the_older_proven_one(
 ) -> None:
     bad = replace(full.artifacts[FP32], name="rejected/onnx", rejected=True)
     verdict = replace(
-        full.verdicts[FP32], artifact="rejected/onnx", state=State.FAILED, reason="no"
+        full.verdicts[FP32], artifact="rejected/onnx", state=State.FAILED, reasons=because("no")
     )
     after = replace(full, artifacts=(*full.artifacts, bad), verdicts=(*full.verdicts, verdict))
     assert changed(compare(full, after))["onnx", "verdict"] is Change.WORSE
@@ -267,7 +271,7 @@ def test_another_checkpoint_and_other_versions_are_said(full: Manifest) -> None:
 
 def test_documents_say_what_got_worse_first(full: Manifest) -> None:
     after = with_verdict(
-        full, FP32, lambda verdict: replace(verdict, state=State.FAILED, reason="why")
+        full, FP32, lambda verdict: replace(verdict, state=State.FAILED, reasons=because("why"))
     )
     timed = Latency(milliseconds=0.2, parent=0.93, device="cpu", runs=50)
     after = with_artifact(after, INT8, latency=timed)

@@ -13,6 +13,8 @@ import pytest
 from modelc.core.manifest import Manifest
 from modelc.reports import junit
 
+from ..reasons import because
+
 CHILDREN = {
     "testsuites": ["testsuite"],
     "testsuite": ["properties", "testcase"],
@@ -122,7 +124,7 @@ def test_the_timestamp_is_one_of_the_schema(full: Manifest) -> None:
     "odd", ["\x00", "\x1b[2J", "\x0b", "\ufffe", "\ud800", "]]>", "<&\"'>", "\r", "😀"]
 )
 def test_no_name_or_reason_breaks_the_xml(full: Manifest, odd: str) -> None:
-    verdict = replace(full.verdicts[2], reason=f"a{odd}b", artifact=f"x{odd}")
+    verdict = replace(full.verdicts[2], reasons=because(f"a{odd}b"), artifact=f"x{odd}")
     artifact = replace(full.artifacts[2], name=f"x{odd}")
     feeds = tuple(replace(output, feed=f"{output.feed}{odd}") for output in verdict.outputs)
     verdict = replace(verdict, outputs=feeds, feeds=())

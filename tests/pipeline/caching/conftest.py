@@ -57,7 +57,7 @@ def record(path: Path, key: str = KEY, needs: Needs | None = None) -> Manifest:
         parent="0" * 64, made_from="checkpoint", key=key,
     )  # fmt: skip
     verdict = Verdict(
-        artifact="fake", state=State.PASSED, reason="", outputs=(), device="cpu", feeds=(),
+        artifact="fake", state=State.PASSED, reasons=(), outputs=(), device="cpu", feeds=(),
         tolerance=Tolerance(atol=1, rtol=1, min_sqnr=1),
     )  # fmt: skip
     return Manifest(

@@ -23,7 +23,7 @@ from modelc.core.errors import RunnerError
 from modelc.core.events import Event, Noted
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision
-from modelc.core.verdict import OutputVerdict, State, Verdict
+from modelc.core.verdict import OutputVerdict, ReasonCode, State, Verdict
 from modelc.pipeline.localising.asking import Looking, localise_file
 from modelc.pipeline.localising.refusal import (
     Scene,
@@ -39,6 +39,8 @@ from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import open_subject, read_checkpoint
 from modelc.pipeline.worst import read_feed, save_feed
 from modelc.validators.tolerance import tolerance_for
+
+from ...reasons import because
 
 pytestmark = pytest.mark.needs("onnx")
 GUILTY = "layers.1.attention.value"
@@ -229,12 +231,11 @@ def _verdict(*outputs: OutputVerdict, state: State = State.FAILED) -> Verdict:
     return Verdict(
         artifact="rejected/onnx",
         state=state,
-        reason="",
+        reasons=because("a frozen branch", ReasonCode.BRANCH_FROZEN, fault=True),
         device="cpu",
         tolerance=tolerance_for(Precision.FP32),
         feeds=("opt",),
         outputs=outputs,
-        faults=("a frozen branch",),
     )
 
 

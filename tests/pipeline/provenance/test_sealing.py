@@ -24,6 +24,8 @@ from modelc.pipeline.provenance.sealing import (
 )
 from modelc.pipeline.provenance.stating import captured_by, signature_digest
 
+from ...reasons import because
+
 
 @pytest.fixture(scope="module")
 def manifest(exported_digits: Path) -> Manifest:
@@ -79,7 +81,7 @@ def test_a_bond_is_kept_until_the_artifact_is_judged_again(manifest: Manifest) -
 def test_where_a_verdicts_files_lie_is_no_part_of_its_digest(manifest: Manifest) -> None:
     verdict = manifest.verdicts[0]
     assert verdict_digest(replace(verdict, artifact="rejected/x")) == verdict_digest(verdict)
-    assert verdict_digest(replace(verdict, reason="x")) != verdict_digest(verdict)
+    assert verdict_digest(replace(verdict, reasons=because("x"))) != verdict_digest(verdict)
 
 
 def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
@@ -90,7 +92,7 @@ def test_an_artifact_with_an_edited_verdict_does_not_stand_for_a_later_run(
     )
     keys = {one.name: one.key for one in keyed.artifacts}
     first, *others = keyed.verdicts
-    edited = replace(keyed, verdicts=(replace(first, reason="better than that"), *others))
+    edited = replace(keyed, verdicts=(replace(first, reasons=because("better than that")), *others))
     with Digests(tmp_path) as digests:
         place = exported_digits
         before = standing_in(keyed, place, keys, root=Path.cwd(), digests=digests)
