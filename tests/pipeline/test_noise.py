@@ -34,8 +34,8 @@ def streams_of_the_terminal() -> Iterator[None]:
 
 def test_prints_go_to_the_log(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with streams_of_the_terminal(), into(log):
-        print("to stdout")
-        print("to stderr", file=sys.stderr)
+        print("to stdout")  # noqa: T201
+        print("to stderr", file=sys.stderr)  # noqa: T201
     assert set(log.read_text().splitlines()) == {"to stdout", "to stderr"}
     assert capfd.readouterr() == ("", "")
 
@@ -54,10 +54,10 @@ def test_what_was_printed_before_and_after_is_not_in_the_log(
     log: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with streams_of_the_terminal():
-        print("before")
+        print("before")  # noqa: T201
         with into(log):
-            print("inside")
-        print("after")
+            print("inside")  # noqa: T201
+        print("after")  # noqa: T201
     assert log.read_text() == "inside\n"
     assert capfd.readouterr().out == "before\nafter\n"
 
