@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 from ..core.names import unknown
 from .preprocess import Preprocess
 
@@ -55,7 +55,9 @@ class CalibrationOptions:
             raise unknown("calibration selection", self.selection, SELECTIONS)
         if self.samples < 1:
             raise UsageError(
-                f"{self.samples} calibration samples are none", hint="use --calib-samples 1 or more"
+                f"{self.samples} calibration samples are none",
+                hint=Hint("use ", Option("calib-samples", "1"), " or more"),
+                option="calib-samples",
             )
         if self.hold_out < 0:
             raise UsageError(

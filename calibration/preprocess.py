@@ -104,7 +104,7 @@ PRESETS: dict[str, Preprocess] = {
 
 
 def _wrong(what: str, hint: str) -> UsageError:
-    return UsageError(f"--preprocess has {what}", hint=hint)
+    return UsageError(f"--preprocess has {what}", hint=hint, option="preprocess")
 
 
 def _pairs(parts: list[str], text: str) -> dict[str, str]:

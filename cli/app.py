@@ -125,6 +125,21 @@ class _Fault:
     kind: str
     message: str
     hint: str
+    code: str = ""
+    option: str = ""
+    place: str = ""
+
+    @classmethod
+    def of(cls, error: ModelcError) -> _Fault:
+        """What is told of one of our errors."""
+        return cls(
+            kind=type(error).__name__,
+            message=error.text,
+            hint=error.hint,
+            code=error.code or "",
+            option=error.option,
+            place="" if error.place is None else str(error.place),
+        )
 
 
 def door(arguments: list[str]) -> int:
@@ -199,10 +214,7 @@ def _failed(error: Exception, *, debug: bool, json: bool) -> int:
         code, faults = error.exit_code, _misused(error)
     elif isinstance(error, ModelcError):
         code = error.exit_code
-        faults = [
-            _Fault(kind=type(one).__name__, message=one.message, hint=one.hint)
-            for one in each_of(error)
-        ]
+        faults = [_Fault.of(one) for one in each_of(error)]
     else:
         fault = _Fault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
         code, faults = BUG, [fault]

@@ -143,7 +143,11 @@ def build_trt(
         finish_off(prepared, json=json, quiet=quiet, reports=reports, prepare_only=prepare_only,
                    sign_key=sign_key, bounds=bounds)  # fmt: skip
     if checkpoint is not None:
-        raise UsageError("--checkpoint is for a folder to finish", hint=f"give {checkpoint} alone")
+        raise UsageError(
+            "--checkpoint is for a folder to finish",
+            hint=f"give {checkpoint} alone",
+            option="checkpoint",
+        )
     source = asked.source_of(
         against or path, model=model, model_args=model_arg, inputs=inputs, samples=samples,
         strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,

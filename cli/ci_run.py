@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from ..core.errors import ModelcError, UsageError
+from ..core.errors import ErrorCode, ModelcError, UsageError
 from ..projects.annotations import WARNING, Annotation, of_fault, of_run, within
 from ..projects.outcome import Ended
 from ..projects.records import Project
@@ -47,7 +47,7 @@ class Ci:
 
     def warned(self, fault: ModelcError) -> None:
         """What changes no result is a warning."""
-        self._remark([Annotation(level=WARNING, title="modelc", message=fault.message)], Path())
+        self._remark([Annotation(level=WARNING, title="modelc", message=fault.text)], Path())
 
     @contextmanager
     def progress(self, out: Path, *, jobs: int) -> Iterator[CiScreen]:
@@ -131,5 +131,10 @@ def ci_of(*, json: bool, quiet: bool) -> Ci:
         UsageError: `--quiet` as well, which would leave groups without lines.
     """
     if quiet:
-        raise UsageError("--quiet has no effect with --ci", hint="leave one of them out")
+        raise UsageError(
+            "--quiet has no effect with --ci",
+            hint="leave one of them out",
+            option="quiet",
+            code=ErrorCode.NO_EFFECT,
+        )
     return Ci(place=ci_place(), json=json)

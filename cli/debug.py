@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.errors import ErrorCode
 from . import options as o
 from . import options_bounds as b
 from .options_tolerance import limits_of
@@ -128,4 +129,6 @@ def _refuse(given: dict[str, object]) -> None:
             raise UsageError(
                 f"{name} has no effect without --against",
                 hint="leave it out, or name the eager reference with --against CHECKPOINT",
+                option="against",
+                code=ErrorCode.NO_EFFECT,
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
     from ..pipeline.recorded import Moved
@@ -319,7 +319,12 @@ def refuse_others(context: typer.Context, allowed: Collection[str], where: str, 
         source = context.get_parameter_source(name)
         if source is None or source.name == "DEFAULT" or name in allowed:
             continue
-        raise UsageError(f"{parameter.opts[0]} has no effect {where}", hint=hint)
+        raise UsageError(
+            f"{parameter.opts[0]} has no effect {where}",
+            hint=hint,
+            code=ErrorCode.NO_EFFECT,
+            option=parameter.opts[0].removeprefix("--"),
+        )
 
 
 def moved_of(

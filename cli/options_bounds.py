@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell, silence
 from .options import Panel
 
@@ -60,7 +60,10 @@ def bounds_of(
     for name, value in (("--timeout", timeout), ("--memory", memory)):
         if isolate is False and value is not None:
             raise UsageError(
-                f"{name} has no effect with --no-isolate", hint="leave one of them out"
+                f"{name} has no effect with --no-isolate",
+                hint="leave one of them out",
+                option="no-isolate",
+                code=ErrorCode.NO_EFFECT,
             )
     bounds = Bounds(
         timeout=None if timeout is None else seconds_of(timeout),

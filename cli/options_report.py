@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from .options import Panel
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def formats_beside(path: Path, texts: list[str] | None) -> tuple[Format, ...]:
     """
     if texts and not path.is_dir():
         raise UsageError(
-            f"--report has no effect with the model file {path}", hint="give its output folder"
+            f"--report has no effect with the model file {path}",
+            hint="give its output folder",
+            option="report",
+            code=ErrorCode.NO_EFFECT,
         )
     return formats_of(texts)

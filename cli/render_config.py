@@ -53,7 +53,9 @@ def show_settings(settings: Settings, model: str | None) -> None:
         for one in _in_order(said):
             built_in = one.layer is Layer.BUILT_IN
             style = "dim" if built_in else ""
-            table.add_row(escape(one.name), escape(_text(one.value)), escape(one.told), style=style)
+            table.add_row(
+                escape(one.name), escape(_text(one.value)), escape(str(one.told)), style=style
+            )
         console.print(table)
 
 
@@ -72,7 +74,7 @@ def as_document(settings: Settings, model: str | None) -> bytes:
 
 def _listed(said: Mapping[KeyPath, Said]) -> list[dict[str, object]]:
     return [
-        {"key": one.name, "value": one.value, "layer": one.layer.value, "from": one.told}
+        {"key": one.name, "value": one.value, "layer": one.layer.value, "from": str(one.told)}
         for one in _in_order(said)
     ]
 

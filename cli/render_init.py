@@ -12,7 +12,7 @@ def begun_document(begun: Begun) -> bytes:
     """The file, its models, the lines to edit, and what else is wrong."""
     from ..pipeline.manifest_file import as_json
 
-    left = [{"message": one.message, "hint": one.hint} for one in begun.left]
+    left = [{"message": one.text, "hint": one.hint} for one in begun.left]
     return as_json(
         {"file": str(begun.file), "models": begun.models, "edits": begun.edits, "left": left}
     )
@@ -30,7 +30,7 @@ def show_begun(begun: Begun) -> None:
         place = f"{begun.file}:{edit.line} {edit.key}"
         say(console, f"[yellow]edit[/] {escape(place)}: {escape(what)}")
     for fault in begun.left:
-        say(console, f"[yellow]mend[/] {escape(fault.message)}")
+        say(console, f"[yellow]mend[/] {escape(fault.text)}")
         say(console, f"     [dim]{escape(fault.hint)}[/]")
     say(
         console,

@@ -68,7 +68,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
 def _failure_hint(failure: Failure, out: str) -> str:
     """The hint; where it is to read the log, with the log's path."""
     log = Path(out) / "logs" / f"{failure.step}.log"
-    if failure.hint.endswith(LOGGED) and log.is_file():
+    if LOGGED in failure.advice and log.is_file():
         return f"{failure.hint}: {log}"
     return failure.hint
 

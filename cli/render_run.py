@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..core.errors import Hint
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import as_json
 from ..projects.outcome import Ended
@@ -80,7 +81,7 @@ def _tell_model(console: Console, one: Ended, end: ModelEnd) -> None:
     if one.manifest is not None:
         _tell_artifacts(console, one, one.manifest)
     for breach in one.breaches:
-        told = f"  [dim]{escape(breach.told)}[/]" if breach.told else ""
+        told = f"  [dim]{escape(str(breach.told))}[/]" if breach.told else ""
         say(
             console,
             f"[red]{name}/{escape(breach.artifact)}[/]: {escape(breach.message)}{told}",
@@ -104,7 +105,10 @@ def _tell_artifacts(console: Console, one: Ended, manifest: Manifest) -> None:
         tell_guilty_layer(console, artifact, manifest, one.folder)
     for failure in manifest.failures:
         say(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        say(console, f"  [dim]hint: {escape(in_keys(failure.hint))}[/]")
+        say(
+            console,
+            f"  [dim]hint: {escape(str(in_keys(Hint(*(failure.advice or (failure.hint,))))))}[/]",
+        )
     for pending in waiting:
         tell_pending(console, pending)
         say(console, f"  finish it on a GPU host: {escape(pending.command)} {escape(one.folder)}")

@@ -50,7 +50,9 @@ def report(
     if len(paths) == 1:
         if fail_on_regression:
             raise UsageError(
-                "--fail-on-regression needs two folders", hint="modelc report BEFORE AFTER"
+                "--fail-on-regression needs two folders",
+                hint="modelc report BEFORE AFTER",
+                option="fail-on-regression",
             )
         write_one(paths[0], out, formats, json=json)
         return

@@ -111,7 +111,7 @@ def _forget(out: Path, asked: Asked) -> None:
         clear_index(out, wanted=False)
     except UsageError as fault:
         if asked.ci is None:
-            warn([fault.message])
+            warn([fault.text])
         else:
             asked.ci.warned(fault)
 

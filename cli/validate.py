@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
@@ -171,7 +171,10 @@ def _signed(
         return lambda tell: signing(path, private, tell, judges_all=not rejudge)
     if given(context, "sign_key"):
         raise UsageError(
-            "--sign-key has no effect on a single file", hint="give the folder that it lies in"
+            "--sign-key has no effect on a single file",
+            hint="give the folder that it lies in",
+            option="sign-key",
+            code=ErrorCode.NO_EFFECT,
         )
     return lambda _: nullcontext(enter_result=True)
 
@@ -202,4 +205,6 @@ def _refuse(names: Sequence[str], values: Sequence[object], where: str) -> None:
             raise UsageError(
                 f"{name} has no effect {where}",
                 hint="leave it out, or name the eager reference with --against CHECKPOINT",
+                code=ErrorCode.NO_EFFECT,
+                option=name.removeprefix("--"),
             )

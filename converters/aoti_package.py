@@ -30,7 +30,7 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.digest import sha256_of
-from ..core.errors import MissingError, RunnerError
+from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.zip_archive import members_of
@@ -179,7 +179,11 @@ def open_runner(
         RunnerError: it is not trusted, or torch would not load it.
     """
     if device != "cpu":
-        raise MissingError(f"the package is for the CPU, not for {device}", hint="use --device cpu")
+        raise MissingError(
+            f"the package is for the CPU, not for {device}",
+            hint=Hint("use ", Option("device", "cpu")),
+            option="device",
+        )
     record = _read(path)
     reason = distrusted(path, settings or {})
     if reason:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..core.errors import LOGGED, first_line
+from ..core.errors import LOGGED, Hint, first_line
 from ..core.signature import Signature
-from .capture.causes import RefusedError, cause_of
+from .capture.causes import BY_SCRIPT, RefusedError, cause_of
 from .capture.users import COMPILED, users_place
 
 Made = TypeVar("Made")
 
-_CHANGE = f"change that line in a copy, with --patch PKG.MOD:FN; {LOGGED}"
+_CHANGE = Hint("change that line in a copy, with --patch PKG.MOD:FN; ", LOGGED)
 _GUARD = re.compile(r"Not all values of (?P<dim>\w+) = .* satisfy the generated guard .*")
 _DIM = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 
@@ -70,12 +70,12 @@ def _refused(
         names = {**names, **dict(zip(("ns", "op"), spot.operator.split("::"), strict=True))}
     names["dim"] = _dim_of(str(inner), signature)
     place = spot.place or users_place(error)
-    reason, hint = reason_of(error), _CHANGE if place else LOGGED
+    reason, hint = reason_of(error), _CHANGE if place else Hint(LOGGED)
     if found is not None:
         reason = found[0].says.format(**names) or reason
-        hint = found[0].hint.format(**names)
+        hint = Hint(f"{found[0].hint.format(**names)}{BY_SCRIPT if found[0].scripts else ''}")
     if found is not None and found[0].name == "dims" and not names["dim"]:
-        hint = LOGGED
+        hint = Hint(LOGGED)
     if signature is not None:
         reason = _in_users_names(reason, signature)
     module = f" in module {spot.module}" if spot.module else ""
@@ -85,6 +85,8 @@ def _refused(
         hint=hint,
         cause=None if found is None else found[0],
         passing=_is_passing(error),
+        detail=f"{reason}{module}{where}",
+        placed=bool(where),
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
@@ -79,7 +79,10 @@ def check_used(custom_ops: Mapping[str, Write], operators: Collection[str]) -> N
             ours = sorted(one for one in operators if not one.startswith("prim::"))
             hint = unknown("operator", name, ours).hint
             raise UsageError(
-                f"--custom-op {name} has no effect: the model has no {name}", hint=hint
+                f"--custom-op {name} has no effect: the model has no {name}",
+                hint=hint,
+                option="custom-op",
+                code=ErrorCode.NO_EFFECT,
             )
 
 
@@ -161,6 +164,7 @@ def _other_exporter(name: str, why: str) -> RefusedError:
         f"--custom-op {name}: the function {why}, so it cannot write for this exporter",
         hint="let it take op first, for both exporters: def fn(op, x): return op.Relu(x)",
         cause=CUSTOM_OP,
+        option="custom-op",
     )
 
 
@@ -182,6 +186,7 @@ def _told(name: str, write: Write, bound: Write) -> Write:
                 f" {error}{where}",
                 hint="correct the function; it is given the operator's arguments, in order",
                 cause=CUSTOM_OP,
+                option="custom-op",
             ) from error
 
     return call

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Job
+from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
 from .capture.eager import example_tensors, model_of
 from .capture.program import Exported, Program
@@ -69,7 +70,11 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
         locate=lambda error, _: _node_of(error, scope),
     )
     if program is None:
-        raise RefusedError("torch.onnx.export gave no program", hint="try --capture script")
+        raise RefusedError(
+            "torch.onnx.export gave no program",
+            hint=Hint("try ", Option("capture", "script")),
+            option="capture",
+        )
     _keep_names_apart(program.model)
     names: dict[str | onnx_ir.SymbolicDim, str] = {}
     axes = job.signature.axes()

@@ -25,7 +25,7 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import ConversionError, UsageError
+from ..core.errors import ConversionError, Hint, Option, UsageError
 from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
@@ -146,7 +146,10 @@ def _opset(job: Job) -> int:
     if opset > _last(job.capture):
         raise ConversionError(
             f"opset {opset} is beyond the TorchScript exporter, which ends at {LEGACY_MAX_OPSET}",
-            hint=f"use --opset {LEGACY_MAX_OPSET}, or --capture export",
+            hint=Hint(
+                "use ", Option("opset", f"{LEGACY_MAX_OPSET}"), ", or ", Option("capture", "export")
+            ),
+            option="opset",
         )
     return opset
 
@@ -185,7 +188,8 @@ def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) ->
     if opset > allowed.opset:
         raise UsageError(
             f"{precision} is written at opset {opset}, beyond what --for allows: {allowed}",
-            hint="name a later release with --for, or another precision",
+            hint=Hint("name a later release with ", Option("for"), ", or another precision"),
+            option="for",
         )
     return f"opset {opset}: loads in {allowed}"
 

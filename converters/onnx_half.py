@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Job
-from ..core.errors import ConversionError
+from ..core.errors import ConversionError, Hint, Option
 from ..core.precision import Precision
 from .guarded import guarded
 from .installed import versions
@@ -102,7 +102,9 @@ def _refuse_ends(model: onnx.ModelProto, found: Iterable[Overflow]) -> None:
     for one in found:
         if one.tensor in ends:
             raise ConversionError(
-                f"{one.tensor!r} cannot be half: {one}", hint="leave out --half-io"
+                f"{one.tensor!r} cannot be half: {one}",
+                hint=Hint("leave out ", Option("half-io")),
+                option="half-io",
             )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConversionError, UsageError
+from ..core.errors import ConversionError, Hint, Option, UsageError
 from .guarded import guarded
 from .onnx_runtimes import Allowed, allowed_by
 
@@ -49,7 +49,8 @@ def opset_for(asked: int | None, runtimes: Sequence[str], *, default: int, last:
     if asked is not None and asked > allowed.opset:
         raise UsageError(
             f"--opset {asked} is beyond what --for allows: {allowed}",
-            hint=f"use --opset {allowed.opset} or less, or leave it out",
+            hint=Hint("use ", Option("opset", f"{allowed.opset}"), " or less, or leave it out"),
+            option="opset",
         )
     return asked or min(allowed.best, last)
 
@@ -75,7 +76,8 @@ def lowered(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
     for fault in _faults(model, allowed):
         raise ConversionError(
             f"{path.name} would not load in {allowed}: {fault}",
-            hint="name a later release with --for, or leave it out",
+            hint=Hint("name a later release with ", Option("for"), ", or leave it out"),
+            option="for",
         )
     if model.ir_version > allowed.ir:
         model.ir_version = allowed.ir

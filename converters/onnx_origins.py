@@ -134,6 +134,7 @@ def matching(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"--keep-fp {pattern!r} means nodes of {path.name} that have no name",
                 hint="give its nodes names, as modelc's own export does",
+                option="keep-fp",
             )
         found |= taken
     return tuple(dict.fromkeys(node.name for node in nodes if node.name in found))
@@ -168,4 +169,5 @@ def _no_node(
     return UsageError(
         f"--keep-fp {pattern!r} matches no node, operator or module of the model",
         hint=f"did you mean {', '.join(near)}?",
+        option="keep-fp",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Outputs
-from ..core.errors import MissingError, RunnerError
+from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.runtime_contract import OpenedByDefault
 from .onnx_guard import read_graph
 from .onnx_rounding import (
@@ -89,7 +89,12 @@ def _require_cuda() -> None:
     if session.get_providers()[0] != _CUDA:
         raise MissingError(
             f"ONNX Runtime could not load {_CUDA} and fell back to the CPU",
-            hint="use --device cpu, or install a CUDA that this onnxruntime-gpu was built for",
+            hint=Hint(
+                "use ",
+                Option("device", "cpu"),
+                ", or install a CUDA that this onnxruntime-gpu was built for",
+            ),
+            option="device",
         )
 
 

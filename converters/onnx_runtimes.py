@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 from ..core.names import unknown
 
 _SPEC = re.compile(r"(?P<name>[A-Za-z][\w-]*)==(?P<version>\d+(?:\.\d+){0,3})")
@@ -101,7 +101,8 @@ def runtime_of(text: str) -> Runtime:
     if name in _UNPROMISED:
         raise UsageError(
             f"--for {text}: nothing can be promised for {name}: {_UNPROMISED[name]}",
-            hint="make its own format instead: --to openvino",
+            hint=Hint("make its own format instead: ", Option("to", "openvino")),
+            option="for",
         )
     if name not in _KNOWN:
         raise unknown("runtime in --for:", name or text, list(_KNOWN))
@@ -109,7 +110,8 @@ def runtime_of(text: str) -> Runtime:
     if match is None:
         raise UsageError(
             f"--for {text!r} is not RUNTIME==VERSION",
-            hint=f"for example --for {name}=={_shown(max(table))}",
+            hint=Hint("for example ", Option("for", f"{name}=={_shown(max(table))}")),
+            option="for",
         )
     return Runtime(name=name, version=match["version"], limits=_limits(name, match["version"]))
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
 from .onnx_places import steps_between
 from .onnx_symbolic_ops import SymbolicOps, given
@@ -71,7 +72,9 @@ def _exporters_own(name: str) -> Write:
         own = None if group is None else group.get(g.opset)
         if own is None:
             raise RefusedError(
-                f"torch's exporter has no {name} in opset {g.opset}", hint="take another --opset"
+                f"torch's exporter has no {name} in opset {g.opset}",
+                hint=Hint("take another ", Option("opset")),
+                option="opset",
             )
         return own(g, *values)
 

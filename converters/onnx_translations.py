@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
 
 Write = Callable[..., object]
@@ -322,7 +323,10 @@ def cannot_write(operator: str, why: str) -> RefusedError:
     """What is raised where an operator is called in a way that is not written here."""
     return RefusedError(
         f"{operator} cannot be written in ONNX {why}",
-        hint="make it of other operators, or write it: --custom-op NS::OP=PKG.MOD:FN",
+        hint=Hint(
+            "make it of other operators, or write it: ", Option("custom-op", "NS::OP=PKG.MOD:FN")
+        ),
+        option="custom-op",
     )
 
 

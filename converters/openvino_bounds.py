@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConversionError
+from ..core.errors import ConversionError, Hint, Option
 from .onnx_domain_guard import GUARD_PREFIX
 
 if TYPE_CHECKING:
@@ -52,5 +52,8 @@ def check_bounds(model: openvino.Model, signature: Signature) -> None:
             if dim.dynamic and made.is_static:
                 raise ConversionError(
                     f"OpenVINO fixed dim {dim.name!r} of {name} at {made.get_length()}",
-                    hint=f"if one size will do, --static {dim.name} fixes it",
+                    hint=Hint(
+                        "if one size will do, ", Option("static", f"{dim.name}"), " fixes it"
+                    ),
+                    option="static",
                 )

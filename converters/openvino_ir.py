@@ -25,7 +25,7 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import MissingError, RunnerError
+from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
@@ -149,7 +149,11 @@ def judging_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one de
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Compile the IR for the CPU, in float32."""
     if device != "cpu":
-        raise MissingError(f"openvino runs on cpu here, not on {device}", hint="use --device cpu")
+        raise MissingError(
+            f"openvino runs on cpu here, not on {device}",
+            hint=Hint("use ", Option("device", "cpu")),
+            option="device",
+        )
     return OpenVinoRunner(_compiled(path, _config()), signature)
 
 

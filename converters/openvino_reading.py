@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import LOGGED
+from ..core.errors import LOGGED, Hint
 from .capture.causes import RefusedError
 from .guarded import guarded
 from .openvino_exact import keep_order_of_equals
@@ -48,7 +48,7 @@ def _read(path: Path) -> openvino.Model:
         reason = root_of(str(error))
         if not reason:
             raise
-        fixed = f"if one size will do, --static DIM fixes it; {LOGGED}"
+        fixed = Hint("if one size will do, --static DIM fixes it; ", LOGGED)
         raise RefusedError(
             f"OpenVINO refused the model: {reason}",
             hint=fixed if _FIXED in reason else LOGGED,

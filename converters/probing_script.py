@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Runner
-from ..core.errors import RunnerError, UsageError
+from ..core.errors import Hint, Option, RunnerError, UsageError
 from ..core.probe import Form
 from .probing_torchscript import Flat, TorchScriptProbe, compute
 
@@ -114,7 +114,11 @@ class _Unrolled(Flat):
         if node.kind() in _CALLS or len(self.steps) >= _MOST_STEPS:
             raise UsageError(
                 f"the script cannot be laid out at {node.kind()}",
-                hint="debug the ONNX of the same model, or export it with --capture trace",
+                hint=Hint(
+                    "debug the ONNX of the same model, or export it with ",
+                    Option("capture", "trace"),
+                ),
+                option="capture",
             )
         hierarchy = _SCOPE.findall(node.getModuleHierarchy())
         scopes = [one for one in hierarchy if one[0] not in _NOWHERE]

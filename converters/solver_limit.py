@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
 
 # What every condition goes through, by where it stands: all other work of the solver is in these.
@@ -78,7 +79,12 @@ class _SolverClock:
             raise SolverTimeoutError(
                 f"torch's symbolic solver was stopped after {self._limit:g} s: its conditions on"
                 " sizes do not end",
-                hint="give it more with --capture-timeout, state narrower or fixed sizes, or"
-                " --capture trace",
+                hint=Hint(
+                    "give it more with ",
+                    Option("capture-timeout"),
+                    ", state narrower or fixed sizes, or ",
+                    Option("capture", "trace"),
+                ),
                 passing=True,
+                option="capture-timeout",
             )

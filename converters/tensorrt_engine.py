@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..core.capture import Capture
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
 from ..core.digest import record_of
-from ..core.errors import MissingError, RunnerError, UsageError
+from ..core.errors import Hint, MissingError, Option, RunnerError, UsageError
 from ..core.precision import Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -216,7 +216,11 @@ def open_runner(
         MissingError: no device, or no TensorRT.
     """
     if device != "cuda":
-        raise MissingError(f"TensorRT runs on cuda, not on {device}", hint="use --device cuda")
+        raise MissingError(
+            f"TensorRT runs on cuda, not on {device}",
+            hint=Hint("use ", Option("device", "cuda")),
+            option="device",
+        )
     trt = package.load_tensorrt()
 
     import torch

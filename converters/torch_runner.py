@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import MissingError
+from ..core.errors import Hint, MissingError, Option
 from ..core.tree import name_leaves
 from .opened import OpenedModel, lines_of, present, refused
 
@@ -74,7 +74,9 @@ def check_device(device: str) -> None:
     if device != "cuda":
         return
     if not torch.cuda.is_available():
-        raise MissingError("torch sees no CUDA device", hint="use --device cpu")
+        raise MissingError(
+            "torch sees no CUDA device", hint=Hint("use ", Option("device", "cpu")), option="device"
+        )
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
 

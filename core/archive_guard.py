@@ -13,7 +13,7 @@ import re
 import zipfile
 from typing import TYPE_CHECKING
 
-from .errors import CheckpointError, ConsentError, first_line
+from .errors import CheckpointError, ConsentError, Hint, Option, first_line
 from .torch_sizes import fault_of_tensors
 from .zip_archive import fault_of_archive
 
@@ -56,7 +56,8 @@ def refuse_code(path: Path) -> None:
         name, what = found
         raise ConsentError(
             f"{path} would run code when opened: {name} is {what}",
-            hint="add --allow-pickle, only if you trust its maker",
+            hint=Hint("add ", Option("allow-pickle"), ", only if you trust its maker"),
+            option="allow-pickle",
         )
 
 

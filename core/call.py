@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from .errors import UsageError
+from .errors import Hint, Option, UsageError
 from .tree import Path, nest
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ def bind(
         raise UsageError(
             f"{call} requires {', '.join(lacking)}, which no input gives"
             f" ({call} takes {_listing(parameters)})",
-            hint=f'add --input "{lacking[0]}:float32[...]"',
+            hint=Hint("add ", Option("input", f'"{lacking[0]}:float32[...]"')),
+            option="input",
         )
     nested: dict[str, dict[Path, object]] = {}
     for place in places:

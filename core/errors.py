@@ -13,25 +13,110 @@ A failed verdict is a result, not an exception: it exits with 1. A bug of ours e
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, Self
 
-LOGGED = "the whole text is in the log"  # the hint where nothing better is known
+LOGGED = "the whole text is in the log"  # the hint, or its last part, where nothing better is known
+
+
+class ErrorCode(StrEnum):
+    """What happened, where a program has to know it; people read the message."""
+
+    NO_EFFECT = "no-effect"  # an option that nothing here uses
+    FEED_REJECTED = "feed-rejected"  # eager raised on a feed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where something was said: a line of a file, or the name of an option or a variable."""
+
+    file: str = ""
+    line: int = 0
+    key: str = ""
+
+    def of(self, name: str) -> Place:
+        """The place of a key by its name, within this table."""
+        return replace(self, key=" ".join(filter(None, (self.key, name))))
+
+    def __str__(self) -> str:
+        file = f"{self.file}:{self.line}" if self.line else self.file
+        return " ".join(filter(None, (file, self.key)))
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option in a hint, with what is given to it: `Option("calib", "DIR")` is `--calib DIR`."""
+
+    name: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"--{self.name} {self.value}".rstrip()
+
+
+class Hint:
+    """A hint that names options, so that modelc.toml and Python can spell them in their way."""
+
+    def __init__(self, *parts: str | Option) -> None:
+        self.parts = parts
+
+    @property
+    def names_log(self) -> bool:
+        """Whether it says to read the log."""
+        return LOGGED in self.parts
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.parts))
 
 
 class ModelcError(Exception):
-    """Base of all errors that a user sees: what happened, and one hint that mends it.
+    """Base of all errors that a user sees: what happened, and one hint that fixes it.
 
-    `lasting` says that it lies in the order and the model alone: the same again ends so again.
+    `code` says what happened where a program has to know, `option` which option it is about
+    (without dashes), `place` where that was said. `lasting` says that the order and the model alone
+    are the cause: the same again ends so again.
     """
 
     exit_code: ClassVar[int] = 70
     lasting: bool = False
 
-    def __init__(self, message: str, *, hint: str) -> None:
-        message = encodable(message)
-        super().__init__(message)
-        self.message = message
-        self.hint = encodable(hint)
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | Hint,
+        code: ErrorCode | None = None,
+        option: str = "",
+        place: Place | None = None,
+    ) -> None:
+        self.message = encodable(message)
+        self.advice = hint if isinstance(hint, Hint) else Hint(hint)
+        self.code = code
+        self.option = option
+        self.place = place
+        super().__init__(self.message)
+
+    def at(self, place: Place | None, *, hint: Hint | None = None) -> Self:
+        """The same error with its place, and another hint if one is given."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.args, other.__cause__ = self.args, self.__cause__
+        other.place, other.advice = place, hint or self.advice
+        return other
+
+    @property
+    def hint(self) -> str:
+        """The hint as one types it on the command line."""
+        return encodable(str(self.advice))
+
+    @property
+    def text(self) -> str:
+        """The message, after its place."""
+        return f"{encodable(str(self.place))}: {self.message}" if self.place else self.message
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class UsageError(ModelcError):

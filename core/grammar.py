@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .dims import Dim, Relation, default_opt
-from .errors import UsageError
+from .errors import Hint, Option, UsageError
 from .names import nearest
 from .signature import DTYPES, FLOATS, InputPattern, RowOrder, ValueRange
 
@@ -53,6 +53,7 @@ class _Cursor:
         return UsageError(
             f"--input {self.text!r}: expected {expected} at character {place + 1}, found {found}",
             hint=hint,
+            option="input",
         )
 
     def take(self, token: str) -> bool:
@@ -165,7 +166,8 @@ def _nameless(text: str, bare: re.Match[str]) -> UsageError:
     return UsageError(
         f"--input {text!r}: a range needs a name, and {bare.group()} at character "
         f"{bare.start() + 1} has none",
-        hint=f'write --input "{text[:begin]}{",".join(mended)}{rest}"',
+        hint=Hint("write ", Option("input", f'"{text[:begin]}{",".join(mended)}{rest}"')),
+        option="input",
     )
 
 
@@ -247,6 +249,7 @@ def _check_rising(cursor: _Cursor, name: str, sizes: list[int]) -> None:
         raise UsageError(
             f"--input {cursor.text!r}: {name}={written} is no range: {faults[0]}",
             hint=f"write {name}={rising if '..' in rising else '1..8'}: the smallest size first",
+            option="input",
         )
 
 
@@ -263,6 +266,7 @@ def _values(cursor: _Cursor, dtype: str | None) -> ValueRange:
         raise UsageError(
             f"--input {cursor.text!r}: {low:.12g} is larger than {high:.12g}",
             hint=f"write {{{high:.12g}..{low:.12g}}}: the smallest value first",
+            option="input",
         )
     whole = dtype is not None and dtype not in FLOATS
     if whole and (low % 1 or high % 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .errors import MissingError, RunnerError
+from .errors import MissingError, Option, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .precision import Precision
 from .records import Artifact, Attempt, Checkpoint, FileRecord, Needs, names_of
@@ -34,7 +34,8 @@ class Failure:
     """A step that gave no artifact to judge; `exit_code` is its error's.
 
     `key` is that of its step, as an artifact's is, where the same step would end so again; of a
-    failure that may pass it is empty. `orphan_of` is the step that it was to be made from, where
+    failure that may pass it is empty. `advice` is the hint with its options apart, for those who
+    spell them in another way. `orphan_of` is the step that it was to be made from, where
     that was refused.
     """
 
@@ -42,6 +43,7 @@ class Failure:
     message: str
     hint: str
     exit_code: int
+    advice: tuple[str | Option, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     key: str = ""
     orphan_of: str = ""

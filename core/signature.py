@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .bounds import with_bounds
 from .dims import UNBOUNDED, Dim, Relation, default_opt
-from .errors import UsageError
+from .errors import Hint, Option, UsageError
 from .names import unknown
 from .relations import settled
 
@@ -125,7 +125,9 @@ class Signature:
         for name in names:
             if names.count(name) > 1:
                 raise UsageError(
-                    f"input {name!r} is given twice", hint="give each --input another name"
+                    f"input {name!r} is given twice",
+                    hint=Hint("give each ", Option("input"), " another name"),
+                    option="input",
                 )
         dims: dict[str, Dim] = {}
         for dim in self.named_dims():
@@ -233,7 +235,9 @@ def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) ->
     for pattern in patterns:
         if given.setdefault(pattern.name, pattern) is not pattern:
             raise UsageError(
-                f"input {pattern.name!r} is given twice", hint="give each --input another name"
+                f"input {pattern.name!r} is given twice",
+                hint=Hint("give each ", Option("input"), " another name"),
+                option="input",
             )
     order = [*known, *(name for name in given if name not in known)] if known else list(given)
     for name in given:
@@ -241,6 +245,7 @@ def resolve(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec]) ->
             raise UsageError(
                 f"--input names {name!r}, but the inputs are {', '.join(known)}",
                 hint="use the names of the samples or of the checkpoint",
+                option="input",
             )
     specs = [
         _merge(given[name], known.get(name)) if name in given else known[name] for name in order
@@ -261,13 +266,18 @@ def _merge(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
     if dtype is None:
         raise UsageError(
             f"--input {pattern.text!r} has no dtype",
-            hint=f"write {pattern.name}:float32[...], or give --samples SAMPLE",
+            hint=Hint(f"write {pattern.name}:float32[...], or give ", Option("samples", "SAMPLE")),
+            option="input",
         )
     if pattern.dims is None:
         if known is None:
             raise UsageError(
                 f"--input {pattern.text!r} has no dims",
-                hint=f"write {pattern.name}:{dtype}[batch,3,224,224], or give --samples SAMPLE",
+                hint=Hint(
+                    f"write {pattern.name}:{dtype}[batch,3,224,224], or give ",
+                    Option("samples", "SAMPLE"),
+                ),
+                option="input",
             )
         return replace(known, dtype=dtype, values=pattern.values or known.values)
     dims = _merge_dims(pattern, known)
@@ -281,6 +291,7 @@ def _merge_dims(pattern: InputPattern, known: InputSpec | None) -> tuple[Dim, ..
         raise UsageError(
             f"--input {pattern.text!r} has {len(dims)} dims, the sample has {len(known.dims)}",
             hint=f"the sample's form is {known}",
+            option="input",
         )
     merged: list[Dim] = []
     for index, dim in enumerate(dims):
@@ -294,7 +305,8 @@ def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Di
         if sample is None:
             raise UsageError(
                 f"--input {pattern.text!r} keeps a dim with '_' but there is no sample",
-                hint="write the size, or give --samples SAMPLE",
+                hint=Hint("write the size, or give ", Option("samples", "SAMPLE")),
+                option="input",
             )
         return sample
     if sample is None or sample.name is not None:
@@ -303,6 +315,7 @@ def _merge_dim(dim: Dim | None, sample: Dim | None, pattern: InputPattern) -> Di
         raise UsageError(
             f"--input {pattern.text!r} says {dim.opt} where the sample has {sample.opt}",
             hint="write '_' to keep the sample's size, or a name to make it dynamic",
+            option="input",
         )
     return dim if dim.bounded else _with_sample(dim, sample, pattern)
 
@@ -316,6 +329,7 @@ def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
         raise UsageError(
             f"--input {pattern.text!r} says {dim} where the sample has {sample.opt}",
             hint="correct the relation, or give another sample",
+            option="input",
         )
     base = replace(dim.free, opt=size, high=max(dim.free.high, size))
     return Dim.derived(dim.name or "", dim.relation, base)

@@ -10,7 +10,7 @@ from ..calibration.options import CalibrationOptions
 from ..converters.registry import TARGETS
 from ..core.capture import Capture
 from ..core.contract import Readiness, Target
-from ..core.errors import ModelcError, UsageError
+from ..core.errors import Hint, ModelcError, Option, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import Localisation
 from ..core.manifest import Manifest
@@ -105,11 +105,13 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         raise UsageError(
             f"--replay is for one model file, and {place} is a folder",
             hint=f"give the file: modelc validate {place}/model.onnx --replay {replay}",
+            option="replay",
         )
     if against is not None or precision is not None:
         raise UsageError(
             f"{place} is a folder, judged against what its manifest says",
-            hint="give a model file, or leave out --against and --precision",
+            hint=Hint("give a model file, or leave out --against and ", Option("precision")),
+            option="precision",
         )
     return validate_folder(
         place, tell, moved=moved, judging=judging, settings=settings, measuring=measuring

@@ -245,6 +245,7 @@ def _check(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
             raise UsageError(
                 f"--accept-branch {text} names no branch that depends on tensor data",
                 hint=f"these do: {known}" if known else "this model has none: leave it out",
+                option="accept-branch",
             )
 
 

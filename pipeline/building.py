@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..converters.registry import target_named, target_of
 from ..core.contract import EAGER, Target
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 from ..core.precision import Precision
 from .branches import accepting
 from .order import Order, Wanted
@@ -36,7 +36,13 @@ def build_order(path: Path, order: Order) -> Order:
     if beside is None:
         raise UsageError(
             f"no manifest beside {path} knows it, so there is no eager reference to prove against",
-            hint="add --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
+            hint=Hint(
+                "add --against CHECKPOINT ",
+                Option("model", "PKG.MOD:FACTORY"),
+                " ",
+                Option("input", "…"),
+            ),
+            option="model",
         )
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)

@@ -13,7 +13,7 @@ from ..calibration.options import CalibrationOptions
 from ..calibration.report import CalibrationReport
 from ..calibration.samples import CalibrationSet, look_at_samples, open_calibration
 from ..core.contract import Array, Feed
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.signature import Signature, resolve
@@ -118,7 +118,13 @@ def _described(
     if samples is None and not patterns:
         raise UsageError(
             "nothing says what goes into the model",
-            hint='give --input "x:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
+            hint=Hint(
+                "give ",
+                Option("input", '"x:float32[batch=1..8,3,224,224]"'),
+                " or ",
+                Option("samples", "SAMPLE"),
+            ),
+            option="input",
         )
     if samples is None:
         return resolve(patterns, {}), None

@@ -23,5 +23,6 @@ def _function(spec: str) -> Callable[..., object]:
         raise UsageError(
             f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
             hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
+            option="custom-op",
         )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.contract import Array
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, Hint, Option
 from ..sources.nonfinite import NonFinite
 from ..validators.judge import Reference
 
@@ -30,8 +30,12 @@ def check_finite(references: Sequence[Reference], weights: Sequence[NonFinite]) 
         )
     raise CheckpointError(
         f"eager gives nothing but NaN or Inf on all {len(references)} feeds, and no weight has any",
-        hint="say which values the inputs have, as --input 'x:float32[batch]{0..1}', or mend the"
-        " model: PyTorch gives them too",
+        hint=Hint(
+            "say which values the inputs have, as ",
+            Option("input", "'x:float32[batch]{0..1}'"),
+            ", or mend the model: PyTorch gives them too",
+        ),
+        option="input",
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..converters.registry import target_of
 from ..core.contract import Inspection, Program, Target
-from ..core.errors import LOGGED, ModelcError, UsageError
+from ..core.errors import Hint, ModelcError, UsageError
 from ..sources.weight_sets import describe_sets, weights_kind
 from .calls import CheckpointContents, Looked
 from .manifest_file import read_manifest
@@ -66,9 +66,10 @@ def _inspected(place: Path, target: Target) -> Inspection:
     try:
         return target.inspect(place)
     except ModelcError as error:
-        if error.hint == LOGGED:
-            error.hint = "it is damaged, or made by another version of its library: make it again"
-        raise
+        if not error.advice.names_log:
+            raise
+        hint = Hint("it is damaged, or made by another version of its library: make it again")
+        raise error.at(error.place, hint=hint) from error
 
 
 def _refuse_folder(place: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..calibration.labelled import Batch, LabelledSet, open_labelled_set
 from ..core.contract import Array, Outputs
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 from ..core.names import unknown
 from ..core.signature import Signature
 from ..sources.factory import find
@@ -119,7 +119,11 @@ def _refer(
             raise UsageError(
                 f"eager's own {measuring.metric} is {eager.value}, with NaN or Inf in its answers "
                 f"to {broken:,} of {len(eager):,} labelled samples",
-                hint="remove samples that the model cannot answer, or name another --metric-output",
+                hint=Hint(
+                    "remove samples that the model cannot answer, or name another ",
+                    Option("metric-output"),
+                ),
+                option="metric-output",
             )
         check_defined(eager)
         value = metric_text(measuring.metric, eager.value)
@@ -155,7 +159,10 @@ def _output_of(outputs: Outputs, given: str | None) -> str:
     if not floats:
         raise UsageError(
             f"no output of the model is of floats: {', '.join(outputs)}",
-            hint=f"name what the metric reads: --metric-output {next(iter(outputs))}",
+            hint=Hint(
+                "name what the metric reads: ", Option("metric-output", f"{next(iter(outputs))}")
+            ),
+            option="metric-output",
         )
     return floats[0]
 
@@ -197,6 +204,7 @@ def rows_of(array: Array, output: str, batch: Batch) -> Array:
         shape = "x".join(map(str, array.shape)) or "a number"
         raise UsageError(
             f"the output {output!r} is {shape} for {rows} samples: it has no row a sample",
-            hint="name another with --metric-output NAME",
+            hint=Hint("name another with ", Option("metric-output", "NAME")),
+            option="metric-output",
         )
     return array[: len(batch.names)]

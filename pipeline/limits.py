@@ -29,6 +29,7 @@ def parse_limits(text: str) -> tuple[str, dict[str, float]]:
             raise UsageError(
                 f"--tolerance {text}: {part!r} is not KEY=VALUE",
                 hint="write --tolerance min-sqnr=60, or --tolerance logits:min-sqnr=60",
+                option="tolerance",
             )
         values[limit_named(key.strip())] = limit_number(value.strip(), f"--tolerance {text}")
     return head, values

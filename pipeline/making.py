@@ -10,7 +10,7 @@ from ..converters.capture.causes import is_needless, strict_may_take, telling, w
 from ..converters.capture.constraints import NarrowError
 from ..core.capture import Capture
 from ..core.domain import Domain
-from ..core.errors import ConversionError, ModelcError, RunnerError
+from ..core.errors import ConversionError, ModelcError, RunnerError, encodable
 from ..core.findings import TradeOff
 from ..core.manifest import Failure
 from ..core.precision import Precision
@@ -328,10 +328,12 @@ def _attempt(trial: Trial, clock: Clock) -> Attempt:
 
 def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:
     """The record of a step that gave no artifact."""
+    hint = way_out(error, set(step.target.CAPTURES).difference(step.captures))
     return Failure(
         step=step.name,
         message=error.message,
-        hint=way_out(error, set(step.target.CAPTURES).difference(step.captures)),
+        hint=encodable(str(hint)),
+        advice=hint.parts,
         exit_code=error.exit_code,
         attempts=tuple(attempts),
     )

@@ -28,7 +28,11 @@ class Measuring:
 
     def __post_init__(self) -> None:
         if self.max_drop is not None and not 0 <= self.max_drop < float("inf"):
-            raise UsageError(f"--max-drop {self.max_drop} is no limit", hint="for example 0.5%")
+            raise UsageError(
+                f"--max-drop {self.max_drop} is no limit",
+                hint="for example 0.5%",
+                option="max-drop",
+            )
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it."""
@@ -51,14 +55,19 @@ def parse_drop(text: str) -> float:
     try:
         value = Decimal(plain)
     except InvalidOperation as error:
-        raise UsageError(f"--max-drop {text!r} is no number", hint="write 0.5% or 0.005") from error
+        raise UsageError(
+            f"--max-drop {text!r} is no number", hint="write 0.5% or 0.005", option="max-drop"
+        ) from error
     if not value.is_finite() or value < 0:
-        raise UsageError(f"--max-drop {text} is no limit", hint="write 0.5% or 0.005")
+        raise UsageError(
+            f"--max-drop {text} is no limit", hint="write 0.5% or 0.005", option="max-drop"
+        )
     if percent:
         return float(value / 100)
     if value > _PLAIN_LIMIT:
         raise UsageError(
             f"--max-drop {text} would be {float(value * 100):g} %: that is hardly meant",
             hint=f"write {plain}% where you mean {plain} of a hundred",
+            option="max-drop",
         )
     return float(value)

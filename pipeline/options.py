@@ -8,7 +8,7 @@ from pathlib import Path
 from ..calibration.label_options import LabelledOptions
 from ..calibration.options import SAMPLES, CalibrationOptions
 from ..calibration.preprocess import Preprocess
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.verdict import Limits
 from .measuring import DEFAULT_METRIC, Measuring, parse_drop
 from .order import Judging, Lowering, Source
@@ -63,7 +63,9 @@ def model_args_of(texts: Sequence[str]) -> dict[str, str]:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise UsageError(
-                f"--model-arg {text!r} is not KEY=VALUE", hint="for example --model-arg depth=50"
+                f"--model-arg {text!r} is not KEY=VALUE",
+                hint=Hint("for example ", Option("model-arg", "depth=50")),
+                option="model-arg",
             )
         pairs[key] = value
     return pairs
@@ -129,7 +131,12 @@ def lowering_of(  # noqa: PLR0913 - the options of precision
     }  # fmt: skip
     given = [name for name, value in about.items() if value is not None]
     if calib is None and given:
-        raise UsageError(f"{given[0]} has no effect without --calib", hint="add --calib DIR")
+        raise UsageError(
+            f"{given[0]} has no effect without --calib",
+            hint=Hint("add ", Option("calib", "DIR")),
+            option=given[0].removeprefix("--"),
+            code=ErrorCode.NO_EFFECT,
+        )
     return Lowering(
         calibration=None
         if calib is None
@@ -186,7 +193,12 @@ def measuring_of(  # noqa: PLR0913 - the options of labelled data
     }  # fmt: skip
     given = [name for name, value in about.items() if value is not None]
     if data is None and given:
-        raise UsageError(f"{given[0]} has no effect without --data", hint="add --data DIR")
+        raise UsageError(
+            f"{given[0]} has no effect without --data",
+            hint=Hint("add ", Option("data", "DIR")),
+            option=given[0].removeprefix("--"),
+            code=ErrorCode.NO_EFFECT,
+        )
     if data is None:
         return None
     return Measuring(
@@ -218,10 +230,13 @@ def custom_ops_of(texts: Sequence[str] | None) -> dict[str, str]:
         if not sign or not name.partition("::")[2] or not function:
             raise UsageError(
                 f"--custom-op {text!r} is not NS::OP=PKG.MOD:FN",
-                hint="for example --custom-op mylib::swish=mylib.onnx_ops:swish",
+                hint=Hint("for example ", Option("custom-op", "mylib::swish=mylib.onnx_ops:swish")),
+                option="custom-op",
             )
         if name in found:
-            raise UsageError(f"--custom-op {name} is given twice", hint="give it once")
+            raise UsageError(
+                f"--custom-op {name} is given twice", hint="give it once", option="custom-op"
+            )
         found[name] = function
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..calibration.options import CalibrationOptions
 from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT, Target
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 from ..core.manifest import Failure
 from ..core.names import unknown
 from ..core.precision import Precision
@@ -139,15 +139,21 @@ class Judging:
             raise UsageError(
                 f"--search {self.search:g} is no time to search for",
                 hint=f"give seconds, 1 to {_LONGEST:.0f}",
+                option="search",
             )
         if self.feeds is not None and self.feeds < LEAST_FEEDS:
             raise UsageError(
-                f"--feeds {self.feeds} is too few to judge by", hint=f"use {LEAST_FEEDS} or more"
+                f"--feeds {self.feeds} is too few to judge by",
+                hint=f"use {LEAST_FEEDS} or more",
+                option="feeds",
             )
         if self.sensitivity is not None and not 0 <= self.sensitivity <= _MOST_FAULTS:
             raise UsageError(
                 f"--sensitivity must be 0 to {_MOST_FAULTS}, not {self.sensitivity}",
-                hint="give the number of faults to plant, 0 for none: --sensitivity 8",
+                hint=Hint(
+                    "give the number of faults to plant, 0 for none: ", Option("sensitivity", "8")
+                ),
+                option="sensitivity",
             )
         if self.device not in (None, "cpu", "cuda"):
             raise unknown("device", str(self.device), ["cpu", "cuda"])
@@ -156,7 +162,8 @@ class Judging:
             if not _PLACE.fullmatch(place):
                 raise UsageError(
                     f"--accept-branch {place!r} is not FILE:LINE",
-                    hint="as the verdict names it: --accept-branch gate.py:23",
+                    hint=Hint("as the verdict names it: ", Option("accept-branch", "gate.py:23")),
+                    option="accept-branch",
                 )
 
     @property
@@ -210,7 +217,8 @@ class Lowering:
         if self.max_trials is not None and self.max_trials < 1:
             raise UsageError(
                 f"--max-trials must be at least 1, not {self.max_trials}",
-                hint=f"the default is --max-trials {MAX_TRIALS}",
+                hint=Hint("the default is ", Option("max-trials", f"{MAX_TRIALS}")),
+                option="max-trials",
             )
 
     def summary(self) -> dict[str, str]:
@@ -308,9 +316,12 @@ class Order:
             raise UsageError(
                 f"--capture-timeout must be positive, not {self.capture_timeout:g}",
                 hint=f"give seconds; the default is {CAPTURE_TIMEOUT:g}",
+                option="capture-timeout",
             )
         if not self.wanted:
-            raise UsageError("nothing to make", hint="name a target: --to onnx")
+            raise UsageError(
+                "nothing to make", hint=Hint("name a target: ", Option("to", "onnx")), option="to"
+            )
         for one in self.wanted:
             if not isinstance(one, Wanted):
                 raise UsageError(

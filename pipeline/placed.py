@@ -75,7 +75,7 @@ def with_places(
     except CheckpointError as error:
         raise ConversionError(
             f"at a size that torch.export did not mean, eager says: {error.message}",
-            hint=error.hint,
+            hint=error.advice,
         ) from error
     for number, sizes in enumerate(further, start=len(missing) + 1):
         with suppress(CheckpointError):

@@ -9,7 +9,7 @@ from ..converters.quantizers.registry import quantizer_named, quantizers_for
 from ..converters.registry import TARGETS, deferred, target_named, target_of
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
-from ..core.errors import MissingError, UsageError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError
 from ..core.manifest import Pending
 from ..core.names import unknown
 from ..core.precision import Precision
@@ -182,7 +182,14 @@ class _Planner:
         if self.order.lowering.calibration is None:
             raise UsageError(
                 f"{wanted.name} needs calibration data, and none was given",
-                hint="give real samples with --calib DIR (or --calib random, which is marked)",
+                hint=Hint(
+                    "give real samples with ",
+                    Option("calib", "DIR"),
+                    " (or ",
+                    Option("calib", "random"),
+                    ", which is marked)",
+                ),
+                option="calib",
             )
         chosen = _chosen(able, target, self.order)
         return tuple(one for one in chosen if _has_method(one, target, self.order))
@@ -209,7 +216,12 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     for option, (given, of_use, why) in asked.items():
         if given and not of_use:
             what, _, mend = why.partition(": ")
-            raise UsageError(f"{option} has no effect: {what}", hint=f"{mend}, or leave it out")
+            raise UsageError(
+                f"{option} has no effect: {what}",
+                hint=f"{mend}, or leave it out",
+                code=ErrorCode.NO_EFFECT,
+                option=option.removeprefix("--"),
+            )
 
 
 def _check_capturing(order: Order, steps: Sequence[Step]) -> None:
@@ -218,12 +230,16 @@ def _check_capturing(order: Order, steps: Sequence[Step]) -> None:
         raise UsageError(
             f"--patch {' '.join(order.patches)} has no effect: no model is captured here",
             hint="give the checkpoint, or leave it out",
+            option="patch",
+            code=ErrorCode.NO_EFFECT,
         )
     captured = any(isinstance(step.target, Lowered) and step.captures for step in steps)
     if order.custom_ops and not captured:
         raise UsageError(
             f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing here is made ONNX",
-            hint="add --to onnx, or leave it out",
+            hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
+            option="custom-op",
+            code=ErrorCode.NO_EFFECT,
         )
 
 
@@ -237,7 +253,9 @@ def _for_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     if order.runtimes and not planned:
         raise UsageError(
             f"--for {' '.join(order.runtimes)} has no effect: nothing here is ONNX",
-            hint="add --to onnx, or leave it out",
+            hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
+            option="for",
+            code=ErrorCode.NO_EFFECT,
         )
     if order.parent is not None:  # whose opset nobody has read yet; the conversion will
         return tuple(steps)
@@ -290,7 +308,10 @@ def _check(target: Target, wanted: Wanted, order: Order) -> None:
     if forced is not None and from_eager and forced not in target.CAPTURES:
         raise UsageError(
             f"{target.NAME} cannot be captured by {forced}",
-            hint=f"use --capture {' or '.join(map(str, target.CAPTURES))}, or auto",
+            hint=Hint(
+                "use ", Option("capture", f"{' or '.join(map(str, target.CAPTURES))}"), ", or auto"
+            ),
+            option="capture",
         )
     device = order.judging.device
     if device is not None and wanted in order.wanted and device not in target.DEVICES:

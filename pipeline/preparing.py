@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..converters.registry import deferred
 from ..core.contract import Readiness
-from ..core.errors import ConversionError, ModelcError
+from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.manifest import Pending
 from .bench import Bench, Made, Parent
 from .making import failure_of
@@ -29,8 +29,12 @@ def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> M
                 more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
                 raise ConversionError(
                     f"{step.name} cannot be built: {found.blockers[0]}{more}",
-                    hint=f"more is in {bench.folder.logs / step.name}.log; --plugins names "
-                    "libraries for operators that it lacks",
+                    hint=Hint(
+                        f"more is in {bench.folder.logs / step.name}.log; ",
+                        Option("plugins"),
+                        " names libraries for operators that it lacks",
+                    ),
+                    option="plugins",
                 )
     except ModelcError as error:
         return Made(failure=failure_of(step, error, []))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..converters.onnx_origins import sidecar_of
 from ..core.contract import CalibrationFeeds, Quantized, QuantizeJob, Quantizer
-from ..core.errors import ConversionError
+from ..core.errors import ConversionError, Hint, Option
 from ..core.precision import Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -81,5 +81,11 @@ def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
         found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
         raise ConversionError(
             f"int8 was asked for, and no layer of {step.name} computes in it ({found or 'none'})",
-            hint="keep fewer layers with --keep-fp, or give another --quantizer",
+            hint=Hint(
+                "keep fewer layers with ",
+                Option("keep-fp"),
+                ", or give another ",
+                Option("quantizer"),
+            ),
+            option="keep-fp",
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.capture import Capture
 from ..core.digest import sha256_of
-from ..core.errors import CheckpointError, ConsentError, UsageError
+from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Artifact, Checkpoint
@@ -125,12 +125,18 @@ def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     if not path.exists():
         raise CheckpointError(
             f"the checkpoint {path} is not there",
-            hint="say where it is now: --checkpoint PATH (validate), --against PATH (debug)",
+            hint=Hint(
+                "say where it is now: ",
+                Option("checkpoint", "PATH"),
+                " (validate), --against PATH (debug)",
+            ),
+            option="checkpoint",
         )
     if recorded.allow_pickle and not moved.allow_pickle:
         raise ConsentError(
             f"{folder} was made from a full pickle, which can run code when it is read",
-            hint="add --allow-pickle if you trust its maker",
+            hint=Hint("add ", Option("allow-pickle"), " if you trust its maker"),
+            option="allow-pickle",
         )
     then = manifest.feeds.samples
     return Source(
@@ -173,7 +179,12 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
         raise CheckpointError(
             f"{source.checkpoint} is not the recorded checkpoint: "
             f"sha256 {now.digest[:12]}… instead of {then[:12]}…",
-            hint="give the right one (validate: --checkpoint, debug: --against), or export again",
+            hint=Hint(
+                "give the right one (validate: ",
+                Option("checkpoint"),
+                ", debug: --against), or export again",
+            ),
+            option="checkpoint",
         )
     samples = manifest.feeds.samples_digest
     if source.samples is None or samples is None or is_loader(str(source.samples)):
@@ -181,7 +192,8 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
     if not source.samples.exists() or sha256_of(source.samples) != samples:
         raise CheckpointError(
             f"the samples {source.samples} are gone or changed since the export",
-            hint="say where they are now: --samples FILE",
+            hint=Hint("say where they are now: ", Option("samples", "FILE")),
+            option="samples",
         )
 
 

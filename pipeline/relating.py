@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..core.contract import Feed
 from ..core.dims import Relation
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, ErrorCode
 from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager import Eager
@@ -26,7 +26,6 @@ _NEAR = 8  # sizes on either side of the opt that are tried in a longer one
 _PARTS = 4  # of a range, at whose ends a size is looked for that runs
 _LARGER = 4  # times the largest feed that is judged on
 _SMALL = 1 << 20  # elements: so many are never too many
-_REJECTS = "eager rejects "
 
 
 class Trials:
@@ -118,7 +117,7 @@ class SizesError(CheckpointError):
     """Eager rejects sizes within the domain: `sizes` of its free dims."""
 
     def __init__(self, message: str, *, hint: str, sizes: Sizes) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, option="input", code=ErrorCode.FEED_REJECTED)
         self.sizes = dict(sizes)
 
 
@@ -139,7 +138,7 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
     try:
         yield
     except CheckpointError as error:
-        if not error.message.startswith(_REJECTS):
+        if error.code is not ErrorCode.FEED_REJECTED:
             raise
         if drawn and trials.takes_others(sizes):
             ordered = trials.ordered(sizes)
@@ -147,7 +146,9 @@ def explaining(trials: Trials, sizes: Sizes, *, drawn: bool = True) -> Iterator[
             usual = {name: dim.opt for name, dim in trials.signature.free_dims.items()}
             if sizes and trials.takes_all(usual):
                 raise SizesError(error.message, hint=hint, sizes=sizes) from error
-            raise CheckpointError(error.message, hint=hint) from error
+            raise CheckpointError(
+                error.message, hint=hint, option="input", code=error.code
+            ) from error
         if not sizes:
             raise
         found = related(error, trials, sizes)
@@ -194,7 +195,7 @@ def related(error: CheckpointError, trials: Trials, sizes: Sizes) -> Fit | None:
     another; a finding must run at its least, middle and greatest sizes, and break where it is not
     kept.
     """
-    if not error.message.startswith(_REJECTS) or not sizes:
+    if error.code is not ErrorCode.FEED_REJECTED or not sizes:
         return None
     for find in (_line, _multiple, _end, _alone):
         found = find(trials, sizes)

@@ -11,7 +11,7 @@ from ..converters.registry import target_of
 from ..core.contract import Feed, Native
 from ..core.digest import sha256_of
 from ..core.domain import Domain
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, Hint, Option, UsageError
 from ..core.events import Tell, silence
 from ..core.findings import WorstFeed
 from ..core.manifest import Manifest
@@ -101,7 +101,13 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             )
         raise UsageError(
             f"no manifest beside {path} knows it, so there is nothing to compare it with",
-            hint="name the eager reference: --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
+            hint=Hint(
+                "name the eager reference: --against CHECKPOINT ",
+                Option("model", "PKG.MOD:FACTORY"),
+                " ",
+                Option("input", "…"),
+            ),
+            option="model",
         )
     manifest, artifact = beside
     folder = path.parent.parent if artifact.rejected else path.parent

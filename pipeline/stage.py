@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.errors import LOGGED, RunnerError
+from ..core.errors import RunnerError
 from ..core.events import Advanced, Finished, Noted, Started, Tell
 from .noise import into
 
@@ -87,7 +87,7 @@ def passing_logs() -> Iterator[Path]:
         try:
             yield folder
         except RunnerError as error:
-            if not error.hint.endswith(LOGGED):
+            if not error.advice.names_log:
                 raise
             told = RunnerError(error.message, hint="see the whole text: add --debug")
             for log in sorted(folder.glob("*.log")):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, Hint, Option, UsageError
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
 from ..core.manifest import FeedPlan
@@ -231,7 +231,13 @@ def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None)
         name = next(iter(loaded.parameters), "x")
         raise UsageError(
             f"nothing says what goes into {source.checkpoint}",
-            hint=f'give --input "{name}:float32[batch=1..8,3,224,224]" or --samples SAMPLE',
+            hint=Hint(
+                "give ",
+                Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
+                " or ",
+                Option("samples", "SAMPLE"),
+            ),
+            option="input",
         )
     written = [dim for one in patterns for dim in one.dims or () if dim is not None]
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)

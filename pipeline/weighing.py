@@ -43,7 +43,7 @@ def weighed(
     except RunnerError as error:
         return None, _failed(verdict, error)
     except UsageError as error:
-        raise UsageError(f"{candidate.name}: {error.message}", hint=error.hint) from error
+        raise UsageError(f"{candidate.name}: {error.message}", hint=error.advice) from error
     return accuracy, _with(verdict, accuracy)
 
 

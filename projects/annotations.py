@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import ModelcError
+from ..core.errors import ModelcError, Place
 from ..core.manifest import Manifest
 from ..reports.rows import REJECTED, Outcome, rows_of
 from ..reports.source_findings import WARNED, findings_of
@@ -16,7 +15,6 @@ from .outcome import Ended
 from .regression_records import Changed, Regression
 
 ERROR, WARNING = "error", "warning"
-_PLACE = re.compile(r"^(?P<file>[^\n]+?):(?P<line>[1-9]\d*)(?=[\s:]|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,29 +34,27 @@ class Annotation:
 def of_fault(error: ModelcError) -> tuple[Annotation, ...]:
     """What keeps a run from beginning: one for each fault, on its line of modelc.toml."""
     return tuple(
-        _at(one.message, "modelc", f"{one.message} (hint: {one.hint})") for one in each_of(error)
+        _at(one.place, "modelc", f"{one.text} (hint: {one.hint})") for one in each_of(error)
     )
 
 
 def of_run(
-    ended: Sequence[Ended], regression: Regression | None, places: Mapping[str, str]
+    ended: Sequence[Ended], regression: Regression | None, places: Mapping[str, Place]
 ) -> tuple[Annotation, ...]:
     """What is wrong, errors first: forges show the first ones only.
 
-    `places` is where modelc.toml names each model, as `modelc.toml:12 [models.digits]`.
+    `places` is where modelc.toml names each model.
     """
-    found = [note for one in ended for note in _of_model(one, places.get(one.name, ""))]
+    found = [note for one in ended for note in _of_model(one, places.get(one.name))]
     worse = () if regression is None else regression.worse
-    found += [_of_change(one, places.get(one.model, "")) for one in worse]
+    found += [_of_change(one, places.get(one.model)) for one in worse]
     return tuple(sorted(dict.fromkeys(found), key=lambda note: note.level != ERROR))
 
 
-def _of_model(one: Ended, place: str) -> Iterator[Annotation]:
+def _of_model(one: Ended, place: Place | None) -> Iterator[Annotation]:
     if one.error is not None:
-        told = f"{one.error.message} (hint: {one.error.hint})"
-        begun = place.partition(":")[0]
-        own = one.error.message if begun and told.startswith(f"{begun}:") else place
-        yield _at(own, one.name, told)
+        told = f"{one.error.text} (hint: {one.error.hint})"
+        yield _at(one.error.place or place, one.name, told)
     for breach in one.breaches:
         title = f"{one.name}/{breach.artifact}: {breach.gate}"
         yield _at(breach.told or place, title, breach.message)
@@ -67,7 +63,7 @@ def _of_model(one: Ended, place: str) -> Iterator[Annotation]:
         yield from _of_code(one.name, one.manifest)
 
 
-def _of_rows(model: str, manifest: Manifest, place: str) -> Iterator[Annotation]:
+def _of_rows(model: str, manifest: Manifest, place: Place | None) -> Iterator[Annotation]:
     """Artifacts of this run that are not proven."""
     for row in rows_of(manifest):
         name = row.name.removeprefix(REJECTED)
@@ -92,17 +88,16 @@ def _of_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
             )
 
 
-def _of_change(one: Changed, place: str) -> Annotation:
+def _of_change(one: Changed, place: Place | None) -> Annotation:
     why = f" ({one.why})" if one.why else ""
     name = "/".join(filter(None, (one.model, one.artifact)))
     message = f"{one.measure}: {one.before} before, {one.after} now{why}"
     return _at(place, f"{name}: worse than the base", message)
 
 
-def _at(place: str, title: str, message: str, *, level: str = ERROR) -> Annotation:
-    """An annotation on the line of modelc.toml that `place` begins with, if it does."""
-    found = _PLACE.match(place)
-    file, line = (found["file"], int(found["line"])) if found else ("", 0)
+def _at(place: Place | None, title: str, message: str, *, level: str = ERROR) -> Annotation:
+    """An annotation on the line of modelc.toml that `place` is, if it is one."""
+    file, line = (place.file, place.line) if place is not None and place.line else ("", 0)
     return Annotation(level=level, title=title, message=message, file=file, line=line)
 
 

@@ -56,7 +56,7 @@ def refusal_of(error: ModelcError) -> str:
         _Case(
             name=f"fault {number}",
             outcome=Outcome.ERROR,
-            reason=f"{one.message} (hint: {one.hint})",
+            reason=f"{one.text} (hint: {one.hint})",
         )
         for number, one in enumerate(each_of(error), start=1)
     ]

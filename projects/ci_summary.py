@@ -69,7 +69,7 @@ def refusal_headline(error: ModelcError) -> str:
 
 def refusal_reasons(error: ModelcError) -> list[str]:
     """A line for each fault, with its hint."""
-    return [f"- {prose(one.message)} *Hint:* {prose(one.hint)}" for one in each_of(error)]
+    return [f"- {prose(one.text)} *Hint:* {prose(one.hint)}" for one in each_of(error)]
 
 
 def headline(record: RunRecord) -> str:
@@ -115,7 +115,7 @@ def _reasons(model: ModelEnd) -> Iterator[str]:
         if one.state != "passed":
             yield f"{_name(model, one.name)}: {prose(one.reason or 'no reason is on record')}"
     for breach in model.breaches:
-        told = f" ({code(breach.told, cell=False)})" if breach.told else ""
+        told = f" ({code(str(breach.told), cell=False)})" if breach.told else ""
         yield f"{_name(model, breach.artifact)}: {prose(breach.message)}{told}"
 
 

@@ -43,7 +43,8 @@ def _check_filled(one: Said, text: str, faults: Faults) -> None:
         left = ", ".join(open_sizes(text))
     if left:
         faults.add(
-            f"{one.told} {one.name}: still to be filled in: {left}",
+            f"still to be filled in: {left}",
+            place=one.told.of(one.name),
             hint="put in what holds for your model"
             if left != FACTORY
             else "name the function or class that builds the module, as nets.resnet:build",
@@ -64,4 +65,4 @@ def _check_there(one: Said, path: Path, faults: Faults) -> None:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1)
     hint = f"did you mean {path.parent / near[0]}?" if near else f"put it there, or mend {one.name}"
-    faults.add(f"{one.told} {one.name}: there is no {path}", hint=hint)
+    faults.add(f"there is no {path}", hint=hint, place=one.told.of(one.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..core.errors import MissingError, ModelcError, UsageError
+from ..core.errors import MissingError, ModelcError, Place, UsageError
 from .records import KeyPath
 from .wording import placed
 
@@ -14,7 +14,7 @@ class ProjectError(UsageError):
     """Several things are wrong in a project; `faults` are they, in order."""
 
     def __init__(self, faults: Sequence[ModelcError]) -> None:
-        super().__init__(_joined(faults), hint=faults[0].hint)
+        super().__init__(_joined(faults), hint=faults[0].advice)
         self.faults = tuple(faults)
 
 
@@ -22,12 +22,12 @@ class ProjectMissingError(MissingError):
     """Several things that a project needs are not here, and nothing else is wrong with it."""
 
     def __init__(self, faults: Sequence[ModelcError]) -> None:
-        super().__init__(_joined(faults), hint=faults[0].hint)
+        super().__init__(_joined(faults), hint=faults[0].advice)
         self.faults = tuple(faults)
 
 
 def _joined(faults: Sequence[ModelcError]) -> str:
-    return f"{len(faults)} faults: " + "; ".join(fault.message for fault in faults)
+    return f"{len(faults)} faults: " + "; ".join(fault.text for fault in faults)
 
 
 def each_of(error: ModelcError) -> tuple[ModelcError, ...]:
@@ -47,8 +47,8 @@ class Faults:
         self.refused: set[KeyPath] = set()
 
     @contextmanager
-    def at(self, place: str) -> Iterator[None]:
-        """Keep an error of the block, with its place before its message."""
+    def at(self, place: Place) -> Iterator[None]:
+        """Keep an error of the block at this place."""
         try:
             yield
         except ModelcError as error:
@@ -68,14 +68,14 @@ class Faults:
         paths = (("models", model, key), ("defaults", key))
         return any(path[:size] in self.refused for path in paths for size in (1, 2, 3))
 
-    def keep(self, error: ModelcError, place: str) -> None:
-        """Keep an error, with its place before its message."""
+    def keep(self, error: ModelcError, place: Place) -> None:
+        """Keep an error at this place."""
         for one in each_of(error):
             self.found.append(placed(one, {"": place}))
 
-    def add(self, message: str, *, hint: str) -> None:
+    def add(self, message: str, *, hint: str, place: Place | None = None) -> None:
         """Keep one of our own."""
-        self.found.append(UsageError(message, hint=hint))
+        self.found.append(UsageError(message, hint=hint, place=place))
 
     def raise_any(self) -> None:
         """Raise what was found, if anything was.

@@ -44,10 +44,10 @@ def check_gates(
     for one in said:
         if one.path[0] != GATES:
             continue
-        place = f"{one.told} {one.name}"
+        place = one.told.of(one.name)
         if one.path[-1] == "max-drop" and not measures:
             faults.add(
-                f"{place}: nothing is measured without data", hint="add data, or leave it out"
+                "nothing is measured without data", hint="add data, or leave it out", place=place
             )
         if not one.shared:
             _check_held(one, artifacts, faults)
@@ -66,7 +66,8 @@ def _check_held(one: Said, artifacts: Sequence[str], faults: Faults) -> None:
         return
     near = difflib.get_close_matches(pattern, artifacts, n=1)
     faults.add(
-        f"{one.told} {one.name}: it is for none of {', '.join(artifacts)}",
+        f"it is for none of {', '.join(artifacts)}",
+        place=one.told.of(one.name),
         hint=f"did you mean {near[0]!r}?"
         if near
         else "write an artifact's name or a pattern, as *-int8",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.errors import Place
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact
@@ -18,7 +19,7 @@ class Breach:
     artifact: str
     gate: str  # max-size, max-drop, max-latency-ratio
     message: str
-    told: str
+    told: Place | None
 
 
 def breaches_of(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
@@ -45,7 +46,7 @@ def _of(artifact: Artifact, gate: Gate) -> list[Breach]:
             artifact=artifact.name,
             gate=name,
             message=message,
-            told=gate.told.get(name.replace("-", "_"), ""),
+            told=gate.told.get(name.replace("-", "_")),
         )
         for name, message in checks.items()
         if message

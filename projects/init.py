@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..converters.registry import TARGETS, prepares
 from ..core.contract import Native, Target
-from ..core.errors import ModelcError, UsageError
+from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.whole import drafted
 from ..pipeline.options import model_args_of
 from ..pipeline.trust import is_foreign_program
@@ -75,7 +75,12 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
     if file.exists() and not force:
         raise UsageError(f"{file} is there", hint="name another with -o, or add --force")
     if model_args and model is None:
-        raise UsageError("--model-arg has no effect without --model", hint="add --model")
+        raise UsageError(
+            "--model-arg has no effect without --model",
+            hint=Hint("add ", Option("model")),
+            option="model-arg",
+            code=ErrorCode.NO_EFFECT,
+        )
     arguments = model_args_of(model_args)
     described = tuple(describe(path, model, arguments) for path in checkpoints)
     names = _names(checkpoints)
@@ -105,11 +110,13 @@ def _edits(text: str) -> Iterator[Edit]:
 
 def _left(file: Path, edits: Sequence[Edit]) -> tuple[ModelcError, ...]:
     """What a plan of the file finds wrong with its other lines."""
-    known = tuple(f"{file}:{one.line} " for one in edits)
+    known = {one.line for one in edits}
     try:
         plan_project(file)
     except ModelcError as error:
-        return tuple(one for one in each_of(error) if not one.message.startswith(known))
+        return tuple(
+            one for one in each_of(error) if one.place is None or one.place.line not in known
+        )
     return ()
 
 

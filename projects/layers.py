@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..core.errors import UsageError
+from ..core.errors import Place, UsageError
 from ..core.names import unknown
 from .faults import Faults
 from .keys import (
@@ -68,7 +68,7 @@ def settings_lenient(project: Project, given: Given, faults: Faults) -> Settings
     models = tuple(
         ModelSettings(
             name=name,
-            place=project.places.get(name, str(project.file)),
+            place=project.places.get(name, Place(file=str(project.file))),
             said=_topmost(
                 (*weaker, *said, *_of_models((*variables, *_of(flags, None))), *_of(flags, name))
             ),
@@ -123,7 +123,7 @@ def _usual(keys: Mapping[str, Key], folder: Path) -> Iterator[Said]:
     for name, key in keys.items():
         if key.usual is not None:
             value = str(folder / str(key.usual)) if key.kind is Kind.PATH else key.usual
-            yield Said(path=(name,), value=value, layer=Layer.BUILT_IN, told="default")
+            yield Said(path=(name,), value=value, layer=Layer.BUILT_IN, told=Place(key="default"))
 
 
 def _topmost(said: Sequence[Said]) -> dict[KeyPath, Said]:
@@ -153,11 +153,11 @@ def _of_models(said: Sequence[Said]) -> tuple[Said, ...]:
 
 def _flags(project: Project, given: Given, faults: Faults) -> Iterator[_Flag]:
     for name, text in given.flags.items():
-        with faults.at(f"--{name}"):
-            for said in _spoken((name,), text, Layer.FLAG, f"--{name}"):
+        with faults.at(Place(key=f"--{name}")):
+            for said in _spoken((name,), text, Layer.FLAG, Place(key=f"--{name}")):
                 yield _Flag(model=None, said=said)
     for text in given.sets:
-        with faults.at(f"--set {text[:80]}"):
+        with faults.at(Place(key=f"--set {text[:80]}")):
             model, path, value = _pair(text, project.models)
             if model is None and path == ("checkpoint",):
                 raise UsageError("each model has its own", hint="write --set NAME.checkpoint=PATH")
@@ -166,7 +166,7 @@ def _flags(project: Project, given: Given, faults: Faults) -> Iterator[_Flag]:
                 raise UsageError(f"{name} is of the whole run", hint=f"write --set {name}={value}")
             table = ("defaults",) if model is None else ("models", model)
             with faults.refusing((*table, *path)):
-                for said in _spoken(path, value, Layer.FLAG, "--set"):
+                for said in _spoken(path, value, Layer.FLAG, Place(key="--set")):
                     yield _Flag(model=model, said=replace(said, shared=model is None))
 
 
@@ -202,7 +202,7 @@ def _dotted_path(text: str) -> KeyPath:
     return tuple(parts)
 
 
-def _spoken(path: KeyPath, text: str, layer: Layer, told: str) -> Iterator[Said]:
+def _spoken(path: KeyPath, text: str, layer: Layer, told: Place) -> Iterator[Said]:
     """What a text says under a path; `tolerance` may say several limits.
 
     Raises:
@@ -252,8 +252,8 @@ def _variables(
             warnings.append(f"nothing is called {name}{mend}")
             continue
         setting = ("defaults", *known[name])
-        with faults.at(f"env {name}={text[:80]}"), faults.refusing(setting):
-            for said in _spoken(known[name], text, Layer.ENV, f"env {name}"):
+        with faults.at(Place(key=f"env {name}={text[:80]}")), faults.refusing(setting):
+            for said in _spoken(known[name], text, Layer.ENV, Place(key=f"env {name}")):
                 yield replace(said, shared=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from ..core.errors import Place
 from .faults import Faults
 from .keys import RESERVED
 
@@ -13,18 +14,20 @@ _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)  # Wind
 _HINT = "use letters, digits, '-', '_' and '.', 64 at most, a letter or digit first"
 
 
-def check_names(names: Iterable[str], place: Callable[[str], str], faults: Faults) -> None:
+def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Faults) -> None:
     """Keep what is wrong with the names of models in `faults`."""
     seen: dict[str, str] = {}
     for name in names:
         why = _wrong(name)
         twin = seen.setdefault(name.lower(), name)
         if why:
-            faults.add(f"{place(name)}: the model's name {name[:80]!r} {why}", hint=_HINT)
+            text = f"the model's name {name[:80]!r} {why}"
+            faults.add(text, hint=_HINT, place=place(name))
         elif twin != name:
             faults.add(
-                f"{place(name)}: {name} and {twin} are one folder where case does not count",
+                f"{name} and {twin} are one folder where case does not count",
                 hint="rename one of them",
+                place=place(name),
             )
 
 

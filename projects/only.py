@@ -38,7 +38,7 @@ def only(
         if word not in known:
             near = difflib.get_close_matches(word, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(known)}"
-            raise UsageError(f"--only {word}: no model here makes it", hint=hint)
+            raise UsageError(f"--only {word}: no model here makes it", hint=hint, option="only")
     asked = _Asked(
         formats=formats.intersection(words),
         precisions=precisions.intersection(words),
@@ -49,6 +49,7 @@ def only(
         raise UsageError(
             f"--only {','.join(words)} leaves nothing to make",
             hint=f"these are there: {', '.join(sorted(names))}",
+            option="only",
         )
     return left
 

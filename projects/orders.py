@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..converters.registry import TARGETS
 from ..core.contract import Deferred, Native, Target
-from ..core.errors import ModelcError, UsageError
+from ..core.errors import ErrorCode, ModelcError, Place, UsageError
 from ..core.names import unknown
 from ..pipeline.order import Order
 from ..pipeline.plan import Step, make_plan
@@ -24,7 +24,6 @@ from .ordering import order_of
 from .reading import read_lenient
 from .records import FILE, Layer, ModelOrder, ModelSettings, Said, Settings
 from .typed import Typed
-from .wording import OPTION, place_of
 
 # What may be said for all models where some have no use for it. No limit is among them: one that
 # does not hold is a fault.
@@ -146,16 +145,17 @@ class _Ordering:
         unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
         lacking = [name for name in unsaid if not faults.lost(self.model.name, name)]
         for name in lacking:
-            faults.add(f"{self.model.place}: {name} is missing", hint=f"add a line: {name} = ...")
+            hint = f"add a line: {name} = ..."
+            faults.add(f"{name} is missing", hint=hint, place=self.model.place)
         check_paths(self.said.values(), faults)
         if unsaid or self._lost("precision", faults) or len(faults.found) > before:
             return None
         try:
             made = self._made()
         except ModelcError as error:
-            named = OPTION.findall(f"{error.message} {error.hint}")
-            if not any(self._lost(name, faults) for name in named):
-                faults.keep(error, place_of(error, self._places()))
+            if not error.option or not self._lost(error.option, faults):
+                places = self._places()
+                faults.keep(error, places.get(error.option, places[""]))
             return None
         artifacts = [step.name for step in made.plan if step.asked]
         measures = made.order.measuring is not None or self._lost("data", faults)
@@ -186,10 +186,9 @@ class _Ordering:
 
     def _in_vain(self, error: UsageError) -> Said | None:
         """The setting for all models that has no effect on this one, as the error says."""
-        option = OPTION.match(error.message)
-        if option is None or "has no effect" not in error.message:
+        said = self.said.get((error.option,))
+        if error.code is not ErrorCode.NO_EFFECT:
             return None
-        said = self.said.get((option.group(1),))
         if said is None or not said.shared or said.path[0] not in _FOR_SOME:
             return None
         return said
@@ -220,10 +219,13 @@ class _Ordering:
         if order.settings and not takes:
             name = next(key.name for key in ENGINE if (key.name,) in self.said)
             raise UsageError(
-                f"--{name} has no effect: nothing in `to` takes it", hint="leave it out"
+                f"--{name} has no effect: nothing in `to` takes it",
+                hint="leave it out",
+                option=name,
+                code=ErrorCode.NO_EFFECT,
             )
 
-    def _places(self) -> dict[str, str]:
+    def _places(self) -> dict[str, Place]:
         """Where each key was said, and under "" where the model is."""
         said = [one for one in self.said.values() if one.layer is not Layer.BUILT_IN]
-        return {"": self.model.place, **{one.name: f"{one.told} {one.name}" for one in said}}
+        return {"": self.model.place, **{one.name: one.told.of(one.name) for one in said}}

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from ..core.errors import UsageError, first_line
+from ..core.errors import Place, UsageError, first_line
 from ..pipeline.limits import parse_limits
 from .faults import Faults
 from .keys import (
@@ -83,19 +83,20 @@ def _parsed(text: str, path: Path) -> dict[str, object]:
     for number, line in enumerate(text.split("\n"), start=1):
         head = line.partition("=")[0].strip()
         if not head.startswith("#") and head.count(".") > _DEEPEST:
-            _refuse(f"{path}:{number}: a key of more than {_DEEPEST} parts")
+            place = Place(file=str(path), line=number)
+            _refuse(place, f"a key of more than {_DEEPEST} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         message = first_line(error)
         found = _AT_LINE.search(message)
-        place = f"{path}:{found.group(1)}" if found else str(path)
+        place = Place(file=str(path), line=int(found.group(1)) if found else 0)
         what = "too many nested lists" if isinstance(error, RecursionError) else message
-        _refuse(f"{place}: not TOML: {_AT_LINE.sub('', what)}", error)
+        _refuse(place, f"not TOML: {_AT_LINE.sub('', what)}", error)
 
 
-def _refuse(message: str, cause: Exception | None = None) -> NoReturn:
-    raise UsageError(message, hint="correct the line; texts need quotes") from cause
+def _refuse(place: Place, message: str, cause: Exception | None = None) -> NoReturn:
+    raise UsageError(message, hint="correct the line; texts need quotes", place=place) from cause
 
 
 class _Reader:
@@ -111,8 +112,9 @@ class _Reader:
         for name, found in tables.items():
             if name == "model" and isinstance(found, dict):
                 self.faults.add(
-                    f"{self.place((name,))}: unknown table {name!r}",
+                    f"unknown table {name!r}",
                     hint="a model's table is [models.NAME]",
+                    place=self.place((name,)),
                 )
                 self.faults.refused.add(("models",))
             elif name not in TOP_LEVEL:
@@ -135,12 +137,11 @@ class _Reader:
             places={name: self.place(("models", name), table=True) for name in models},
         )
 
-    def place(self, path: KeyPath, *, table: bool = False) -> str:
+    def place(self, path: KeyPath, *, table: bool = False) -> Place:
         """`modelc.toml:12 [models.digits]`, of a key or of a table itself."""
-        line = line_of(self.lines, path)
-        told = f"{self.path}:{line}" if line else str(self.path)
         around = path if table else path[:-1]
-        return f"{told} [{dotted(around)}]" if around else told
+        key = f"[{dotted(around)}]" if around else ""
+        return Place(file=str(self.path), line=line_of(self.lines, path) or 0, key=key)
 
     def _table(self, tables: Mapping[str, object], path: KeyPath) -> Mapping[str, object]:
         found = tables.get(path[-1], {})
@@ -148,7 +149,9 @@ class _Reader:
             return found
         name = ".".join(path)
         self.faults.add(
-            f"{self.place(path)}: {name} is no table", hint=f"write [{name}] in a line of its own"
+            f"{name} is no table",
+            hint=f"write [{name}] in a line of its own",
+            place=self.place(path),
         )
         self.faults.refused.add(path)
         return {}
@@ -184,14 +187,15 @@ class _Reader:
                 self._twice(path, name)
                 continue
             place = self.place(path)
-            with self.faults.at(f"{place} {name}"), self.faults.refusing(path):
+            with self.faults.at(place.of(name)), self.faults.refusing(path):
                 value = value_of(known[name], raw, self.path.parent)
                 yield _said((*under, name), value, at, place)
 
     def _twice(self, path: KeyPath, name: str) -> None:
         self.faults.add(
-            f"{self.place(path)}: {path[-1]} is the former name of {name}, which is there as well",
+            f"{path[-1]} is the former name of {name}, which is there as well",
             hint=f"leave {path[-1]} out",
+            place=self.place(path),
         )
 
     def _limits(
@@ -207,7 +211,7 @@ class _Reader:
     def _texts(self, raw: object, path: KeyPath) -> Iterator[Said]:
         """`tolerance` as texts, as the option takes them."""
         place = self.place(path)
-        with self.faults.at(f"{place} {TOLERANCE}"):
+        with self.faults.at(place.of(TOLERANCE)):
             key = Key(name=TOLERANCE, many=True)
             texts = value_of(key, raw, self.path.parent)
             for output, name, value in limits_in(texts if isinstance(texts, tuple) else ()):
@@ -216,14 +220,14 @@ class _Reader:
 
     def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
         name = path[-1]
-        self.faults.add(f"{self.place(path)}: unknown key {name!r}", hint=hint_for(name, known))
+        self.faults.add(f"unknown key {name!r}", hint=hint_for(name, known), place=self.place(path))
         if name in MODEL:  # said where it does not count
             self.faults.refused.add(("defaults", name))
         elif name not in RESERVED:
             self.faults.refused.update((*path[:-1], meant) for meant in _near(name, known))
 
 
-def _said(path: KeyPath, value: Value, at: KeyPath, place: str) -> Said:
+def _said(path: KeyPath, value: Value, at: KeyPath, place: Place) -> Said:
     """A setting of the table `at`: of one model, or of all."""
     own = at[:1] == ("models",)
     return Said(path=path, value=value, layer=Layer.FILE, told=place, shared=not own)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
+from ..core.errors import Place
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 
@@ -37,7 +38,7 @@ class Said:
     path: KeyPath
     value: Value
     layer: Layer
-    told: str
+    told: Place
     shared: bool = False
 
     @property
@@ -63,7 +64,7 @@ class Project:
     run: tuple[Said, ...] = ()
     defaults: tuple[Said, ...] = ()
     models: Mapping[str, tuple[Said, ...]] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -98,7 +99,7 @@ class ModelSettings:
     """
 
     name: str
-    place: str
+    place: Place
     said: Mapping[KeyPath, Said]
 
 
@@ -126,7 +127,7 @@ class Gate:
     max_drop: float | None = None
     max_size: int | None = None
     max_latency_ratio: float | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, Place] = field(default_factory=dict)
 
     def over(self, other: Gate) -> Gate:
         """This gate's limits, and the other's where this has none."""
@@ -157,7 +158,7 @@ class ModelOrder:
     gates: tuple[Gate, ...] = ()
     left_out: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    places: Mapping[str, str] = field(default_factory=lambda: {"": FILE})
+    places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=FILE)})
 
     def gate_for(self, artifact: str) -> Gate:
         """The limits of one artifact: its own, before those of a pattern, before those of all."""

@@ -61,14 +61,20 @@ def base_at(path: Path) -> Base:
     """
     folder = path.parent if path.name == FILE else path
     if not folder.is_dir() or (path != folder and not path.is_file()):
-        raise UsageError(f"--fail-on-regression {path}: there is no run", hint=_HINT)
+        raise UsageError(
+            f"--fail-on-regression {path}: there is no run", hint=_HINT, option="fail-on-regression"
+        )
     found: dict[str, Manifest] = {}
     for place in sorted(folder.iterdir()):
         manifest = read_manifest(place) if (place / MANIFEST).is_file() else None
         if manifest is not None:
             found[place.name] = manifest
     if not found:
-        raise UsageError(f"--fail-on-regression {path}: no model has a record there", hint=_HINT)
+        raise UsageError(
+            f"--fail-on-regression {path}: no model has a record there",
+            hint=_HINT,
+            option="fail-on-regression",
+        )
     return Base(path=path, manifests=found)
 
 
@@ -132,7 +138,7 @@ def _measures(before: Manifest, one: Ended, parts: Parts, *, latency: bool) -> I
     """What can be compared of one model: of artifacts that are asked for, or declared no more."""
     declared, made = parts.declared[one.name], parts.made[one.name]
     after = one.manifest or replace(before, artifacts=(), verdicts=(), failures=(), pending=())
-    why = "" if one.error is None else f"the model stopped: {one.error.message}"
+    why = "" if one.error is None else f"the model stopped: {one.error.text}"
     for measure in compare(before, _of_run(after, made), latency=latency).measures:
         if measure.artifact in made:
             yield replace(measure, why=measure.why or why)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey
 
 FILE = "run.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 WORSE = 1  # as a verdict that failed
 _BEGINNING = b'{\n "modelc": "'  # of each of ours
 
@@ -217,7 +217,7 @@ def _model(one: Ended) -> ModelEnd:
         state=_state(one),
         exit_code=one.exit_code,
         seconds=one.seconds,
-        error="" if one.error is None else one.error.message,
+        error="" if one.error is None else one.error.text,
         hint="" if one.error is None else one.error.hint,
         artifacts=() if one.manifest is None else tuple(_artifacts(one, one.manifest)),
         breaches=one.breaches,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
 from ..core.call import Binding, bind
-from ..core.errors import CheckpointError, first_line
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.interrupts import copies_ended
 from ..core.names import unknown
 from .eager_variants import describe_feed, place_raised
@@ -289,7 +289,13 @@ class Eager(EagerWatched):
             at, or_line = (f" (at {place})", ", or that line") if place else ("", "")
             raise CheckpointError(
                 f"eager rejects {describe_feed(feed, self.inputs)}: {first_line(error)}{at}",
-                hint=f"correct the dtype and dims with --input NAME:DTYPE[DIM,...]{or_line}",
+                hint=Hint(
+                    "correct the dtype and dims with ",
+                    Option("input", "NAME:DTYPE[DIM,...]"),
+                    or_line,
+                ),
+                option="input",
+                code=ErrorCode.FEED_REJECTED,
             ) from error
         self._note_writes(given, versions)
         parts = split_outputs(value, taken=self.inputs, drop=self._drop)
@@ -304,6 +310,7 @@ class Eager(EagerWatched):
                 if not parts.dropped
                 else f"--drop-output {' '.join(sorted(parts.dropped))} leaves no output",
                 hint="return a tensor, or a tuple, dict or dataclass of tensors",
+                option="drop-output" if parts.dropped else "",
             )
         return tensors
 
@@ -317,7 +324,10 @@ class Eager(EagerWatched):
             name, found = next(iter(parts.opaque.items()))
             raise CheckpointError(
                 f"output {name} is a {type(found).__name__}, which cannot be flattened to tensors",
-                hint=f"--drop-output {name} leaves it out; or return its tensors",
+                hint=Hint(
+                    Option("drop-output", f"{name}"), " leaves it out; or return its tensors"
+                ),
+                option="drop-output",
             )
         self._dropped |= parts.dropped
         self._seen.update(dict.fromkeys((*parts.tensors, *parts.constants)))
@@ -343,7 +353,12 @@ class Eager(EagerWatched):
                 raise CheckpointError(
                     f"output {name} is a {type(values[0]).__name__} that depends on the feed"
                     f" ({values[0]!r}, {values[1]!r}), and no tensor",
-                    hint=f"return it as a tensor; --drop-output {name} leaves it out",
+                    hint=Hint(
+                        "return it as a tensor; ",
+                        Option("drop-output", f"{name}"),
+                        " leaves it out",
+                    ),
+                    option="drop-output",
                 )
 
     def _flat_now(self) -> torch.nn.Module:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Union, get_args, get_origin
 
-from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, first_line
 from ..core.names import nearest
 from .hyper_parameters import HyperParameters
 from .loaded import Module
@@ -59,7 +59,9 @@ def built(
     from torch import nn
 
     if not _SPEC.fullmatch(spec):
-        raise UsageError(f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec))
+        raise UsageError(
+            f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec), option="model"
+        )
     with user_code_importable(), seeded():  # importing may build, too
         found = _found(spec, "--model")
         if isinstance(found, nn.Module):
@@ -68,12 +70,15 @@ def built(
                     f"--model-arg {next(iter(arguments))} has no effect: {spec} is a module "
                     "already, and is not called",
                     hint="leave it out, or name the function or class that builds the module",
+                    option="model-arg",
+                    code=ErrorCode.NO_EFFECT,
                 )
             return Built(module=found)
         if not callable(found):
             raise UsageError(
                 f"--model {spec} is a {type(found).__name__}, which cannot be called",
                 hint="name a function or class that builds the module",
+                option="model",
             )
         more = _beside(found, arguments, recorded or HyperParameters())
         module = _call(found, arguments, spec, more)
@@ -130,6 +135,7 @@ def _beside(
             f"--model-arg {_FETCHES}={arguments[_FETCHES]} would fetch weights, and the checkpoint "
             "has them",
             hint=f"leave {_FETCHES} out",
+            option="model-arg",
         )
     more = recorded.arguments(signature, arguments)
     fetches = signature.parameters.get(_FETCHES)
@@ -230,7 +236,8 @@ def _call(
     except TypeError as error:
         raise UsageError(
             f"--model {spec}: {error} (it takes {signature})",
-            hint="add --model-arg KEY=VALUE for it",
+            hint=Hint("add ", Option("model-arg", "KEY=VALUE"), " for it"),
+            option="model",
         ) from error
     try:
         return factory(*first, **values)
@@ -263,6 +270,7 @@ def _no_parameter(name: str, signature: inspect.Signature, spec: str) -> UsageEr
     return UsageError(
         f"--model-arg {name}: {spec} takes {', '.join(names) or 'no arguments'}",
         hint=f"did you mean {near[0]}?" if near else "leave it out, or use one of these names",
+        option="model-arg",
     )
 
 
@@ -282,6 +290,7 @@ def _convert(name: str, text: str, annotation: object) -> object:
                 raise UsageError(
                     f"--model-arg {name}={text}: {name} is {kind.__name__}",
                     hint=f"give a value of type {kind.__name__}",
+                    option="model-arg",
                 ) from error
     try:
         return ast.literal_eval(text)

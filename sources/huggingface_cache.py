@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.call import Kind, Parameter
 from ..core.dims import Dim, Relation, default_opt
-from ..core.errors import UsageError, first_line
+from ..core.errors import Hint, Option, UsageError, first_line
 from ..core.signature import InputSpec, ValueRange
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def _layers(model: PreTrainedModel) -> tuple[Layer, ...]:
 def _refused(model: PreTrainedModel, why: str) -> UsageError:
     return UsageError(
         f"{type(model).__name__} has no past keys and values that can be inputs: {why}",
-        hint="convert it without them: --model-arg task=text-generation",
+        hint=Hint("convert it without them: ", Option("model-arg", "task=text-generation")),
+        option="model-arg",
     )
 
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 from ..core.call import parameters_of
 from ..core.distribution import hint_for_extra
-from ..core.errors import CheckpointError, MissingError, UsageError, first_line
+from ..core.errors import (
+    CheckpointError,
+    ErrorCode,
+    Hint,
+    MissingError,
+    Option,
+    UsageError,
+    first_line,
+)
 from ..core.torch_file import refuse_unsound
 from .broken_package import named_breakage
 from .factory import seeded
@@ -72,6 +80,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
         raise UsageError(
             f"--model-arg length={length} has no effect: {kind.__name__} takes no tokens",
             hint="leave it out",
+            option="model-arg",
+            code=ErrorCode.NO_EFFECT,
         )
     return _with_cache(loaded, past=task == WITH_PAST) if task in CACHED else loaded
 
@@ -143,7 +153,12 @@ def _config(folder: Path) -> dict[str, object]:
     if not isinstance(config, dict) or "model_type" not in config:
         raise CheckpointError(
             f"{folder / 'config.json'} has no model_type: it is not of transformers",
-            hint="add --model PKG.MOD:FACTORY to load the weights into a module of your own",
+            hint=Hint(
+                "add ",
+                Option("model", "PKG.MOD:FACTORY"),
+                " to load the weights into a module of your own",
+            ),
+            option="model",
         )
     return config
 

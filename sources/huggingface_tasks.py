@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, first_line
 from ..core.names import unknown
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
             raise UsageError(
                 f"--model-arg {name} has no effect: a Hugging Face folder takes {ARGUMENT}, "
                 f"{LENGTH} and {USE_CACHE}",
-                hint="write --model-arg task=NAME, or change config.json",
+                hint=Hint("write ", Option("model-arg", "task=NAME"), ", or change config.json"),
+                option="model-arg",
+                code=ErrorCode.NO_EFFECT,
             )
     task = arguments.get(ARGUMENT)
     if task is not None and task not in TASKS:
@@ -98,7 +100,8 @@ def length_of(arguments: Mapping[str, str]) -> int | None:
     if not text.isdecimal() or int(text) < _LEAST:
         raise UsageError(
             f"--model-arg {LENGTH}={text} is no number of tokens",
-            hint=f"give {_LEAST} or more, as --model-arg {LENGTH}=512",
+            hint=Hint(f"give {_LEAST} or more, as ", Option("model-arg", f"{LENGTH}=512")),
+            option="model-arg",
         )
     return int(text)
 
@@ -113,7 +116,8 @@ def keeps_cache(arguments: Mapping[str, str]) -> bool:
     if text not in ("true", "false"):
         raise UsageError(
             f"--model-arg {USE_CACHE}={text} is neither true nor false",
-            hint=f"write --model-arg {USE_CACHE}=true",
+            hint=Hint("write ", Option("model-arg", f"{USE_CACHE}=true")),
+            option="model-arg",
         )
     return text == "true"
 
@@ -140,7 +144,12 @@ def class_for(
         raise CheckpointError(
             f"{folder} is a {names[0]}, which transformers {transformers.__version__} does not "
             "have",
-            hint="add --model PKG.MOD:FACTORY; code that comes with a checkpoint is never run",
+            hint=Hint(
+                "add ",
+                Option("model", "PKG.MOD:FACTORY"),
+                "; code that comes with a checkpoint is never run",
+            ),
+            option="model",
         )
     chosen: type[PreTrainedModel] = found
     return chosen, ()
@@ -167,7 +176,8 @@ def _no_past(asked: str, base: str, part: str) -> UsageError:
     alone = f", or its encoder alone: --model-arg task={base} --method {part}" if part else ""
     return UsageError(
         f"{asked}: an encoder-decoder's decoder with a past is not here yet",
-        hint=f"convert the whole: --model-arg task={base}{alone}",
+        hint=Hint("convert the whole: ", Option("model-arg", f"task={base}{alone}")),
+        option="model-arg",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 
 if TYPE_CHECKING:
     import inspect
@@ -101,6 +101,10 @@ def _check_plain(name: str, value: object) -> None:
         return
     raise UsageError(
         f"{KEY} of the checkpoint hold {name}, a {type(value).__name__}: no plain data",
-        hint=f"give it with --model-arg {name.partition('.')[0]}=VALUE, or name a factory that "
-        "builds the module without it",
+        hint=Hint(
+            "give it with ",
+            Option("model-arg", f"{name.partition('.')[0]}=VALUE"),
+            ", or name a factory that builds the module without it",
+        ),
+        option="model-arg",
     )

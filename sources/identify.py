@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..core.digest import joint_digest, record_of
-from ..core.errors import CheckpointError, ConsentError, UsageError
+from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
 from ..core.names import nearest, refuse_pipe
 from ..core.records import Checkpoint, FileRecord
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
@@ -190,9 +190,11 @@ def _needs_factory(path: Path, kind: str) -> UsageError | ConsentError:
     if whole is not None:
         return ConsentError(
             f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",
-            hint="add --allow-pickle, only if you trust its maker",
+            hint=Hint("add ", Option("allow-pickle"), ", only if you trust its maker"),
+            option="allow-pickle",
         )
     return UsageError(
         f"{path} holds weights alone ({kind}): --model PKG.MOD:FACTORY is needed",
-        hint="add --model with the function or class that builds the module",
+        hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
+        option="model",
     )

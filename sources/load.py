@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
 from . import (
     exported_program,
     huggingface_folder,
@@ -87,12 +87,20 @@ def _check_arguments(checkpoint: Checkpoint) -> None:
         raise UsageError(
             f"--model-arg {next(iter(arguments))} has no effect: {checkpoint.path} is not built by "
             "a factory",
-            hint="leave it out, or add --model with the function or class that takes it",
+            hint=Hint(
+                "leave it out, or add ",
+                Option("model"),
+                " with the function or class that takes it",
+            ),
+            option="model-arg",
+            code=ErrorCode.NO_EFFECT,
         )
     if checkpoint.weights_key is not None and kind not in (STATE_DICT, SAFETENSORS):
         raise UsageError(
             f"--weights-key has no effect: {checkpoint.path} brings its own code and weights",
             hint="leave it out",
+            option="weights-key",
+            code=ErrorCode.NO_EFFECT,
         )
 
 

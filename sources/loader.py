@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..core.arrays import to_array
 from ..core.call import Kind, Parameter
 from ..core.contract import Array
-from ..core.errors import UsageError, first_line
+from ..core.errors import Hint, Option, UsageError, first_line
 from ..core.loading import Named, items_of, named, watched
 from ..core.tree import leaves
 from .factory import find, seeded
@@ -123,7 +123,11 @@ def _names(
         raise UsageError(
             f"the items of {spec} hold {', '.join(held) or 'no arrays'}; the model takes "
             f"{', '.join(p.name for p in plain)}",
-            hint="name the parts as the model's parameters, or say which are inputs with --input",
+            hint=Hint(
+                "name the parts as the model's parameters, or say which are inputs with ",
+                Option("input"),
+            ),
+            option="input",
         )
     return tuple(dict.fromkeys([*names, *asked]))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..core.call import Parameter, parameters_of, parameters_of_schema
-from ..core.errors import CheckpointError, UsageError
+from ..core.errors import CheckpointError, Hint, Option, UsageError
 from .sniff import HUGGINGFACE, PT2
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ def with_method(loaded: Loaded, name: str) -> Loaded:
     if loaded.kind == PT2:
         raise UsageError(
             f"--method {name}: an exported program has forward alone",
-            hint="leave --method out, or give the checkpoint that it was exported from",
+            hint=Hint(
+                "leave ", Option("method"), " out, or give the checkpoint that it was exported from"
+            ),
+            option="method",
         )
     place, _, last = name.rpartition(".")
     owner = _part(loaded.module, place, name)
@@ -87,6 +90,7 @@ def _part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
         hint=f"did you mean {near[0]}.{name.rpartition('.')[2]}?"
         if near
         else "name a method, as --method encode",
+        option="method",
     )
 
 
@@ -112,6 +116,7 @@ def _member(owner: torch.nn.Module, last: str, name: str) -> Any:
     raise UsageError(
         f"--method {name}: {type(owner).__name__} {what}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"it has {listed or 'none'}",
+        option="method",
     )
 
 
@@ -152,6 +157,7 @@ def called_on(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.Modul
         raise CheckpointError(
             f"--method {name}: the {type(owner).__name__} that --patch returned has no such method",
             hint="return a module that has it, or change the one given",
+            option="method",
         )
     return _caller(owner, name, method)
 

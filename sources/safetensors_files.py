@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..core.errors import CheckpointError, UsageError, first_line
+from ..core.errors import CheckpointError, Hint, Option, UsageError, first_line
 from .factory import built
 from .factory_inputs import loaded_from
 from .identify import weight_files
@@ -30,7 +30,10 @@ def load(checkpoint: Checkpoint) -> Loaded:
     if checkpoint.factory is None:
         raise UsageError(
             f"{checkpoint.path} holds weights alone: --model PKG.MOD:FACTORY is needed",
-            hint="add --model with the function or class that builds the module",
+            hint=Hint(
+                "add ", Option("model"), " with the function or class that builds the module"
+            ),
+            option="model",
         )
     files = weight_files(checkpoint)
     made = built(checkpoint.factory, checkpoint.factory_args)

@@ -63,6 +63,7 @@ def _is_folder(path: Path) -> UsageError:
         hint=f"--samples {files[0]}"
         if files
         else "save one sample with numpy.savez('sample.npz', NAME=array); a folder goes to --calib",
+        option="samples",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, ConsentError, UsageError
+from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
 from ..core.torch_file import read_safely, torch_load, unreadable
 from .factory import built, check_acyclic
 from .factory_inputs import loaded_from
@@ -100,7 +100,8 @@ def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> Loaded:
 def _needs_factory(path: Path | str) -> UsageError:
     return UsageError(
         f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
-        hint="add --model with the function or class that builds the module",
+        hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
+        option="model",
     )
 
 
@@ -126,8 +127,12 @@ def _of_other_code(path: Path, error: Exception) -> CheckpointError | None:
     if found is not None and found["module"] == "__main__":
         return CheckpointError(
             f"{path} needs the class {found['name']} of the script that saved it",
-            hint="in that script, torch.save(model.state_dict(), ...) instead; then give the class "
-            f"by --model PKG.MOD:{found['name']}",
+            hint=Hint(
+                "in that script, torch.save(model.state_dict(), ...) instead; "
+                "then give the class by ",
+                Option("model", f"PKG.MOD:{found['name']}"),
+            ),
+            option="model",
         )
     if found is not None:
         return CheckpointError(
@@ -146,8 +151,12 @@ def _of_other_code(path: Path, error: Exception) -> CheckpointError | None:
 def _with_objects(refusal: ConsentError) -> ConsentError:
     return ConsentError(
         f"{refusal.message} (a Lightning checkpoint, whose {KEY} or callbacks hold objects)",
-        hint="save torch.load(...)['state_dict'] alone with torch.save where it was made, or add "
-        "--allow-pickle, only if you trust its maker: it runs code of theirs",
+        hint=Hint(
+            "save torch.load(...)['state_dict'] alone with torch.save where it was made, or add ",
+            Option("allow-pickle"),
+            ", only if you trust its maker: it runs code of theirs",
+        ),
+        option="allow-pickle",
     )
 
 

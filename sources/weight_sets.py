@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, Hint, Option
 from ..core.names import unknown
 from ..core.torch_file import read_safely
 from .weights import renaming
@@ -270,7 +270,11 @@ def _ambiguous(fits: Sequence[WeightSet], path: str) -> CheckpointError:
     return CheckpointError(
         f"{path} holds {len(fits)} sets of weights that fit the module, {' and '.join(keys)}, "
         f"{size}{told}",
-        hint=f"add --weights-key {', or --weights-key '.join(one.key for one in fits[:_SHOWN])}",
+        hint=Hint(
+            "add ",
+            Option("weights-key", ", or --weights-key ".join(one.key for one in fits[:_SHOWN])),
+        ),
+        option="weights-key",
     )
 
 

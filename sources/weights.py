@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import CheckpointError, first_line
+from ..core.errors import CheckpointError, Hint, Option, first_line
 from ..core.torch_modes import through_calls
 from .mapped import Places, Taking
 
@@ -182,7 +182,16 @@ class Filling:
         if found and strict:
             raise CheckpointError(
                 f"{path} does not fit the module: {'; '.join(found)}",
-                hint="check --model and --model-arg, or add --no-strict to go on without these",
+                hint=Hint(
+                    "check ",
+                    Option("model"),
+                    " and ",
+                    Option("model-arg"),
+                    ", or add ",
+                    Option("no-strict"),
+                    " to go on without these",
+                ),
+                option="model",
             )
         if found and (kept := len(lacking) + len(self.mismatched)):
             found.append(f"kept as the factory drew them from seed 0: {kept} of {len(own)} tensors")

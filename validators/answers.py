@@ -121,5 +121,6 @@ def metric_named(name: str, load: Callable[[str], object]) -> SampleMetric | Who
         raise UsageError(
             f"--metric {name} is a {type(found).__name__}, which cannot be called",
             hint="name a function of predictions and labels",
+            option="metric",
         )
     return own_metric(name, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.errors import UsageError
+from ..core.errors import Hint, Option, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,10 @@ def _free_size(spec: InputSpec, dim: Dim, size: int) -> int:
     if free is None:
         raise UsageError(
             f"the sample of {spec.name!r} has {dim.name}={size}, which is not {dim.relation}",
-            hint="cut the sample to such a size, or correct the relation in --input",
+            hint=Hint(
+                "cut the sample to such a size, or correct the relation in ", Option("input")
+            ),
+            option="input",
         )
     return free
 
@@ -82,7 +85,10 @@ def _cast(spec: InputSpec, array: Array) -> Array:
     if not np.array_equal(back, array, equal_nan=array.dtype.kind == "f"):
         raise UsageError(
             f"the sample of {spec.name!r} is {array.dtype} and would change as {spec.dtype}",
-            hint=f"save it as {spec.dtype}, or write {spec.name}:{array.dtype} in --input",
+            hint=Hint(
+                f"save it as {spec.dtype}, or write {spec.name}:{array.dtype} in ", Option("input")
+            ),
+            option="input",
         )
     return cast
 

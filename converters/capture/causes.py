@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...core.capture import Capture
-from ...core.errors import ConversionError, ModelcError
+from ...core.errors import ConversionError, Hint, ModelcError
 from ...core.findings import Warned
 from .constraints import SizesError
 
@@ -20,7 +20,8 @@ class Cause:
     `pattern` is looked for in `TYPE: text` of the exceptions; its named groups stand in `says` and
     `hint`. `says` empty leaves torch's own line. `rank` orders refusals, the most telling first.
     `strict` says whether torch.export's strict mode may take what the other refused so, `lasting`
-    whether it is the model that is refused, and would be again.
+    whether it is the model that is refused, and would be again. `scripts` says that scripting the
+    model is another way.
     """
 
     name: str
@@ -30,20 +31,32 @@ class Cause:
     rank: int
     strict: bool = True
     lasting: bool = True
+    scripts: bool = False
 
 
 class RefusedError(ConversionError):
     """A capture or an exporter refused the model, for a cause of the table or none.
 
     What the table knows lies in the model as a rule. Anything else may have been the moment, and so
-    may what is `passing`: memory, a disk.
+    may what is `passing`: memory, a disk. `detail` is the message without who refused, `placed`
+    says that it ends with a line of the user's code.
     """
 
-    def __init__(
-        self, message: str, *, hint: str, cause: Cause | None = None, passing: bool = False
+    def __init__(  # noqa: PLR0913 - all but the hint are optional
+        self,
+        message: str,
+        *,
+        hint: str | Hint,
+        option: str = "",
+        cause: Cause | None = None,
+        passing: bool = False,
+        detail: str = "",
+        placed: bool = False,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, option=option)
         self.cause = cause
+        self.detail = detail or message
+        self.placed = placed
         self.lasting = cause is not None and cause.lasting and not passing
 
 
@@ -57,15 +70,16 @@ class _Row(NamedTuple):
     hint: str
     strict: bool = True
     lasting: bool = True
+    scripts: bool = False
 
 
 _OPERATOR = "operator {ns}::{op} has no ONNX translation"
 _WRITE = "write it: --custom-op {ns}::{op}=PKG.MOD:FN, or make it of other operators"
 NUMPY = "numpy"
 _OUT_OF_TORCH = "torch.from_numpy results are registered"  # the tracer, where arrays come back
-_BY_SCRIPT = ", or --capture script or mixed"
+BY_SCRIPT = ", or --capture script or mixed"
 _BY_HAND = ", in forward or in a copy of it (--patch)"
-_TENSORS = f"keep it in tensors (torch.where, torch.cond){_BY_SCRIPT}"
+_TENSORS = "keep it in tensors (torch.where, torch.cond)"
 _NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
 
 # The first that matches is the cause. The words are those of torch 2.13.
@@ -119,6 +133,7 @@ _ROWS = (
         r"Could not guard on data-dependent expression [^\n]*\bzuf\d",
         "tensor data decides a Python number",
         _TENSORS,
+        scripts=True,
     ),
     _Row(
         "branch",
@@ -126,6 +141,7 @@ _ROWS = (
         r"Could not guard on data-dependent|: Data-dependent branching",
         "a branch depends on tensor data",
         _TENSORS,
+        scripts=True,
         strict=False,
     ),
     _Row(
@@ -134,6 +150,7 @@ _ROWS = (
         r"DataDependentOutputException: (?P<what>\S+)",
         "{what} makes a Python value of tensor data",
         _TENSORS,
+        scripts=True,
     ),
     _Row(
         "dims",
@@ -203,6 +220,7 @@ CAUSES = tuple(
         hint=row.hint,
         strict=row.strict,
         lasting=row.lasting,
+        scripts=row.scripts,
     )
     for row in _ROWS
 )
@@ -229,9 +247,12 @@ def telling(errors: Sequence[ModelcError]) -> ModelcError:
     return min(errors, key=_rank)
 
 
-def way_out(error: ModelcError, left: Collection[Capture]) -> str:
+def way_out(error: ModelcError, left: Collection[Capture]) -> Hint:
     """The error's hint, which names no capture that is not `left` to be tried for the format."""
-    return error.hint if Capture.SCRIPT in left else error.hint.replace(_BY_SCRIPT, _BY_HAND)
+    cause = error.cause if isinstance(error, RefusedError) else None
+    if cause is None or not cause.scripts or Capture.SCRIPT in left:
+        return error.advice
+    return Hint(f"{cause.hint}{_BY_HAND}")
 
 
 def _rank(error: ModelcError) -> int:
@@ -244,7 +265,7 @@ def left_torch(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
     """Where forward leaves torch for NumPy, as a refusal or a tracer's warning says; else empty."""
     for error in errors:
         if isinstance(error, RefusedError) and error.cause and error.cause.name == NUMPY:
-            return error.message.partition("refused the model: ")[2]
+            return error.detail
     places = [f"{one.file}:{one.line}" for one in warned if one.text.startswith(_OUT_OF_TORCH)]
     return f"forward leaves torch for NumPy (at {places[0]})" if places else ""
 

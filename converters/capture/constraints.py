@@ -11,7 +11,7 @@ from functools import partial
 from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING
 
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 from ...core.fitting import Fit, Sizes, fit, points
 from ...core.signature import Signature
 
@@ -264,9 +264,14 @@ class NarrowError(SizesError):
     lasting = True
 
     def __init__(
-        self, message: str, *, hint: str, interval: tuple[str, int, int] | None = None
+        self,
+        message: str,
+        *,
+        hint: str | Hint,
+        option: str = "",
+        interval: tuple[str, int, int] | None = None,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, option=option)
         self.interval = interval
 
 
@@ -282,7 +287,11 @@ def refusal(checked: Checked, wrong: Sizes | None = None) -> SizesError:
         dims = " ".join(f"--static {name}" for name in dict.fromkeys(named))
         return SizesError(
             f"torch.export holds only where {shown}, which --input lets be otherwise",
-            hint=f"if one size will do, {dims} fixes it; a relation of dims can be said in --input",
+            hint=Hint(
+                f"if one size will do, {dims} fixes it; a relation of dims can be said in ",
+                Option("input"),
+            ),
+            option="input",
         )
     at = ", ".join(f"{name}={size}" for name, size in (wrong or {}).items())
     differs = f"; run at {at}, the program differs from eager" if at else ""
@@ -291,6 +300,7 @@ def refusal(checked: Checked, wrong: Sizes | None = None) -> SizesError:
         return SizesError(message, hint=checked.fit.write)
     return NarrowError(
         message,
-        hint=f"{checked.fit.write}, or accept the smaller domain with --narrow",
+        hint=Hint(f"{checked.fit.write}, or accept the smaller domain with ", Option("narrow")),
         interval=checked.fit.interval,
+        option="narrow",
     )

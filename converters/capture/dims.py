@@ -116,10 +116,11 @@ def _again(job: Job, export: Export, refused: ConversionError) -> Exported:
 
 def _placed(refused: ConversionError, places: Sequence[str]) -> ConversionError:
     """The refusal with the line that fixed a size, where torch told of one."""
-    if not places or " (at " in refused.message:
+    if not places or (isinstance(refused, RefusedError) and refused.placed):
         return refused
     cause = refused.cause if isinstance(refused, RefusedError) else None
-    return RefusedError(f"{refused.message} (at {places[0]})", hint=refused.hint, cause=cause)
+    text = f"{refused.message} (at {places[0]})"
+    return RefusedError(text, hint=refused.advice, cause=cause, placed=True)
 
 
 def _accepted(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...core.capture import Capture
 from ...core.contract import Job
-from ...core.errors import ModelcError
+from ...core.errors import Hint, ModelcError, Option
 from .causes import NEEDLESS, RefusedError, telling
 from .eager import model_of
 from .program import Scripted, taken_once
@@ -37,8 +37,9 @@ def mixed(job: Job) -> Scripted:
     if not first.within:
         raise RefusedError(
             "no submodule is worth scripting: the tracer saw no tensor become a Python value",
-            hint="use --capture trace",
+            hint=Hint("use ", Option("capture", "trace")),
             cause=NEEDLESS,
+            option="capture",
         )
     model = model_of(job)
     made = _scripts(model.module, first.within)
@@ -82,7 +83,7 @@ def _none(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError
     cause = most.cause if isinstance(most, RefusedError) else None
     return RefusedError(
         f"no submodule with a branch on data will script: {'; '.join(told)}",
-        hint=most.hint,
+        hint=most.advice,
         cause=cause,
     )
 

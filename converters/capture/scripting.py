@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...core.contract import Job
+from ...core.errors import Hint, Option
 from ..guarded import guarded
 from .causes import RefusedError
 from .eager import model_of
@@ -39,7 +40,8 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
             f"torch.jit.script made a {type(made).__name__} of {type(module).__name__}",
-            hint="try --capture trace or --capture export",
+            hint=Hint("try ", Option("capture", "trace"), " or ", Option("capture", "export")),
+            option="capture",
         )
     return made
 

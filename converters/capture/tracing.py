@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Branch, Job
+from ...core.errors import Hint, Option
 from ...core.findings import Warned
 from ..guarded import guarded
 from .compared import right_interval, wrong_elsewhere
@@ -77,8 +78,9 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
         )
         raise NarrowError(
             f"the trace froze a branch on sizes: at {at} the model goes another way",
-            hint=f"leave that size out of the range in --input{smaller}",
+            hint=Hint("leave that size out of the range in ", Option("input"), f"{smaller}"),
             interval=interval,
+            option="input",
         )
     return notes
 

@@ -7,7 +7,7 @@ from contextlib import chdir
 from pathlib import Path
 
 from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 
 
 class Samples:
@@ -78,6 +78,7 @@ def samples_of(job: QuantizeJob, inputs: Collection[str]) -> Samples:
     if len(job.calibration) == 0:
         raise ConversionError(
             "there is no calibration sample to quantize with",
-            hint="give --calib a folder of samples",
+            hint=Hint("give ", Option("calib"), " a folder of samples"),
+            option="calib",
         )
     return Samples(job.calibration, inputs, job.advance)

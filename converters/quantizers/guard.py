@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring, values
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def check(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
         readers = ", ".join(lost.readers)
         raise ConversionError(
             f"quantizing {lost} for {readers} would lose it",
-            hint=f"keep it in floating point: --keep-fp {lost.readers[0]}",
+            hint=Hint("keep it in floating point: ", Option("keep-fp", f"{lost.readers[0]}")),
+            option="keep-fp",
         )
     count = sum(_quantized(node, wiring) for node in model.graph.node)
     if count == 0:
@@ -103,7 +104,11 @@ def _check_scale(node: onnx.NodeProto, wiring: Wiring) -> None:
         around = [r.name for r in wiring.readers.get(node.output[0], ())]
         raise ConversionError(
             f"the scale of {node.name} is {bad.flat[0]} (read by {', '.join(around) or 'nobody'})",
-            hint="look at the samples with `modelc calibrate`, or keep the node: --keep-fp NODE",
+            hint=Hint(
+                "look at the samples with `modelc calibrate`, or keep the node: ",
+                Option("keep-fp", "NODE"),
+            ),
+            option="keep-fp",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.contract import QuantizeJob
-from ...core.errors import UsageError
+from ...core.errors import Hint, Option, UsageError
 from ...core.names import unknown
 
 
@@ -19,7 +19,10 @@ def method_of(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> str:
     if offered is None:
         raise UsageError(
             f"the quantizer makes nothing for {job.consumer!r}",
-            hint=f"it is for {', '.join(methods)}: choose another, or --quantizer auto",
+            hint=Hint(
+                f"it is for {', '.join(methods)}: choose another, or ", Option("quantizer", "auto")
+            ),
+            option="quantizer",
         )
     if job.method is not None and job.method not in offered:
         raise unknown("calibration method", job.method, offered)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 from ..guarded import guarded
 from ..installed import versions
 from .feeding import Samples, samples_of
@@ -164,7 +164,8 @@ def _check(model: openvino.Model) -> int:
             if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
                 raise ConversionError(
                     f"the range of {node.get_friendly_name()} is {low.min()}..{high.max()}",
-                    hint="keep the node in floating point: --keep-fp NODE",
+                    hint=Hint("keep the node in floating point: ", Option("keep-fp", "NODE")),
+                    option="keep-fp",
                 )
         elif kind in _PRODUCTS:
             count += all(_reads_8_bits(value.get_node()) for value in list(node.input_values())[:2])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import QuantizeJob
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 from ..guarded import guarded
 from ..model_files import copy_external
 
@@ -80,14 +80,16 @@ def _raised(model: onnx.ModelProto, found: int, opset: int, *, external: bool) -
     if external:
         raise ConversionError(
             f"the model has opset {found}, {opset} is needed, and its weights lie in another file",
-            hint="export it with --opset 21",
+            hint=Hint("export it with ", Option("opset", "21")),
+            option="opset",
         )
     try:
         return version_converter.convert_version(model, opset)
     except Exception as error:
         raise ConversionError(
             f"the model has opset {found} and could not be raised to {opset}",
-            hint="export it with --opset 21",
+            hint=Hint("export it with ", Option("opset", "21")),
+            option="opset",
         ) from error
 
 

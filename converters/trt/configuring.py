@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 from .options import EngineOptions, HardwareLevel
 from .profiles import Profile, told
 
@@ -93,9 +93,13 @@ def _add_profile(
             made.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
         except RuntimeError as error:
             raise ConversionError(
-                f"TensorRT refused the profile {one}: {error}", hint="see --profile and --input"
+                f"TensorRT refused the profile {one}: {error}",
+                hint=Hint("see ", Option("profile"), " and ", Option("input")),
+                option="profile",
             ) from error
     if not made or config.add_optimization_profile(made) < 0:
         raise ConversionError(
-            f"TensorRT refused the profile {told(profile)}", hint="see --profile and --input"
+            f"TensorRT refused the profile {told(profile)}",
+            hint=Hint("see ", Option("profile"), " and ", Option("input")),
+            option="profile",
         )

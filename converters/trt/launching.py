@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.contract import Advance
-from ...core.errors import ConversionError, MissingError, ModelcError, UsageError
+from ...core.errors import ConversionError, Hint, MissingError, ModelcError, Option, UsageError
 from . import trtexec
 from .driver import Driver, probe
 from .inspector import understood
@@ -140,7 +140,13 @@ def _supervised(command: Sequence[str], heard: Heard, patience: Patience) -> End
     except OverdueError as error:
         raise ConversionError(
             f"the TensorRT build was ended: {error}",
-            hint="raise --timeout, lower --optimization-level, or keep a --timing-cache",
+            hint=Hint(
+                "raise --timeout, lower ",
+                Option("optimization-level"),
+                ", or keep a ",
+                Option("timing-cache"),
+            ),
+            option="optimization-level",
         ) from error
     except OSError as error:
         raise MissingError(

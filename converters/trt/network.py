@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ...core.contract import TensorInfo
-from ...core.errors import ConversionError
+from ...core.errors import ConversionError, Hint, Option
 from ..onnx_origins import UNKNOWN, origins_of
 from .messages import KeptLog
 
@@ -64,7 +64,11 @@ def _refused(parser: tensorrt.OnnxParser, path: Path, log: KeptLog) -> Conversio
     more = f" (and {len(told) - _TOLD} more)" if len(told) > _TOLD else ""
     return ConversionError(
         f"TensorRT's ONNX parser refused {path.name}: {shown}{more}",
-        hint="change the module that is named, or name a library with the operator by --plugins",
+        hint=Hint(
+            "change the module that is named, or name a library with the operator by ",
+            Option("plugins"),
+        ),
+        option="plugins",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...core.errors import UsageError
+from ...core.errors import Hint, Option, UsageError
 from ...core.names import unknown
 from .profiles import Profile, read_profiles
 
@@ -115,7 +115,12 @@ def _check(options: EngineOptions) -> None:
     if options.version_compatible and not options.trust_engine:
         raise UsageError(
             "a version-compatible engine carries its own runtime: loading it runs that code",
-            hint="add --trust-engine, so that the engine may be loaded here and validated",
+            hint=Hint(
+                "add ",
+                Option("trust-engine"),
+                ", so that the engine may be loaded here and validated",
+            ),
+            option="trust-engine",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ...core.errors import UsageError
+from ...core.errors import Hint, Option, UsageError
 from ...core.signature import InputSpec, Signature
 
 Shape: TypeAlias = tuple[int, ...]
@@ -59,7 +59,7 @@ def _profile(text: str) -> Profile:
     ranges = tuple(_range(part.strip(), text) for part in text.split(","))
     names = [one.name for one in ranges]
     if len(set(names)) != len(names):
-        raise UsageError(f"--profile {text!r} names an input twice", hint=_HINT)
+        raise UsageError(f"--profile {text!r} names an input twice", hint=_HINT, option="profile")
     return ranges
 
 
@@ -67,13 +67,15 @@ def _range(part: str, text: str) -> ShapeRange:
     name, equals, shapes = part.rpartition("=")
     found = [_shape(shape) for shape in shapes.split(":")]
     if not (name and equals) or len(found) != _PARTS or None in found:
-        raise UsageError(f"--profile {text!r}: cannot read {part!r}", hint=_HINT)
+        raise UsageError(f"--profile {text!r}: cannot read {part!r}", hint=_HINT, option="profile")
     low, opt, high = (shape or () for shape in found)
     if not len(low) == len(opt) == len(high) or any(
         not 0 <= a <= b <= c for a, b, c in zip(low, opt, high, strict=True)
     ):
         raise UsageError(
-            f"--profile {text!r}: the shapes of {name!r} are not min <= opt <= max", hint=_HINT
+            f"--profile {text!r}: the shapes of {name!r} are not min <= opt <= max",
+            hint=_HINT,
+            option="profile",
         )
     return ShapeRange(name=name, low=low, opt=opt, high=high)
 
@@ -113,6 +115,7 @@ def _completed(profile: Profile, own: Mapping[str, ShapeRange], signature: Signa
             raise UsageError(
                 f"--profile {told(profile)} names {name!r}, which is no input",
                 hint=f"the inputs are {', '.join(specs)}",
+                option="profile",
             )
         _check(one, specs[name], profile)
     return tuple(given.get(name, known) for name, known in own.items())
@@ -123,12 +126,16 @@ def _check(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
         raise UsageError(
             f"--profile {told(profile)}: {spec.name} has {len(spec.dims)} dims, not {len(one.low)}",
             hint=f"its form is {spec}",
+            option="profile",
         )
     for dim, low, high in zip(spec.dims, one.low, one.high, strict=True):
         if not dim.dynamic and (low, high) != (dim.opt, dim.opt):
             raise UsageError(
                 f"--profile {told(profile)}: a dim of {spec.name} is always {dim.opt}",
-                hint=f"its form is {spec}; a dim that varies needs a name in --input",
+                hint=Hint(
+                    f"its form is {spec}; a dim that varies needs a name in ", Option("input")
+                ),
+                option="profile",
             )
 
 

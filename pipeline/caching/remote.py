@@ -130,6 +130,7 @@ def open_remote(url: str, tell: Tell = silence) -> Remote:
         raise MissingError(
             "--remote-cache needs fsspec, which is not installed",
             hint=hint_for_extra("remote"),
+            option="remote-cache",
         ) from error
     from fsspec.registry import known_implementations
 
@@ -141,10 +142,12 @@ def open_remote(url: str, tell: Tell = silence) -> Remote:
         raise MissingError(
             f"--remote-cache {url} needs {module or protocol}, which is not installed",
             hint=f"pip install {module or protocol}",
+            option="remote-cache",
         ) from error
     except Exception as error:
         raise UsageError(
             f"--remote-cache {url} cannot be opened: {first_line(error)}",
             hint="give an fsspec URL: s3://bucket/folder, gs://..., or a shared folder",
+            option="remote-cache",
         ) from error
     return Remote(files, str(root), tell)

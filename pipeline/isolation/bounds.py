@@ -31,10 +31,14 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise UsageError(f"--timeout {self.timeout:g} is no time", hint="give seconds: 600")
+            raise UsageError(
+                f"--timeout {self.timeout:g} is no time", hint="give seconds: 600", option="timeout"
+            )
         if self.memory is not None and self.memory < MEGA:
             raise UsageError(
-                f"--memory {self.memory} bytes is too little for any step", hint="give a size: 8GB"
+                f"--memory {self.memory} bytes is too little for any step",
+                hint="give a size: 8GB",
+                option="memory",
             )
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"{self.threads} threads are none", hint="give 1 or more")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core import errors
-from ...core.errors import ModelcError, encodable
+from ...core.errors import ErrorCode, Hint, ModelcError, Option, Place, encodable
 from ...core.events import Advanced, Entered, Finished, Noted, Started
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
@@ -82,8 +82,11 @@ class Stopped:
 
     kind: str
     message: str
-    hint: str
+    hint: tuple[str | Option, ...]
     trace: str
+    code: ErrorCode | None = None
+    option: str = ""
+    place: Place | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +174,16 @@ def stopped_by(error: Exception) -> Stopped:
     trace = "".join(traceback.format_exception(error))
     error = as_usage_error(error) or error
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OURS]
-    ours = isinstance(error, ModelcError)
+    if not isinstance(error, ModelcError):
+        return Stopped(kind="", message=repr(error), hint=(), trace=trace)
     return Stopped(
-        kind=kinds[0] if ours else "",
-        message=error.message if isinstance(error, ModelcError) else repr(error),
-        hint=error.hint if isinstance(error, ModelcError) else "",
+        kind=kinds[0],
+        message=error.message,
+        hint=error.advice.parts,
         trace=trace,
+        code=error.code,
+        option=error.option,
+        place=error.place,
     )
 
 
@@ -187,6 +194,12 @@ def error_of(stopped: Stopped) -> Exception:
     if kind is None:
         error = BrokenOffError(stopped.message)
     else:
-        error = kind(stopped.message, hint=stopped.hint)
+        error = kind(
+            stopped.message,
+            hint=Hint(*stopped.hint),
+            code=stopped.code,
+            option=stopped.option,
+            place=stopped.place,
+        )
     error.__cause__ = _ToldError(stopped.trace)
     return error

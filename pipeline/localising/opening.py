@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.errors import UsageError
+from ...core.errors import Hint, Option, UsageError
 from ...core.findings import WorstFeed
 from ...core.manifest import Manifest
 from ...core.names import unknown
@@ -128,7 +128,13 @@ def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:
         raise UsageError(
             f"no manifest beside {asked.suspect.path} knows it, so there is nothing to compare it"
             " with",
-            hint="name the eager reference: --against CHECKPOINT --model PKG.MOD:FACTORY --input …",
+            hint=Hint(
+                "name the eager reference: --against CHECKPOINT ",
+                Option("model", "PKG.MOD:FACTORY"),
+                " ",
+                Option("input", "…"),
+            ),
+            option="model",
         )
     found = recorded_source(record.manifest, record.folder, moved)
     checkpoint = read_checkpoint(found, stage)

@@ -6,7 +6,7 @@ import re
 import traceback
 from typing import TYPE_CHECKING
 
-from ...core.errors import CheckpointError, UsageError, first_line
+from ...core.errors import CheckpointError, Hint, Option, UsageError, first_line
 from ..factory import find
 from ..method import called_on, owner_of
 from .twins import checksums
@@ -31,13 +31,16 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
 
     if not _SPEC.fullmatch(spec):
         raise UsageError(
-            f"--patch {spec!r} is not of the form PKG.MOD:FN", hint="for example --patch nets:fast"
+            f"--patch {spec!r} is not of the form PKG.MOD:FN",
+            hint=Hint("for example ", Option("patch", "nets:fast")),
+            option="patch",
         )
     function = find(spec, "--patch")
     if not callable(function) or isinstance(function, nn.Module):
         raise UsageError(
             f"--patch {spec} is a {type(function).__name__}, which is not called with a module",
             hint="name a function that takes the module, and changes it or returns another",
+            option="patch",
         )
     owner = owner_of(module)
     try:
@@ -46,11 +49,13 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
         raise CheckpointError(
             f"--patch {spec} raised {type(error).__name__}{_place(error)}: {first_line(error)}",
             hint="the error is in the patch; call it in Python with your model to see all of it",
+            option="patch",
         ) from error
     if given is not None and not isinstance(given, nn.Module):
         raise CheckpointError(
             f"--patch {spec} returned {type(given).__name__}, not a torch.nn.Module",
             hint="change the module in place and return nothing, or return a module",
+            option="patch",
         )
     if given is None:
         return module

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ...core.errors import CheckpointError, ConversionError, first_line
+from ...core.errors import CheckpointError, ConversionError, Hint, Option, first_line
 from ...core.names import unknown
 from ..eager import Eager
 from . import (
@@ -157,7 +157,8 @@ def _changed(module: Module, rewrite: Rewrite) -> Module:
     except Exception as error:  # it works on the insides of the user's module
         raise ConversionError(
             f"the rewrite {rewrite.name} does not suit this model: {first_line(error)}",
-            hint="change the copy yourself with --patch PKG.MOD:FN",
+            hint=Hint("change the copy yourself with ", Option("patch", "PKG.MOD:FN")),
+            option="patch",
         ) from error
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MADE = ArtifactEnd(name="onnx", state="passed", source="made", size=5000, sqnr=120.0)
 NOT_MADE = ArtifactEnd(name="openvino", state="error", source="", reason="its parent was refused")
-BREACH = Breach(artifact="onnx", gate="max-size", message="5.0 kB, and max-size is 1 kB", told="")
+BREACH = Breach(artifact="onnx", gate="max-size", message="5.0 kB, and max-size is 1 kB", told=None)
 
 
 def told(*models: ModelEnd) -> list[str]:

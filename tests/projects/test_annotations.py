@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.errors import CheckpointError, Place, UsageError
 from modelc.core.findings import BranchRecord
 from modelc.projects.annotations import Annotation, of_fault, of_run, within
 from modelc.projects.faults import ProjectError
@@ -17,9 +17,9 @@ from modelc.projects.outcome import Ended
 from modelc.projects.regression_records import Changed, Regression
 from modelc.reports.differences import Change
 
-PLACES = {"net": "conf/modelc.toml:12 [models.net]"}
+PLACES = {"net": Place(file="conf/modelc.toml", line=12, key="[models.net]")}
 BREACH = Breach(artifact="onnx", gate="max-size", message="9 MB, and max-size is 8 MB",
-                told="conf/modelc.toml:17 [models.net.gates]")  # fmt: skip
+                told=Place(file="conf/modelc.toml", line=17, key="[models.net.gates]"))  # fmt: skip
 
 
 def of(one: Ended, regression: Regression | None = None) -> tuple[Annotation, ...]:
@@ -33,7 +33,7 @@ def test_a_broken_gate_is_an_error_on_its_line() -> None:
 
 
 def test_a_gate_that_a_flag_said_is_on_the_line_of_its_model() -> None:
-    breach = replace(BREACH, told="--set")
+    breach = replace(BREACH, told=Place(key="--set"))
     (note,) = of(Ended(name="net", folder="out/net", breaches=(breach,)))
     assert (note.file, note.line) == ("", 0)
 

@@ -88,7 +88,9 @@ def test_the_sums_are_those_of_the_cases() -> None:
 
 
 def test_a_proven_artifact_that_breaks_a_gate_has_failed() -> None:
-    breach = Breach(artifact="onnx", gate="max-size", message="2 MB, and max-size is 1 MB", told="")
+    breach = Breach(
+        artifact="onnx", gate="max-size", message="2 MB, and max-size is 1 MB", told=None
+    )
     assert cases(run(model("net", end("onnx"), breaches=(breach,)))) == {"net/onnx": "failure"}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from modelc.converters.registry import target_named
+from modelc.core.errors import Place
 from modelc.core.findings import Accuracy
 from modelc.core.manifest import FeedPlan, Manifest
 from modelc.core.precision import Precision
@@ -110,11 +111,17 @@ def test_what_was_only_needed_by_others_has_no_gates() -> None:
 
 
 def test_the_nearest_gate_goes_before_a_general_one() -> None:
-    gates = (Gate(max_size=1), Gate(pattern="onnx-int8", max_size=5000, told={"max_size": "here"}))
+    gates = (
+        Gate(max_size=1),
+        Gate(pattern="onnx-int8", max_size=5000, told={"max_size": Place(key="here")}),
+    )
     assert breaches_of(model(*gates), record(INT8)) == ()
 
 
+PLACE = Place(file="modelc.toml", line=7, key="[models.net]")
+
+
 def test_a_breach_says_where_its_gate_was_written() -> None:
-    gate = Gate(max_size=1, told={"max_size": "modelc.toml:7 [models.net]"})
+    gate = Gate(max_size=1, told={"max_size": PLACE})
     (breach,) = breaches_of(model(gate), record(INT8))
-    assert breach.told == "modelc.toml:7 [models.net]"
+    assert breach.told == PLACE

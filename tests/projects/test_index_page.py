@@ -105,7 +105,7 @@ def test_an_older_success_of_a_model_that_stopped_is_no_row(project: Path, good:
 
 def test_an_artifact_that_breaks_a_gate_may_not_be_deployed(project: Path) -> None:
     results = results_at(project)
-    breach = Breach(artifact="onnx", gate="max-size", message="too large", told="")
+    breach = Breach(artifact="onnx", gate="max-size", message="too large", told=None)
     models = tuple(
         replace(one, breaches=(breach,)) if one.name == "net" else one
         for one in results.record.models

@@ -60,12 +60,12 @@ def test_the_stronger_layer_holds(
     settings = settings_of(project, given)
     assert of(settings, "digits", "seed").value == digits
     assert of(settings, "other", "seed").value == other
-    assert of(settings, "digits", "seed").told.endswith(told)
+    assert of(settings, "digits", "seed").told.key.endswith(told)
 
 
 def test_what_nobody_says_is_built_in(project: Project) -> None:
     said = of(settings_of(project), "digits", "precision")
-    assert (said.value, said.told) == (("fp32",), "default")
+    assert (said.value, said.told.key) == (("fp32",), "default")
 
 
 def test_limits_go_over_each_other_one_by_one(project: Project) -> None:
@@ -87,7 +87,7 @@ def test_settings_of_the_run_go_over_the_file(project: Project) -> None:
     settings = settings_of(project, given)
     assert (settings.run.jobs, settings.run.memory) == (4, 10**9)
     assert settings.run.out == project.folder / "build"
-    assert settings.run_said["jobs",].told == "--jobs"
+    assert settings.run_said["jobs",].told.key == "--jobs"
 
 
 def test_paths_of_flags_and_variables_begin_here(project: Project) -> None:
@@ -150,8 +150,8 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project
 def test_a_flag_that_cannot_be_is_named(project: Project, text: str, says: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         settings_of(project, Given(sets=(text,)))
-    assert caught.value.message.startswith("--set ")
-    assert says in caught.value.message
+    assert caught.value.text.startswith("--set ")
+    assert says in caught.value.text
     assert hint in caught.value.hint
 
 

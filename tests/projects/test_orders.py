@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.core.errors import CheckpointError, MissingError, ModelcError, UsageError
+from modelc.core.errors import CheckpointError, MissingError, ModelcError, Place, UsageError
 from modelc.core.precision import Precision
 from modelc.pipeline.order import Order, Wanted
 from modelc.projects.faults import each_of
@@ -85,7 +85,7 @@ def test_a_model_that_is_not_there_is_told_with_the_nearest(
     faults: Callable[..., list[ModelcError]],
 ) -> None:
     (fault,) = faults(ONNX, names=["digit"])
-    assert "unknown model 'digit'" in fault.message
+    assert "unknown model 'digit'" in fault.text
     assert "'digits'" in fault.hint
 
 
@@ -98,7 +98,7 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
         "[models.other]\ncheckpoint = 'weights.pt'\nsamples = 'none.npz'\nto = 'onnx'\n"
         "[models.third]\nto = 'onnx'\n"
     )
-    told = [f"{one.message} | {one.hint}" for one in faults(text, given=Given(sets=("seed=x",)))]
+    told = [f"{one.text} | {one.hint}" for one in faults(text, given=Given(sets=("seed=x",)))]
     wanted = [
         "unknown key 'feds' | did you mean 'feeds'?",
         "--set seed=x: 'x' is not a whole number",
@@ -113,7 +113,7 @@ def test_faults_of_all_models_and_layers_are_told_at_once(
 
 def test_minutes_of_a_search_are_a_count_now(faults: Callable[..., list[ModelcError]]) -> None:
     (fault,) = faults(f"{ONNX}budget = 5\n")
-    assert "unknown key 'budget'" in fault.message
+    assert "unknown key 'budget'" in fault.text
     assert fault.hint.startswith("write max-trials, a count of artifacts")
 
 
@@ -144,12 +144,12 @@ def test_what_follows_from_a_fault_is_no_second_one(
     text: str, sets: tuple[str, ...], says: str, faults: Callable[..., list[ModelcError]]
 ) -> None:
     (fault,) = faults(text, given=Given(sets=sets))
-    assert says in fault.message
+    assert says in fault.text
 
 
 def test_int8_without_samples_names_the_model(faults: Callable[..., list[ModelcError]]) -> None:
     (fault,) = faults(f"{ONNX}precision = ['int8']\n")
-    assert "[models.digits]: onnx-int8 needs calibration data" in fault.message
+    assert "[models.digits]: onnx-int8 needs calibration data" in fault.text
     assert fault.hint.startswith('give real samples with calib = "DIR" (or calib = "random", ')
 
 
@@ -157,13 +157,13 @@ def test_what_does_not_go_together_is_at_the_line_that_says_it(
     faults: Callable[..., list[ModelcError]],
 ) -> None:
     (fault,) = faults(f"{ONNX}max-drop = '1%'\n")
-    assert ":6 [models.digits] max-drop: --max-drop has no effect without --data" in fault.message
+    assert ":6 [models.digits] max-drop: --max-drop has no effect without --data" in fault.text
 
 
 def test_weights_alone_need_a_factory(faults: Callable[..., list[ModelcError]]) -> None:
     text = ONNX.replace('model = "modelc', '# model = "modelc')
     (fault,) = faults(text)
-    assert "holds weights alone" in fault.message
+    assert "holds weights alone" in fault.text
     assert isinstance(fault, UsageError)
 
 
@@ -193,8 +193,8 @@ def test_what_a_model_says_itself_in_vain_is_a_fault(
     line: str, faults: Callable[..., list[ModelcError]]
 ) -> None:
     (fault,) = faults(ONNX + line)
-    assert "has no effect" in fault.message
-    assert ":6 [models.digits]" in fault.message
+    assert "has no effect" in fault.text
+    assert ":6 [models.digits]" in fault.text
 
 
 def test_a_limit_for_all_models_that_cannot_hold_is_a_fault(
@@ -208,7 +208,7 @@ def test_a_limit_for_all_models_that_cannot_hold_is_a_fault(
 
 def test_a_gate_for_no_artifact_is_a_fault(faults: Callable[..., list[ModelcError]]) -> None:
     (fault,) = faults(f"{ONNX}[models.digits.gates.'*-int8']\nmax-size = '1 MB'\n")
-    assert "it is for none of onnx" in fault.message
+    assert "it is for none of onnx" in fault.text
 
 
 @pytest.mark.parametrize("said", ["models.digits", "defaults"])
@@ -216,7 +216,7 @@ def test_a_gate_for_no_artifact_names_the_nearest(
     said: str, faults: Callable[..., list[ModelcError]]
 ) -> None:
     (fault,) = faults(f"{ONNX}[{said}.gates.onx]\nmax-size = '1 MB'\n")
-    assert f":7 [{said}.gates.onx] gates.onx.max-size: it is for none of onnx" in fault.message
+    assert f":7 [{said}.gates.onx] gates.onx.max-size: it is for none of onnx" in fault.text
     assert fault.hint == "did you mean 'onnx'?"
 
 
@@ -239,7 +239,7 @@ def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., Planned]) -
     limits = {name: model.gate_for(name) for name in ("openvino", "onnx", "onnx-fp16")}
     assert [gate.max_size for gate in limits.values()] == [1000, 2000, 3000]
     assert {gate.max_latency_ratio for gate in limits.values()} == {2}
-    assert limits["onnx"].told["max_size"].endswith('[models.digits.gates."onnx*"]')
+    assert limits["onnx"].told["max_size"].key == '[models.digits.gates."onnx*"]'
 
 
 def test_what_is_missing_here_alone_keeps_its_exit_code(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_what_is_missing_here_alone_keeps_its_exit_code(tmp_path: Path) -> None:
 
 def test_a_project_without_models_is_a_fault(faults: Callable[..., list[ModelcError]]) -> None:
     (fault,) = faults("jobs = 2\n")
-    assert "names no model" in fault.message
+    assert "names no model" in fault.text
 
 
 TEXTS: dict[str, Value] = {
@@ -293,7 +293,7 @@ def value_for(key: Key) -> Value:
 
 def ordered(**said: Value) -> Order:
     paths: dict[KeyPath, Said] = {
-        (name,): Said(path=(name,), value=value, layer=Layer.FILE, told="here")
+        (name,): Said(path=(name,), value=value, layer=Layer.FILE, told=Place(key="here"))
         for name, value in said.items()
     }
     return order_of(paths, WANTED, Path("out"), cache=Path("cache"))
