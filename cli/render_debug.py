@@ -22,8 +22,24 @@ _NAMED_BY = {
 _CEILING = 150.0  # dB: all of float32's digits and some
 
 
-def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
-    """Everything that was found, the verdict first; the reproducer is in one of the folders."""
+def why_unwritten(found: Localisation, out: Path | None) -> str:
+    """Why nothing was written to the folder that was asked for; empty where there is no question.
+
+    A reproducer shows the operation of a guilty layer.
+    """
+    if out is None or found.reproducer:
+        return ""
+    why = f"{found.artifact} passed" if found.passed else "no layer is wrong by itself"
+    return f"nothing was written to {out}: a reproducer is of a guilty layer, and {why}"
+
+
+def show_localisation(
+    found: Localisation, folders: Sequence[Path], *, out: Path | None = None
+) -> None:
+    """Everything that was found, the verdict first; the reproducer is in one of the folders.
+
+    `out` is the folder that was asked for, if one was.
+    """
     console = result_console()
     if found.passed:
         name = escape(found.artifact)
@@ -44,7 +60,10 @@ def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
         say(console, f"[dim]{_NAMED_BY[found.named_by]}[/]")
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
     there = [script for script in scripts if found.reproducer and script.is_file()]
-    if found.guilty and not found.reproducer:
+    unwritten = why_unwritten(found, out)
+    if unwritten:
+        say(console, f"[yellow]{escape(unwritten)}[/]")
+    elif found.guilty and not found.reproducer:
         say(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
     if there:
         say(console, f"reproduce it: python {escape(str(there[0]))}")
