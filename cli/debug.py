@@ -73,8 +73,7 @@ def debug(
     from ..pipeline.options import judging_of, source_of
     from ..pipeline.provenance.resigning import signing
     from ..projects.quantities import bytes_of
-    from .render_config import warn
-    from .render_debug import show_localisation, why_unwritten
+    from .render_debug import show_localisation, warn_unwritten
     from .screen import Screen
     from .tables import show_json
 
@@ -115,10 +114,9 @@ def debug(
         result = b.answer(call, Localisation, bounds, screen)
     if json:
         show_json(as_json(result))
-        warn(list(filter(None, [why_unwritten(result, out)])))
+        warn_unwritten(result, out)
     else:
-        folders = [out or artifact.parent, artifact.parent, artifact.parent.parent]
-        show_localisation(result, folders, out=out)
+        show_localisation(result, artifact, out)
     raise typer.Exit(1 if result.guilty else 0)
 
 

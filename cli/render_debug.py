@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
 from ..reports.words import figure, size_text
+from .render_config import warn
 from .tables import new_table, result_console, say
 
 _WORST = 10  # rows
@@ -22,23 +22,27 @@ _NAMED_BY = {
 _CEILING = 150.0  # dB: all of float32's digits and some
 
 
-def why_unwritten(found: Localisation, out: Path | None) -> str:
-    """Why nothing was written to the folder that was asked for; empty where there is no question.
+def warn_unwritten(found: Localisation, out: Path | None) -> None:
+    """Say on stderr why nothing was written to the folder that was asked for, where that is so."""
+    unwritten = _unwritten(found, out)
+    warn([unwritten] if unwritten else [])
 
-    A reproducer shows the operation of a guilty layer.
-    """
+
+def _unwritten(found: Localisation, out: Path | None) -> str:
+    """Why there is no reproducer: it shows the operation of a guilty layer."""
     if out is None or found.reproducer:
         return ""
     why = f"{found.artifact} passed" if found.passed else "no layer is wrong by itself"
     return f"nothing was written to {out}: a reproducer is of a guilty layer, and {why}"
 
 
-def show_localisation(
-    found: Localisation, folders: Sequence[Path], *, out: Path | None = None
-) -> None:
-    """Everything that was found, the verdict first; the reproducer is in one of the folders.
+def show_localisation(found: Localisation, artifact: Path, out: Path | None = None) -> None:
+    """Everything that was found, the verdict first, and where the reproducer is.
 
-    `out` is the folder that was asked for, if one was.
+    Args:
+        found: what is shown.
+        artifact: the file; the folder of its manifest may be one up.
+        out: the folder that was asked for, if one was.
     """
     console = result_console()
     if found.passed:
@@ -58,9 +62,15 @@ def show_localisation(
     say(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
     if found.named_by in _NAMED_BY:
         say(console, f"[dim]{_NAMED_BY[found.named_by]}[/]")
+    _show_reproducer(found, artifact, out)
+
+
+def _show_reproducer(found: Localisation, artifact: Path, out: Path | None) -> None:
+    console = result_console()
+    folders = (out or artifact.parent, artifact.parent, artifact.parent.parent)
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
     there = [script for script in scripts if found.reproducer and script.is_file()]
-    unwritten = why_unwritten(found, out)
+    unwritten = _unwritten(found, out)
     if unwritten:
         say(console, f"[yellow]{escape(unwritten)}[/]")
     elif found.guilty and not found.reproducer:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ..core.digest import record_of
 from ..core.errors import UsageError
 from ..core.interrupts import held_back
 from ..core.manifest import Manifest
@@ -301,17 +302,20 @@ class OutputFolder:
         """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
 
         Returns:
-            Their records by their new names.
+            What was moved, by the new names: the files as they are, whatever their record says.
 
         Raises:
             UsageError: this run reads one of them.
         """
-        here = [file for file in files if (self.path / file.name).exists()]
+        here = [file for file in files if (self.path / file.name).is_file()]
         self.claim(file.name for file in here)
         place = self._fresh(REPLACED)
+        moved = []
         for file in here:
-            self.put(self.path / file.name, f"{place}/{file.name}")
-        return tuple(replace(file, name=f"{place}/{file.name}") for file in here)
+            source, name = self.path / file.name, f"{place}/{file.name}"
+            moved.append(record_of(source, name=name, role=file.role))
+            self.put(source, name)
+        return tuple(moved)
 
     def _fresh(self, name: str) -> str:
         """The name of a folder that is not there yet."""
