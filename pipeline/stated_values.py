@@ -79,7 +79,9 @@ class _Search:
 
     def ends_at(self, sizes: Mapping[str, int], value: int) -> bool:
         """Whether eager takes the value at these sizes too, and not the next."""
-        return self._starts_at(sizes, value) and not self._takes(sizes, value + 1) and self._left > 0
+        return (
+            self._starts_at(sizes, value) and not self._takes(sizes, value + 1) and self._left > 0
+        )
 
     def _starts_at(self, sizes: Mapping[str, int], value: int) -> bool:
         """Whether eager takes the value with one of the draws, which is the base from then on."""
