@@ -130,7 +130,7 @@ def _locked(path: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise UsageError(
-            f"another modelc is writing to {path}", hint="wait for it, or give another -o"
+            f"another modelc is writing to {path}", hint="wait for it, or use another folder"
         ) from error
     try:
         yield
@@ -153,7 +153,7 @@ def _check_form(path: Path) -> None:
         if (path / name).exists() and not (path / name).is_dir():
             raise UsageError(
                 f"{path / name} is a file, and modelc keeps a folder of that name",
-                hint="move it away, or give another -o",
+                hint="move it away, or use another folder",
             )
 
 
@@ -170,7 +170,7 @@ def refuse_links(folder: Path, name: str) -> None:
         if one.is_symlink():
             raise UsageError(
                 f"{one} is a link, and modelc writes through none",
-                hint="remove it, or give another -o",
+                hint="remove it, or use another folder",
             )
 
 

@@ -150,8 +150,9 @@ def test_a_record_that_leads_out_of_the_folder_is_refused(project: Path) -> None
 
 def test_the_page_of_a_stranger_is_not_replaced(project: Path) -> None:
     (project / FILE).write_text("<h1>mine</h1>")
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         write_project_reports(project, HTML)
+    assert "-o" not in caught.value.hint  # modelc report takes none for a project
     with pytest.raises(UsageError):
         clear_index(project, wanted=True)
     clear_index(project, wanted=False)  # of a run that writes none

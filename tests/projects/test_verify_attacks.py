@@ -349,3 +349,32 @@ def test_a_link_that_leads_to_itself_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").symlink_to("model.onnx")
     record = FileRecord(name="model.onnx", size=1, sha256="0" * 64)
     assert changed(record, tmp_path) == "model.onnx is missing"
+
+
+ONNX = b"\x08\x0a\x12\x07pytorch"  # as each begins: the version of its IR, then who wrote it
+
+
+@pytest.mark.parametrize("name", ["model.html", "model", "model.json", "sub/model.txt"])
+def test_a_model_that_is_named_as_a_document_fails_without_a_key(signed: Path, name: str) -> None:
+    put(signed / "stray" / name, ONNX)
+    found = [(c.of, c.what) for c in failed(signed, key=False)]
+    assert found == [(f"stray/{name}", "verdict")]
+
+
+@pytest.mark.parametrize("name", ["index.html", "net", "worst.npz", "junit.xml"])
+def test_a_model_of_another_name_is_named_without_a_key_and_fails_with_one(
+    signed: Path, name: str
+) -> None:
+    put(signed / "stray" / name, ONNX)
+    found = [c.found for c in verify(signed).run if c.of == f"stray/{name}"]
+    assert found == [Finding.UNCHECKED]
+    assert f"stray/{name}" in [c.of for c in failed(signed)]
+
+
+def test_files_that_no_record_names_are_counted_without_a_key(signed: Path) -> None:
+    put(signed / "stray" / "data.bin", bytes(100))
+    put(signed / "stray" / "report.html", b"<p>plain</p>")
+    (line,) = [c for c in verify(signed).run if c.of == "other files"]
+    assert line.found is Finding.UNCHECKED
+    assert "data.bin" in line.detail
+    assert "report.html" not in line.detail
