@@ -80,19 +80,10 @@ def debug(
     source = None
     if against is not None:
         source = source_of(
-            against,
-            model=model,
-            model_args=model_arg,
-            inputs=inputs,
-            samples=samples,
-            strict=not no_strict,
-            allow_pickle=allow_pickle,
-            method=method,
-            static=static,
-            drop_outputs=drop_output,
-            weights_key=weights_key,
-            trust=trust,
-        )
+            against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+            strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+            drop_outputs=drop_output, weights_key=weights_key, trust=trust,
+        )  # fmt: skip
     else:
         _refuse({
             "--model": model, "--model-arg": model_arg, "--method": method,
@@ -100,16 +91,16 @@ def debug(
             "--drop-output": drop_output,
         })  # fmt: skip
     with ExitStack() as held:
+        bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
         screen = held.enter_context(Screen(quiet=quiet))
-        for place in (artifact.parent, artifact.parent.parent):
-            held.enter_context(signing(place, None, screen))
+        held.enter_context(signing(artifact.parent, None, screen))
+        held.enter_context(signing(artifact.parent.parent, None, screen))
         moved = o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust)
         judging = judging_of(feeds=feeds, seed=seed, limits=limits_of(), device=device)
         arguments = {
             "path": artifact, "against": source, "moved": moved, "precision": precision,
             "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
         }  # fmt: skip
-        bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
         call = Call(function="localise", arguments=arguments)
         result = b.answer(call, Localisation, bounds, screen)
     if json:

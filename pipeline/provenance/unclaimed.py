@@ -36,6 +36,7 @@ _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # no text has the
 _ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
 _ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version`, at most so large; the root of an IR
 _LATEST = 64
+_SIGNED, _SIGNATURE = ".sig", 128  # bytes, at most: any of them may be anything
 
 _UNKNOWN = "no record names it, so nothing says that it was ever judged: remove it"
 _LINK_OUT = "a link out of the folder, behind which nothing was checked: remove it"
@@ -194,6 +195,8 @@ def _beginning(path: Path) -> bytes:
 def _is_disguised(path: Path) -> bool:
     """Whether a file begins as a model does, whatever its name says."""
     start = _beginning(path)
+    if path.name.endswith(_SIGNED) and len(start) <= _SIGNATURE:
+        return False
     if start[:1] == _ONNX and start[1:2] and start[1] <= _LATEST:
         return True
     return _plain(path.name).endswith((*_NO_MODEL, *_NOTED)) and not _is_document(path)
