@@ -101,8 +101,9 @@ def debug(
             "path": artifact, "against": source, "moved": moved, "precision": precision,
             "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
         }  # fmt: skip
-        call = Call(function="localise", arguments=arguments)
-        result = b.answer(call, Localisation, bounds, screen)
+        result = b.answer(
+            Call(function="localise", arguments=arguments), Localisation, bounds, screen
+        )
     if json:
         show_json(as_json(result))
         warn_unwritten(result, out)

@@ -264,7 +264,7 @@ GOOD: dict[str, Callable[[Path], object]] = {
     "reports and notes": lambda out: put_all(
         out, ("junit.xml", "report.html", "one/README.md"), b"<testsuites/>"
     ),
-    "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz"),
+    "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz", b"PK\x03\x04 arrays"),
     "another program's records": lambda out: put_all(
         out / "page", (MANIFEST, FILE), b'{"name": "page"}'
     ),
@@ -279,7 +279,7 @@ def test_a_folder_as_modelc_makes_it_holds(signed: Path, change: str) -> None:
 
 
 def test_what_is_no_model_is_named_as_not_looked_into(signed: Path) -> None:
-    put(signed / "one" / "weights.dat")
+    put(signed / "one" / "weights.dat", bytes(100))
     assert not failed(signed)
     found = verify(signed, key=KEY.public_key()).models[0].checks
     assert [check.detail for check in found if check.of == "other files"] == [
