@@ -128,6 +128,8 @@ def _dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
 
 def _dim(cursor: _Cursor) -> Dim | None:
     start = cursor.at
+    if cursor.text.startswith("(", start):  # `(k=2..8)-1`
+        return _related(cursor, None, times=1, start=start)
     size = cursor.match(_INT)
     if size is not None and cursor.take("*"):
         return _related(cursor, None, times=int(size), start=start)
@@ -195,7 +197,7 @@ def _related(cursor: _Cursor, name: str | None, *, times: int, start: int) -> Di
         dim = _range(cursor, base)
         cursor.need(")", "')'")
     relation = Relation(base=base, times=times, plus=_plus(cursor), stated=inside)
-    return _derived(name, relation, dim)
+    return dim if name is None and relation.equal else _derived(name, relation, dim)
 
 
 def _plus(cursor: _Cursor) -> int:

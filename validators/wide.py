@@ -67,7 +67,8 @@ def wide_feeds(
     products come with each of them all true and all false. `wide-apart` has the two ends side by
     side: differences overflow. `wide-quotients` has multiples of the usual divisors, of time and of
     tens, and their neighbours, each divisor at least once: what divides in floats takes the wrong
-    whole number. All inputs that `wide_inputs` names are wide at once. There is none where no input is.
+    whole number. All inputs that `wide_inputs` names are wide at once. There is none where no
+    input is.
     """
     specs = wide_inputs(signature)
     if not specs:
