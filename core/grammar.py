@@ -137,6 +137,11 @@ def _dim(cursor: _Cursor) -> Dim | None:
         if int(size) == 0:
             raise cursor.fail("a size above 0", at=start)
         return Dim.fixed(int(size))
+    return _named(cursor)
+
+
+def _named(cursor: _Cursor) -> Dim | None:
+    """A dim that begins with a name, or `_`."""
     name = cursor.match(_WORD)
     if name is None:
         raise cursor.fail("a size, a dim name or '_'")

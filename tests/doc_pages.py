@@ -7,6 +7,7 @@ seconds and decibels differ between machines.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -35,14 +36,17 @@ def commands_of(language: str, block: str) -> Iterator[tuple[str, list[str]]]:
         yield command, [line for line in output.splitlines() if line.strip() not in {"", "..."}]
 
 
-def as_reader(surroundings: Mapping[str, str], folder: Path) -> dict[str, str]:
+def as_reader(folder: Path) -> dict[str, str]:
     """The environment of a reader, with `modelc` and `python` on the path, from the folder."""
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = os.pathsep.join(str(Path(place).absolute()) for place in places if place)
     folder.mkdir(parents=True, exist_ok=True)
     for name, flags in (("modelc", "-m modelc"), ("python", "")):
         (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {flags} "$@"\n')
         (folder / name).chmod(0o755)
-    kept = {name: value for name, value in surroundings.items() if name not in _UNLIKE}
-    return {**kept, "PATH": f"{folder}:{kept['PATH']}", "COLUMNS": "200"}
+    kept = {name: value for name, value in os.environ.items() if name not in _UNLIKE}
+    path = f"{folder}{os.pathsep}{kept['PATH']}"
+    return {**kept, "PYTHONPATH": paths, "PATH": path, "COLUMNS": "200"}
 
 
 def run_command(

@@ -71,10 +71,8 @@ def test_readme_installs_and_then_runs_modelc() -> None:
 
 
 @pytest.mark.slow
-def test_every_command_of_readme_works_and_prints_what_it_shows(
-    tmp_path: Path, surroundings: dict[str, str]
-) -> None:
-    reader = as_reader(surroundings, tmp_path / "bin")
+def test_every_command_of_readme_works_and_prints_what_it_shows(tmp_path: Path) -> None:
+    reader = as_reader(tmp_path / "bin")
     (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
     for command, shown in readme_commands():
         if not command.startswith("pip "):

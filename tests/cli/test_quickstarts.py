@@ -20,10 +20,8 @@ FAILURE = re.compile(r"error: |[\w.]+(?:Error|Argument): ")  # of modelc; of Pyt
 
 
 @pytest.fixture(scope="session")
-def reader(
-    tmp_path_factory: pytest.TempPathFactory, surroundings: dict[str, str]
-) -> dict[str, str]:
-    return as_reader(surroundings, tmp_path_factory.mktemp("bin"))
+def reader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return as_reader(tmp_path_factory.mktemp("bin"))
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:
