@@ -220,7 +220,8 @@ def _multiples(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     generator = generator_for(*key, "multiples", spec.name)
     found = generator.integers(least, high, size, endpoint=True) // step * step
     found -= turn < len(divisors)
-    return np.clip(found, least, high).reshape(base.arrays[spec.name].shape).astype(spec.dtype)
+    held = np.clip(found, least, high).reshape(base.arrays[spec.name].shape)
+    return np.asarray(held).astype(spec.dtype)
 
 
 def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:
