@@ -58,6 +58,16 @@ class Form:
         """Whether it holds floating-point numbers."""
         return "float" in self.dtype
 
+    @property
+    def discrete(self) -> bool:
+        """Whether it holds integers or bools, which are equal or not."""
+        return is_discrete(self.dtype)
+
+
+def is_discrete(dtype: str) -> bool:
+    """Whether a dtype is one of integers or bools."""
+    return dtype.startswith(("int", "uint", "bool"))
+
 
 class Probe(Protocol):
     """An artifact opened to be looked into. It counts its runs in `runs`.

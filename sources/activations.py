@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arrays import to_array
 from ..core.contract import Array
+from ..core.probe import is_discrete
+from .off import off_feed, off_weights
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +57,11 @@ class Value:
     def floating(self) -> bool:
         """Whether it holds floating-point numbers."""
         return "float" in self.dtype
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it holds integers or bools, which are equal or not."""
+        return is_discrete(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +106,16 @@ def record(
     with recorder.watching(eager.module):
         recorder.tape.outputs = eager.run(feed)
     return recorder.tape
+
+
+def record_off(eager: Eager, feed: Feed, share: float, seed: int, arrays: Collection[int]) -> Tape:
+    """As `record`, with every float weight and input off by a share of itself, at random.
+
+    Raises:
+        CheckpointError: eager rejects the feed.
+    """
+    with off_weights(eager.module, share, seed):
+        return record(eager, off_feed(feed, share, seed), arrays=arrays)
 
 
 def state_of(eager: Eager) -> Mapping[str, Array]:

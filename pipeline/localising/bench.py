@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ...core.contract import Array, Feed
+from ...core.errors import CheckpointError
 from ...core.probe import Probe, ProbeNode
-from ...sources.activations import Tape, Value, paths_of, record
+from ...sources.activations import Tape, Value, paths_of, record, record_off
 from ...sources.eager import Eager
+from ..undecided import PAIRS, mark_undecided
 from .anchors import Anchor, anchors_of
 from .measure import Scale, sqnr
 from .scopes import resolve_scopes
@@ -37,6 +39,7 @@ class Bench:
         self.eager_runs = 0
         self._limit = limit
         self._cached: dict[int, Array] = {}
+        self._others: dict[int, list[Array]] = {}  # eager's integers with all off by roundoff
         first = self.tape()
         self.values: Sequence[Value] = first.values
         self.outputs = first.outputs
@@ -182,8 +185,49 @@ class Bench:
         """Note what is held at once."""
         self.memory = max(self.memory, sum(a.nbytes for group in groups for a in group))
 
+    def gap(self, value: Value, expected: Array, made: Array) -> float | None:
+        """How far a tensor is from eager's value in dB; of integers and bools, without ties.
+
+        Of these, what eager itself gives otherwise when it is off by roundoff is left out, as the
+        verdict on an output does.
+        """
+        import numpy as np
+
+        ratio = sqnr(expected, made)
+        if not value.discrete or ratio is None or expected.shape != made.shape:
+            return ratio
+        marks = mark_undecided(made, expected, self._drawn_off(value.order))
+        return sqnr(expected, np.where(marks, expected, made))
+
+    def settle(self, orders: Collection[int]) -> None:
+        """Draw eager's integers with weights and inputs off by roundoff, for `gap`."""
+        missing = set(orders) - set(self._others)
+        if not missing:
+            return
+        drawn: dict[int, list[Array]] = {order: [] for order in missing}
+        for seed in range(PAIRS):
+            for sign in (1, -1):
+                self.eager_runs += 1
+                try:
+                    tape = record_off(self.eager, self.feed, sign * self.scale.off, seed, missing)
+                except CheckpointError:
+                    continue  # a model that checks the range of its inputs
+                if len(tape.values) != len(self.values):
+                    continue  # it took another branch: its values are others
+                for order, array in tape.arrays.items():
+                    drawn[order].append(array)
+        self._others.update(drawn)
+
+    def _drawn_off(self, order: int) -> list[Array]:
+        self.settle([order])
+        return self._others[order]
+
     def floor(self, anchor: Anchor, given: dict[str, Array], made: Array) -> float | None:
         """What remains of a part's result when its inputs move by a rounding step."""
+        return sqnr(made, self.moved(anchor, given))
+
+    def moved(self, anchor: Anchor, given: dict[str, Array]) -> Array:
+        """A part's result when its inputs move by a rounding step."""
         import numpy as np
 
         draw = np.random.default_rng(0)
@@ -196,4 +240,4 @@ class Bench:
             for name, array in given.items()
             if name != anchor.tensor
         }
-        return sqnr(made, self.probe.part(moved, [anchor.tensor])[anchor.tensor])
+        return self.probe.part(moved, [anchor.tensor])[anchor.tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from ...core.contract import Array
@@ -49,7 +50,7 @@ def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     """Half precision cannot hold what eager computes here."""
     import numpy as np
 
-    if not _in_half(culprit, precision):
+    if not _in_half(culprit, precision) or culprit.value.discrete:
         return ""
     inner = _inner(culprit, bench)
     lost = [name for name, array in inner.items() if not np.all(np.isfinite(array))]
@@ -135,12 +136,16 @@ def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     if operation is None or culprit.local is None:
         return ""
     best, told = culprit.local + _GAIN, ""
+    if culprit.value.discrete:
+        best = math.inf  # integers are equal or not
     for way, array in variants(operation):
         if array.shape != culprit.made.shape:
             continue
         near = sqnr(array, culprit.made)
-        if near is None or near > best:
-            best, told = (near or 999.0), way
+        if near is None:
+            return way
+        if near > best:
+            best, told = near, way
     return told
 
 
@@ -176,6 +181,8 @@ def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
     """The result is eager's times a number: everywhere, or in one slice."""
     import numpy as np
 
+    if culprit.value.discrete:
+        return _counted(culprit.made, culprit.expected)
     made, expected = culprit.made.astype(np.float64), culprit.expected.astype(np.float64)
     if made.shape != expected.shape or not np.all(np.isfinite(made)):
         return ""
@@ -186,6 +193,22 @@ def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
         if abs(ratio - 1) > _SCALED and (near is None or near > culprit.local + _GAIN):
             return f"the result is {ratio:.4g} times eager's"
     return next(_slices(made, expected), "")
+
+
+def _counted(made: Array, expected: Array) -> str:
+    """How many integers or bools are not eager's, and the first of them."""
+    import numpy as np
+
+    if made.shape != expected.shape:
+        return ""
+    places = np.argwhere(made != expected)
+    if not len(places):
+        return ""
+    first = tuple(int(place) for place in places[0])
+    return (
+        f"{len(places)} of {made.size} values of {expected.dtype} differ: {made[first]} instead of"
+        f" {expected[first]} at {list(first)}"
+    )
 
 
 def _slices(made: Array, expected: Array) -> Iterator[str]:

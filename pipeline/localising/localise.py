@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.contract import Outputs
+from ...core.contract import Array, Runner
 from ...core.findings import Layer, Localisation
 from ...core.names import unknown
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...validators.judge import Reference
+from ...validators.judge import Reference, Reply
 from ..stage import Stage
 from ..subject import Subject
+from ..undecided import with_undecided
 from . import reproducer
 from .anchors import Anchor
 from .bench import Bench
@@ -82,13 +83,14 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
             subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
         )
         found = measure_layers(bench)
-        culprit = refine(bench, found.guilty[0]) if found.guilty else None
+        culprit, ties = _first_culprit(bench, found)
         cause = ""
         if culprit is not None:
             cause = written_by_user(culprit, bench, written or {})
             cause = cause or cause_of(culprit, bench, suspect.precision)
         clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
     told = _told(bench, found, culprit, cause)
+    told = replace(told, notes=(*ties, *told.notes))
     result = replace(
         told,
         artifact=suspect.name,
@@ -126,19 +128,47 @@ def worst_of(
     counting = [one for one in references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, subject.signature)
     with opened as runner:
-        scores = [_score(one, runner.run(one.feed.arrays)) for one in counting]
+        scores = [_score(_reply(one, runner, suspect, subject), one) for one in counting]
     worst = scores.index(min(scores))
     return counting[worst], scores[worst]
 
 
-def _score(reference: Reference, outputs: Outputs) -> float:
+def _reply(reference: Reference, runner: Runner, suspect: Suspect, subject: Subject) -> Reply:
+    """The artifact's outputs on a feed, with marks on the integers that roundoff decides."""
+    reply = Reply(outputs=runner.run(reference.feed.arrays))
+    return with_undecided([reference], [reply], suspect.precision, subject)[0]
+
+
+def _score(reply: Reply, reference: Reference) -> float:
     """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
+    outputs = reply.outputs or {}
     ratios = [
-        sqnr(array, outputs[name]) if name in outputs else WORST
+        _ratio(array, outputs[name], reply.undecided.get(name)) if name in outputs else WORST
         for name, array in reference.outputs.items()
-        if array.dtype.kind == "f"
+        if array.dtype.kind in "fiub"
     ]
     return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
+
+
+def _ratio(eager: Array, other: Array, undecided: Array | None) -> float | None:
+    import numpy as np
+
+    return sqnr(eager, other if undecided is None else np.where(undecided, eager, other))
+
+
+def _first_culprit(bench: Bench, found: LayerErrors) -> tuple[Culprit | None, list[str]]:
+    """The first that roundoff does not explain, and notes on those before it that it does."""
+    ties: list[str] = []
+    while found.guilty:
+        culprit = refine(bench, found.guilty[0])
+        if bench.gap(culprit.value, culprit.expected, culprit.made) is not None:
+            return culprit, ties
+        found.guilty.pop(0)
+        ties.append(
+            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'} gives"
+            " other integers than eager where roundoff decides (ties): no fault"
+        )
+    return None, ties
 
 
 def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str) -> Localisation:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...core.contract import Array
 from ...core.probe import ProbeNode
 from ...sources.activations import Value
-from .anchors import Anchor
+from .anchors import Anchor, is_comparable
 from .bench import Bench
 from .measure import below, sqnr
 
@@ -71,7 +72,7 @@ def refine(bench: Bench, anchor: Anchor) -> Culprit:
     right = {
         name: order
         for name in inner
-        if (order := _same(bench, made[name], known, arrays)) is not None
+        if (order := _same(bench, name, made[name], known, arrays)) is not None
     }
     start = {**given, **{name: made[name] for name in right}}
     search = _Search(bench=bench, anchor=anchor, start=start, expected=expected)
@@ -106,9 +107,10 @@ def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
 
 
 def _inner(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[str]:
-    """The floating-point tensors of a part, in order, without its end."""
+    """The tensors of a part that can be compared, in order, without its end."""
     made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
-    return [n for n in made if n in bench.forms and bench.forms[n].floating][-_TENSORS:]
+    forms = {name: bench.forms[name] for name in made if name in bench.forms}
+    return [n for n, form in forms.items() if form.floating or form.discrete][-_TENSORS:]
 
 
 def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> dict[int, Value]:
@@ -122,7 +124,7 @@ def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> d
     fitting = [
         value
         for value in bench.values
-        if value.floating
+        if (value.floating or value.discrete)
         and value.order < anchor.value.order
         and (value.module in modules or _is_unnamed(bench, value.module, anchor.value.module))
     ]
@@ -137,14 +139,25 @@ def _is_unnamed(bench: Bench, module: str, other: str) -> bool:
 
 
 def _same(
-    bench: Bench, made: Array, known: Mapping[int, Value], arrays: Mapping[int, Array]
+    bench: Bench,
+    name: str,
+    made: Array,
+    known: Mapping[int, Value],
+    arrays: Mapping[int, Array],
 ) -> int | None:
-    """The order of eager's value that a tensor equals, in whatever shape; None for none."""
-    for order in known:
+    """The order of eager's value that a tensor equals, in whatever shape; None for none.
+
+    Integers and bools that are all one number equal too much to tell what they are.
+    """
+    form = bench.forms[name]
+    if form.discrete and (not made.size or bool((made == made.flat[0]).all())):
+        return None
+    for order, value in known.items():
         array = arrays[order]
-        if array.size == made.size and not below(
-            sqnr(array.reshape(made.shape), made), bench.scale.plain
-        ):
+        if array.size != made.size or not is_comparable(form, value):
+            continue
+        limit = math.inf if form.discrete else bench.scale.plain
+        if not below(sqnr(array.reshape(made.shape), made), limit):
             return order
     return None
 
@@ -164,9 +177,9 @@ class _Search:
         """The first tensor that sets the end right with one of eager's values."""
         trials = 0
         for name in self._doubtful(tensors):
-            shape = self.bench.forms[name].shape
+            form = self.bench.forms[name]
             for order, value in left.items():
-                if value.shape != shape:
+                if value.shape != form.shape or not is_comparable(form, value):
                     continue
                 trials += 1
                 if trials > _TRIALS or not self.bench.more():
@@ -185,4 +198,6 @@ class _Search:
         end = self.anchor.tensor
         given = {**self.start, name: self.bench.fitted(name, array)}
         made = self.bench.probe.part(given, [end])[end]
-        return not below(sqnr(self.expected, made), _NEARLY * self.bench.scale.plain)
+        ratio = self.bench.gap(self.anchor.value, self.expected, made)
+        limit = _NEARLY * self.bench.scale.plain
+        return not below(ratio, math.inf if self.anchor.value.discrete else limit)

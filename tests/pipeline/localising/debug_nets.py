@@ -1,0 +1,91 @@
+"""Small nets for `modelc debug`: integers and bools inside and outside."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+INPUT = "x:float32[batch=1..4,3,8]"
+
+
+class Scores(nn.Module):
+    """Scores for six classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(8, 6), nn.Linear(6, 6)
+
+    def scores(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(torch.relu(self.inner(x)))
+        return found
+
+
+class Label(Scores):
+    """Gives the class beside its scores."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.scores(x)
+        return scores, scores.argmax(-1)
+
+
+class Above(Scores):
+    """Gives bools alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(x) > 0.1
+
+
+class Bucket(Scores):
+    """Gives integers that a cast makes."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.scores(x)
+        return scores, (scores * 10).to(torch.int64)
+
+
+class Tied(Label):
+    """Label with two classes that have the same scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.last.weight[1] = self.last.weight[0]
+            self.last.bias[:2] = 1000
+
+
+class Chooser(nn.Module):
+    """A module that gives integers."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores.argmax(-1)
+
+
+class Chosen(Scores):
+    """Integers between two modules, made by a module or by the model's own forward."""
+
+    def __init__(self, *, inside: bool) -> None:
+        super().__init__()
+        self.choose = Chooser() if inside else None
+        self.table, self.end = nn.Embedding(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.scores(x)
+        best = scores.argmax(-1) if self.choose is None else self.choose(scores)
+        found: Tensor = self.end(self.table(best))
+        return found
+
+
+NETS = {
+    "label": Label,
+    "above": Above,
+    "bucket": Bucket,
+    "tied": Tied,
+    "chosen": lambda: Chosen(inside=False),
+    "chooser": lambda: Chosen(inside=True),
+}
+
+
+def build(name: str) -> nn.Module:
+    """One of the nets, with the same weights each time."""
+    torch.manual_seed(0)
+    return NETS[name]().eval()
