@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from ...core.contract import Array
 from ...core.precision import Precision
+from ...core.probe import ProbeNode
 from ...sources.activations import Operation, Value, state_of
 from ...sources.variants import variants
 from .bench import Bench
@@ -18,6 +20,8 @@ _HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
 _GAIN = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
 _SATURATED = 0.001  # of the elements
 _SCALED = 1e-4
+_NAMED = 4  # nodes or modules in one message
+Explanation: TypeAlias = Callable[[Culprit, Bench, Precision], str]
 
 
 def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) -> str:
@@ -37,13 +41,40 @@ def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) 
 
 def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     """The first explanation that the numbers bear out."""
-    for explain in _EXPLANATIONS:
+    if culprit.body is not None:
+        return _inside(culprit, bench, culprit.body, _first(_OF_BODIES, culprit, bench, precision))
+    return _first(_EXPLANATIONS, culprit, bench, precision)
+
+
+def _first(
+    explanations: Sequence[Explanation], culprit: Culprit, bench: Bench, precision: Precision
+) -> str:
+    for explain in explanations:
         if not bench.more():
             return ""
         told = explain(culprit, bench, precision)
         if told:
             return told
     return ""
+
+
+def _inside(culprit: Culprit, bench: Bench, body: ProbeNode, seen: str) -> str:
+    """That the fault is in a loop or a branch, which runs as one, with what was seen of it."""
+    kind = "branch" if body.operator == "If" else "loop"
+    place = f"inside the {kind} {body.name}"
+    if seen:
+        return f"{place}: {seen}"
+    rest = [
+        node.name
+        for node in culprit.nodes
+        if node is not body
+        and any(bench.forms[n].floating for n in node.outputs if n in bench.forms)
+    ]
+    if rest:
+        place += f", or beside it ({', '.join(rest[:_NAMED])})"
+    layers = ", ".join((body.inside or ())[:_NAMED])
+    of_these = f" (it holds {layers})" if layers else ""
+    return f"{place}: it runs as one, and debug does not look into it{of_these}"
 
 
 def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
@@ -230,7 +261,8 @@ def _slices(made: Array, expected: Array) -> Iterator[str]:
             )
 
 
-_EXPLANATIONS: tuple[Callable[[Culprit, Bench, Precision], str], ...] = (
+_OF_BODIES: Sequence[Explanation] = (_not_finite, _weight)  # what is seen without a look inside
+_EXPLANATIONS: Sequence[Explanation] = (
     _not_finite,
     _saturated,
     _frozen,

@@ -13,6 +13,7 @@ from ...core.findings import Layer, Localisation
 from ...core.names import unknown
 from ...core.precision import Precision
 from ...core.probe import Probed
+from ...sources.activations import Value
 from ...validators.judge import Reference, Reply
 from ..stage import Stage
 from ..subject import Subject
@@ -248,7 +249,7 @@ def _layer(bench: Bench, found: LayerErrors, anchor: Anchor) -> Layer:
 
 def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> Layer:
     """The guilty layer, at the operation and the line that `refine` found."""
-    node, value = culprit.node, culprit.value
+    node, value = culprit.node, _seen_value(bench, culprit)
     file, line = (value.file, value.line) if value.file else _place(node.source)
     owner = next((v for v in bench.values if v.module == culprit.module), value)
     return replace(
@@ -262,6 +263,17 @@ def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> L
         local=culprit.local,
         cause=cause,
     )
+
+
+def _seen_value(bench: Bench, culprit: Culprit) -> Value:
+    """The value whose line is told: of a loop without one of its own, the last computed in it."""
+    body = culprit.body
+    modules = () if body is None else body.inside or ()
+    if culprit.value.module in modules:
+        return culprit.value
+    inside = [value for value in bench.values if value.module in modules and not value.operation]
+    before = [value for value in inside if value.order < culprit.value.order]
+    return before[-1] if before else culprit.value
 
 
 def _place(source: str) -> tuple[str, int]:

@@ -35,15 +35,29 @@ class Culprit:
     inner: bool = False  # the value is of a module inside, which the artifact does not name
 
     @property
+    def body(self) -> ProbeNode | None:
+        """The last loop or branch among the nodes: what is in it runs as one."""
+        bodies = [node for node in self.nodes if node.inside is not None]
+        return ([node for node in bodies if node.inside] or bodies or [None])[-1]
+
+    @property
     def node(self) -> ProbeNode:
-        """The one that a message names: the last with weights, else the last with an origin."""
+        """The one that a message names.
+
+        The loop or branch, else the last with weights, else the last with an origin.
+        """
+        if self.body is not None:
+            return self.body
         named = [node for node in self.nodes if node.module or node.source] or list(self.nodes)
         weighted = [node for node in named if node.constants]
         return (weighted or named)[-1]
 
     @property
     def module(self) -> str:
-        """The module whose code holds the operation."""
+        """The module whose code holds the operation; of a loop, the one that its value is of."""
+        if self.body is not None:
+            inside = self.value.module in (self.body.inside or ())
+            return self.value.module if inside else self.body.module
         modules = {node.module for node in self.nodes if node.module or node.source}
         one = next(iter(modules)) if len(modules) == 1 else self.value.module
         return self.value.module if self.inner else one
@@ -119,6 +133,7 @@ def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> d
     Where the artifact keeps no scopes, anything that eager computed may be theirs.
     """
     modules = {anchor.value.module, *(node.module for node in nodes)}
+    modules |= {module for node in nodes for module in node.inside or ()}
     if not bench.scoped:
         modules = {value.module for value in bench.values}
     fitting = [

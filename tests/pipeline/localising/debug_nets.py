@@ -75,7 +75,48 @@ class Chosen(Scores):
         return found
 
 
+class Step(nn.Module):
+    """What a loop repeats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.mix(x))
+
+
+class Looped(nn.Module):
+    """A layer, a loop whose turns depend on the input, and another layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.step, self.end = nn.Linear(8, 8), Step(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        turns = 0
+        while turns < 2 + int(x.amax() > 0):
+            h = self.step(h)
+            turns += 1
+        return self.end(h)
+
+
+class Stacked(Looped):
+    """The results of the turns beside each other, which no module gives."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        turns: list[Tensor] = []
+        while len(turns) < 2 + int(x.amax() > 0):
+            h = self.step(h)
+            turns.append(h)
+        return self.end(torch.stack(turns).sum(0))
+
+
 NETS = {
+    "looped": Looped,
+    "stacked": Stacked,
     "label": Label,
     "above": Above,
     "bucket": Bucket,
