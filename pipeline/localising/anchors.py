@@ -52,8 +52,8 @@ def anchors_of(
                 inner = value if value.same is None else by_order[value.same]
                 anchor = graph.anchor(tensor, inner)
                 known = found.get(tensor)
-                named = not path and value.discrete  # of integers a name says more than a scope
-                if known is None or named or _depth(known) <= _depth(anchor):
+                # a name says more than a scope: what is missing at the end leaves the output's name
+                if known is None or not path or _depth(known) <= _depth(anchor):
                     found[tensor] = anchor
     return _each_once(sorted(found.values(), key=lambda one: one.place))
 

@@ -81,6 +81,11 @@ class Bench:
         self.eager_runs += 1
         return record(self.eager, self.feed, arrays=arrays, operations=operations)
 
+    @property
+    def orders(self) -> dict[str, int]:
+        """The order of eager's value by the tensor that it is anchored to."""
+        return {tensor: anchor.value.order for tensor, anchor in self.by_tensor.items()}
+
     def drop(self, tensors: Collection[str]) -> None:
         """These tensors are not what eager's modules gave after all."""
         self.anchors = tuple(a for a in self.anchors if a.tensor not in tensors)
@@ -90,7 +95,7 @@ class Bench:
         """The anchors at which the part that ends in this one begins."""
         return tuple(
             self.by_tensor[name]
-            for name in sorted(self._cuts(anchor.tensor), key=self._rank)
+            for name in sorted(self._cuts(anchor.tensor), key=self.rank)
             if name in self.by_tensor
         )
 
@@ -119,7 +124,8 @@ class Bench:
         nodes = self.between(given, tensor)
         return {name for node in nodes for name in node.inputs if name in given}
 
-    def _rank(self, tensor: str) -> int:
+    def rank(self, tensor: str) -> int:
+        """The place of a tensor's node in the order of execution; -1 of an input."""
         node = self.makers.get(tensor)
         return -1 if node is None else self.place[node.name]
 

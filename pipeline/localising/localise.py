@@ -24,6 +24,7 @@ from .bench import Bench
 from .causes import cause_of, written_by_user
 from .layer_errors import LayerErrors, measure_layers
 from .measure import SCALES, WORST, lower, sqnr
+from .missing import Missing, find_missing
 from .refine import Culprit, refine
 
 MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
@@ -85,12 +86,15 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
         )
         found = measure_layers(bench)
         culprit, ties = _first_culprit(bench, found)
-        cause = ""
+        cause, missing = "", None
         if culprit is not None:
             cause = written_by_user(culprit, bench, written or {})
+            missing = None if cause else find_missing(bench, culprit)
+            cause = cause or (missing.cause if missing else "")
             cause = cause or cause_of(culprit, bench, suspect.precision)
         clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
     told = _told(bench, found, culprit, cause)
+    told = told if missing is None else _with_missing(bench, told, missing)
     told = replace(told, notes=(*ties, *told.notes))
     result = replace(
         told,
@@ -263,6 +267,17 @@ def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> L
         local=culprit.local,
         cause=cause,
     )
+
+
+def _with_missing(bench: Bench, told: Localisation, missing: Missing) -> Localisation:
+    """The record with the layer whose counterpart is missing, at its own line, as the guilty."""
+    value, module = missing.value, missing.module
+    owner = next((one for one in bench.values if one.module == module), value)
+    first, *others = told.layers
+    first = replace(first, module=module, kind=owner.kind)
+    if not missing.there and value.file:
+        first = replace(first, file=value.file, line=value.line)
+    return replace(told, guilty=module or "(model)", layers=(first, *others))
 
 
 def _seen_value(bench: Bench, culprit: Culprit) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...core.contract import Array
 from ...core.probe import ProbeNode
@@ -13,7 +13,7 @@ from .anchors import Anchor, is_comparable
 from .bench import Bench
 from .measure import below, sqnr
 
-_NEARLY = 0.9  # the end is rounded more often than one operation is
+NEARLY = 0.9  # the end is rounded more often than one operation is
 _TRIALS = 96  # runs of a part of a part
 _TENSORS = 400  # of a part that are looked at
 
@@ -23,7 +23,9 @@ class Culprit:
     """The fewest nodes that hold the fault, what goes into them, and what should come out.
 
     `value` is what eager gives there: an operation, or a module's output. `given` are eager's own
-    values, `made` is what the artifact makes of them, `expected` what eager does.
+    values, `made` is what the artifact makes of them, `expected` what eager does. `known` are all
+    tensors of the part that are right, also before those given, and `orders` the orders of their
+    values.
     """
 
     nodes: tuple[ProbeNode, ...]
@@ -32,6 +34,8 @@ class Culprit:
     given: Mapping[str, Array]
     made: Array
     expected: Array
+    known: Mapping[str, Array] = field(default_factory=dict)
+    orders: Mapping[str, int] = field(default_factory=dict)
     inner: bool = False  # the value is of a module inside, which the artifact does not name
 
     @property
@@ -93,9 +97,12 @@ def refine(bench: Bench, anchor: Anchor) -> Culprit:
     left = {order: value for order, value in known.items() if order not in right.values()}
     found = search.earliest([n for n in inner if n not in right], left, arrays)
     tensor, value = found or (anchor.tensor, anchor.value)
-    return _culprit(
+    culprit = _culprit(
         bench, start, made[tensor], tensor, value, bench.fitted(tensor, arrays[value.order])
     )
+    orders = {**dict.fromkeys(bench.probe.inputs, -1), **bench.orders, **right}
+    orders = {name: orders[name] for name in start if name in orders and name != tensor}
+    return replace(culprit, known=start, orders=orders)
 
 
 def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
@@ -214,5 +221,5 @@ class _Search:
         given = {**self.start, name: self.bench.fitted(name, array)}
         made = self.bench.probe.part(given, [end])[end]
         ratio = self.bench.gap(self.anchor.value, self.expected, made)
-        limit = _NEARLY * self.bench.scale.plain
+        limit = NEARLY * self.bench.scale.plain
         return not below(ratio, math.inf if self.anchor.value.discrete else limit)

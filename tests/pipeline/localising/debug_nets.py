@@ -114,7 +114,22 @@ class Stacked(Looped):
         return self.end(torch.stack(turns).sum(0))
 
 
+class Chain(nn.Module):
+    """Layers without weights between layers with weights; one is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.mix = nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)
+        self.norm, self.end = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.first(x))
+        h = h + torch.sigmoid(self.mix(h))
+        return torch.softmax(self.end(self.act(self.norm(h))), -1)
+
+
 NETS = {
+    "chain": Chain,
     "looped": Looped,
     "stacked": Stacked,
     "label": Label,
