@@ -94,7 +94,7 @@ def _before(bench: Bench, culprit: Culprit) -> Missing | None:
 
 def _behind(bench: Bench, culprit: Culprit) -> Missing | None:
     """Compares the part's result with what eager has before its own."""
-    first, last = max(culprit.orders.values(), default=-1), culprit.value.order
+    first, last = max(culprit.orders.values(), default=0) - 1, culprit.value.order
     for group in reversed([*_between(bench, first, last, culprit.made, equal=True)]):
         ratio = bench.gap(group.value, group.array, culprit.made)
         after = _operations(bench, group.value.order, last)
