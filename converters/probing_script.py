@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Feed, Runner
 from ..core.errors import RunnerError, UsageError
 from ..core.probe import Form
-from .probing_torchscript import Flat, TorchScriptProbe, compute
+from .probing_operators import compute
+from .probing_torchscript import Flat, TorchScriptProbe
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,7 @@ class _Unrolled(Flat):
         import torch
 
         graph: Any = module.inlined_graph
+        self.graphs.append(graph)
         own, *rest = list(graph.inputs())
         names: dict[str, str] = {}
         self._fix(names, own.debugName(), module, "")

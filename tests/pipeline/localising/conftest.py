@@ -81,16 +81,16 @@ class Conversions:
         self._folder = folder
         self._made: dict[str, Path] = {}
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str, *, trust: bool = False) -> Source:
         import torch
 
         path = self._folder / f"{name}.pt"
         if not path.exists():
             torch.save(self.nets.build(name).state_dict(), path)
-        inputs = (self.nets.INPUT,)
         return Source(
-            checkpoint=path, model="debug_nets:build", model_args={"name": name}, inputs=inputs
-        )
+            checkpoint=path, model="debug_nets:build", model_args={"name": name},
+            inputs=(self.nets.INPUT,), trust=trust,
+        )  # fmt: skip
 
     def folder(self, name: str, formats: Sequence[str] = FORMATS) -> Path:
         """The output folder of a net. To change what is in it, copy it."""

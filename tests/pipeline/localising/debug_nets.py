@@ -128,7 +128,42 @@ class Chain(nn.Module):
         return torch.softmax(self.end(self.act(self.norm(h))), -1)
 
 
+class Listed(nn.Module):
+    """Lists, dicts, texts and sizes, as scripts have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.end = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.scale: dict[str, float] = {"one": 0.5, "two": 2.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        h = self.first(x).reshape(batch * x.shape[1], x.shape[-1])
+        parts: list[Tensor] = []
+        for place in range(x.shape[1]):
+            parts.append(h.view(batch, length, width)[:, place] * float(place + 1))  # noqa: PERF401 - aten::append
+        sizes = list(x.shape)
+        assert len(sizes) == 3, f"wrong sizes: {sizes}"
+        if len("{} rows".format(sizes[0])) > 100:  # noqa: UP032 - aten::format
+            parts.clear()
+        found = {"plain": torch.stack(parts, 1)}
+        found["cut"] = torch.relu(found["plain"])
+        if "cut" in found:
+            h = found["cut"] + found.get("none", found["plain"])
+        for name, part in found.items():
+            h = h + part * self.scale.get(name, 0.1)
+        outs = [self.end(part) for part in h.unbind(1)]
+        outs.extend([outs[0], outs[-1]])
+        outs.insert(0, outs.pop())
+        outs.reverse()
+        del outs[0]
+        outs += [torch.zeros([sizes[0], 4], dtype=x.dtype)]
+        total: Tensor = torch.cat(outs[1:], 0).reshape(sizes[0], -1, 4) * self.scale["two"]
+        return total.clamp_(-2.0, 2.0)
+
+
 NETS = {
+    "listed": Listed,
     "chain": Chain,
     "looped": Looped,
     "stacked": Stacked,
