@@ -116,7 +116,7 @@ def debug(
         show_json(as_json(result))
     else:
         show_localisation(result, [out or artifact.parent, artifact.parent, artifact.parent.parent])
-    raise typer.Exit(1 if result.guilty else 0)
+    raise typer.Exit(1 if result.guilty or result.whole else 0)
 
 
 def _refuse(given: dict[str, object]) -> None:

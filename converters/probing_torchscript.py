@@ -27,7 +27,7 @@ def run(model, given, output):
         return torch.jit.load(str(model))(*tensors).numpy()
 """
 _Keep: TypeAlias = Callable[[Mapping[str, object]], None]
-_SCOPE = "model"  # where the flat module of a trace holds the user's
+SCOPE = "model"  # where the flat module of a trace holds the user's
 _MOVED = "aten::to"
 
 
@@ -171,7 +171,7 @@ class TorchScriptProbe:
     """A flat TorchScript graph; `scope` is where it holds the user's module."""
 
     loader = _LOADER
-    scope = _SCOPE
+    scope = SCOPE
 
     def __init__(
         self,

@@ -105,6 +105,8 @@ def record(
     recorder = _Recorder(frozenset(arrays), frozenset(operations))
     with recorder.watching(eager.module):
         recorder.tape.outputs = eager.run(feed)
+    if not recorder.tape.values:  # a script takes no hooks: what is known are its outputs
+        recorder.note_outputs(eager.module)
     return recorder.tape
 
 
@@ -178,6 +180,18 @@ class _Recorder:
         path, kind, number, place = self._stack.pop()
         for leaf, tensor in enumerate(_tensors(result)):
             self._note(tensor, (path, kind, number), ("", leaf), place)
+
+    def note_outputs(self, module: torch.nn.Module) -> None:
+        """Note the outputs as what the model itself gave, where nothing in it was seen."""
+        kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        for order, array in enumerate(self.tape.outputs.values()):
+            value = Value(
+                order=order, module="", kind=kind, call=0, operation="", leaf=order,
+                shape=array.shape, dtype=str(array.dtype), size=array.nbytes, file="", line=0,
+            )  # fmt: skip
+            self.tape.values.append(value)
+            if order in self._arrays:
+                self.tape.arrays[order] = array
 
     def saw(self, name: str, operation: Operation, result: object) -> None:
         """An operation of the user's code, or of a module of torch's, gave a result."""

@@ -60,6 +60,11 @@ class Bench:
             return "scopes"
         return "weights" if any(self.named) else "values"
 
+    @property
+    def watched(self) -> bool:
+        """Whether anything inside eager was seen; nothing is of a script."""
+        return any(value.operation or value.module for value in self.values)
+
     def within_limit(self, values: Iterable[Value]) -> list[Value]:
         """As many of these as may be held at once, the first at least."""
         found: list[Value] = []

@@ -26,12 +26,13 @@ class LayerErrors:
     ends: Outputs = field(default_factory=dict)  # of the last run with inner tensors read
     judged: dict[str, bool] = field(default_factory=dict)  # whether wrong, of those looked at
     changed: float | None = None  # dB that reading inner tensors left of the artifact's outputs
+    plain: Outputs = field(default_factory=dict)  # the artifact's own, no inner tensor read
 
 
 def measure_layers(bench: Bench) -> LayerErrors:
     """Measure every layer, and find those that are wrong by themselves."""
     found = LayerErrors()
-    plain = bench.probe.tap(bench.feed, [])
+    plain = found.plain = bench.probe.tap(bench.feed, [])
     _measure(bench, bench.anchors, found, running=True)
     for name in bench.probe.outputs:
         if name in plain and name in found.ends:

@@ -26,6 +26,7 @@ from .layer_errors import LayerErrors, measure_layers
 from .measure import SCALES, WORST, lower, sqnr
 from .missing import Missing, find_missing
 from .refine import Culprit, refine
+from .whole import whole_fault
 
 MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
 _STEP = "find the layer"
@@ -93,7 +94,9 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
             cause = cause or (missing.cause if missing else "")
             cause = cause or cause_of(culprit, bench, suspect.precision)
         clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
-    told = _told(bench, found, culprit, cause)
+        whole = whole_fault(bench, found, suspect.precision, passed=suspect.passed)
+        whole = "" if culprit is not None else whole
+    told = replace(_told(bench, found, culprit, cause), whole=whole)
     told = told if missing is None else _with_missing(bench, told, missing)
     told = replace(told, notes=(*ties, *told.notes))
     result = replace(
@@ -194,6 +197,10 @@ def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str)
             f" ({anchor.node.operator} {anchor.node.name})"
             for anchor in found.guilty[1:]
         ]
+    if not bench.watched:
+        notes.append(
+            "the eager model is a script, which cannot be watched: its outputs alone are compared"
+        )
     if bench.ended:
         notes.append(f"the time ended before all was looked at: {_progress(bench, found)}")
     return Localisation(
