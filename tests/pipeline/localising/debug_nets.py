@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -99,7 +101,8 @@ class Looped(nn.Module):
         while turns < 2 + int(x.amax() > 0):
             h = self.step(h)
             turns += 1
-        return self.end(h)
+        end: Tensor = self.end(h)
+        return end
 
 
 class Stacked(Looped):
@@ -111,7 +114,8 @@ class Stacked(Looped):
         while len(turns) < 2 + int(x.amax() > 0):
             h = self.step(h)
             turns.append(h)
-        return self.end(torch.stack(turns).sum(0))
+        end: Tensor = self.end(torch.stack(turns).sum(0))
+        return end
 
 
 class Chain(nn.Module):
@@ -162,7 +166,7 @@ class Listed(nn.Module):
         return total.clamp_(-2.0, 2.0)
 
 
-NETS = {
+NETS: dict[str, Callable[[], nn.Module]] = {
     "listed": Listed,
     "chain": Chain,
     "looped": Looped,
