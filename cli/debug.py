@@ -109,7 +109,7 @@ def debug(
         warn_unwritten(result, out)
     else:
         show_localisation(result, artifact, out)
-    raise typer.Exit(1 if result.guilty else 0)
+    raise typer.Exit(1 if result.guilty or result.whole else 0)
 
 
 def _refuse(given: dict[str, object]) -> None:

@@ -48,12 +48,7 @@ def show_localisation(found: Localisation, artifact: Path, out: Path | None = No
     if found.passed:
         name = escape(found.artifact)
         say(console, f"[green]{name} passed[/]: its outputs are within the limits on every feed")
-    if found.guilty:
-        _show_guilty(found)
-    elif found.deviating:
-        say(console, f"{escape(_deviation(found))}: the limits allow it")
-    else:
-        say(console, f"[green]no layer of {escape(found.artifact)} is wrong by itself[/]")
+    _show_verdict(found)
     _show_worst(found)
     _show_curve(found)
     for note in found.notes:
@@ -77,6 +72,19 @@ def _show_reproducer(found: Localisation, artifact: Path, out: Path | None) -> N
         say(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
     if there:
         say(console, f"reproduce it: python {escape(str(there[0]))}")
+
+
+def _show_verdict(found: Localisation) -> None:
+    console = result_console()
+    name = escape(found.artifact)
+    if found.guilty:
+        _show_guilty(found)
+    elif found.whole:
+        say(console, f"[bold red]{name} is wrong as a whole[/]: {escape(found.whole)}")
+    elif found.deviating:
+        say(console, f"{escape(_deviation(found))}: the limits allow it")
+    else:
+        say(console, f"[green]no layer of {name} is wrong by itself[/]")
 
 
 def _show_guilty(found: Localisation) -> None:
