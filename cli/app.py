@@ -158,7 +158,7 @@ def door(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer itself makes an exit of most interrupts
-    except Exception as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
+    except BaseException as error:  # noqa: BLE001 - the door: what is not ours to expect is our bug
         code = INTERRUPTED if _interrupted(error) else _failed(error, debug=debug, json=json)
     if code == INTERRUPTED:
         number = next(iter(received()), signal.SIGINT)
@@ -207,7 +207,7 @@ def _interrupted(error: BaseException) -> bool:
     return error.__cause__ is not None and _interrupted(error.__cause__)
 
 
-def _failed(error: Exception, *, debug: bool, json: bool) -> int:
+def _failed(error: BaseException, *, debug: bool, json: bool) -> int:
     """Tell what stopped the work; the exit code of whose it is to mend."""
     error = as_usage_error(error) or error
     if isinstance(error, TyperException):

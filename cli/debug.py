@@ -74,26 +74,17 @@ def debug(
     from ..pipeline.options import judging_of, source_of
     from ..pipeline.provenance.resigning import signing
     from ..projects.quantities import bytes_of
-    from .render_debug import show_localisation
+    from .render_debug import show_localisation, warn_unwritten
     from .screen import Screen
     from .tables import show_json
 
     source = None
     if against is not None:
         source = source_of(
-            against,
-            model=model,
-            model_args=model_arg,
-            inputs=inputs,
-            samples=samples,
-            strict=not no_strict,
-            allow_pickle=allow_pickle,
-            method=method,
-            static=static,
-            drop_outputs=drop_output,
-            weights_key=weights_key,
-            trust=trust,
-        )
+            against, model=model, model_args=model_arg, inputs=inputs, samples=samples,
+            strict=not no_strict, allow_pickle=allow_pickle, method=method, static=static,
+            drop_outputs=drop_output, weights_key=weights_key, trust=trust,
+        )  # fmt: skip
     else:
         _refuse({
             "--model": model, "--model-arg": model_arg, "--method": method,
@@ -101,23 +92,25 @@ def debug(
             "--drop-output": drop_output,
         })  # fmt: skip
     with ExitStack() as held:
+        bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
         screen = held.enter_context(Screen(quiet=quiet))
-        for place in (artifact.parent, artifact.parent.parent):
-            held.enter_context(signing(place, None, screen))
+        held.enter_context(signing(artifact.parent, None, screen))
+        held.enter_context(signing(artifact.parent.parent, None, screen))
         moved = o.moved_of(None, samples, allow_pickle=allow_pickle, trust=trust)
         judging = judging_of(feeds=feeds, seed=seed, limits=limits_of(), device=device)
         arguments = {
             "path": artifact, "against": source, "moved": moved, "precision": precision,
             "feed": feed, "memory": bytes_of(activations), "out": out, "judging": judging,
         }  # fmt: skip
-        bounds = b.bounds_of(isolate, timeout=timeout, memory=memory)
-        call = Call(function="localise", arguments=arguments)
-        result = b.answer(call, Localisation, bounds, screen)
+        result = b.answer(
+            Call(function="localise", arguments=arguments), Localisation, bounds, screen
+        )
     if json:
         show_json(as_json(result))
+        warn_unwritten(result, out)
     else:
-        show_localisation(result, [out or artifact.parent, artifact.parent, artifact.parent.parent])
-    raise typer.Exit(1 if result.guilty else 0)
+        show_localisation(result, artifact, out)
+    raise typer.Exit(1 if result.guilty or result.whole else 0)
 
 
 def _refuse(given: dict[str, object]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.markup import escape
 
 from ..core.findings import Layer, Localisation
 from ..reports.words import figure, size_text
+from .render_config import warn
 from .tables import new_table, result_console, say
 
 _WORST = 10  # rows
@@ -22,18 +22,33 @@ _NAMED_BY = {
 _CEILING = 150.0  # dB: all of float32's digits and some
 
 
-def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
-    """Everything that was found, the verdict first; the reproducer is in one of the folders."""
+def warn_unwritten(found: Localisation, out: Path | None) -> None:
+    """Say on stderr why nothing was written to the folder that was asked for, where that is so."""
+    unwritten = _unwritten(found, out)
+    warn([unwritten] if unwritten else [])
+
+
+def _unwritten(found: Localisation, out: Path | None) -> str:
+    """Why there is no reproducer: it shows the operation of a guilty layer."""
+    if out is None or found.reproducer:
+        return ""
+    why = f"{found.artifact} passed" if found.passed else "no layer is wrong by itself"
+    return f"nothing was written to {out}: a reproducer is of a guilty layer, and {why}"
+
+
+def show_localisation(found: Localisation, artifact: Path, out: Path | None = None) -> None:
+    """Everything that was found, the verdict first, and where the reproducer is.
+
+    Args:
+        found: what is shown.
+        artifact: the file; the folder of its manifest may be one up.
+        out: the folder that was asked for, if one was.
+    """
     console = result_console()
     if found.passed:
         name = escape(found.artifact)
         say(console, f"[green]{name} passed[/]: its outputs are within the limits on every feed")
-    if found.guilty:
-        _show_guilty(found)
-    elif found.deviating:
-        say(console, f"{escape(_deviation(found))}: the limits allow it")
-    else:
-        say(console, f"[green]no layer of {escape(found.artifact)} is wrong by itself[/]")
+    _show_verdict(found)
     _show_worst(found)
     _show_curve(found)
     for note in found.notes:
@@ -42,12 +57,34 @@ def show_localisation(found: Localisation, folders: Sequence[Path]) -> None:
     say(console, f"[dim]feed {escape(found.feed)}; {effort}[/]")
     if found.named_by in _NAMED_BY:
         say(console, f"[dim]{_NAMED_BY[found.named_by]}[/]")
+    _show_reproducer(found, artifact, out)
+
+
+def _show_reproducer(found: Localisation, artifact: Path, out: Path | None) -> None:
+    console = result_console()
+    folders = (out or artifact.parent, artifact.parent, artifact.parent.parent)
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
     there = [script for script in scripts if found.reproducer and script.is_file()]
-    if found.guilty and not found.reproducer:
+    unwritten = _unwritten(found, out)
+    if unwritten:
+        say(console, f"[yellow]{escape(unwritten)}[/]")
+    elif found.guilty and not found.reproducer:
         say(console, "no reproduce.py was written: no manifest says where to, -o DIR does")
     if there:
         say(console, f"reproduce it: python {escape(str(there[0]))}")
+
+
+def _show_verdict(found: Localisation) -> None:
+    console = result_console()
+    name = escape(found.artifact)
+    if found.guilty:
+        _show_guilty(found)
+    elif found.whole:
+        say(console, f"[bold red]{name} is wrong as a whole[/]: {escape(found.whole)}")
+    elif found.deviating:
+        say(console, f"{escape(_deviation(found))}: the limits allow it")
+    else:
+        say(console, f"[green]no layer of {name} is wrong by itself[/]")
 
 
 def _show_guilty(found: Localisation) -> None:

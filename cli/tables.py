@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,7 +167,6 @@ def show_reasoned(
 
 
 _documents: list[bytes] = []  # what this run of the command will write to stdout
-_CODE = re.compile(rb'^ "exit_code":', re.MULTILINE)  # of the document itself: one space deep
 
 
 def show_json(document: bytes) -> None:
@@ -179,10 +177,17 @@ def show_json(document: bytes) -> None:
 def write_json(exit_code: int) -> None:
     """Write what `show_json` was given, with the exit code as the first of its keys."""
     for document in _documents:
-        has_code = _CODE.search(document) or not document.startswith(b"{\n")
-        code = b"" if has_code else b'{\n "exit_code": %d,' % exit_code
-        show_document(code + (document if has_code else document[1:]))
+        show_document(_with_code(document, exit_code))
     _documents.clear()
+
+
+def _with_code(document: bytes, exit_code: int) -> bytes:
+    """The document with the exit code as the first of its keys, where it has none of its own."""
+    found = json.loads(document)
+    if not isinstance(found, dict) or "exit_code" in found:
+        return document
+    text = json.dumps({"exit_code": exit_code, **found}, indent=1, ensure_ascii=False)
+    return text.encode(errors="backslashreplace") + b"\n"  # a lone surrogate is escaped as JSON is
 
 
 def show_document(document: bytes) -> None:

@@ -67,7 +67,13 @@ def coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage
 def known_name(port: Any, known: tuple[str, ...]) -> str:
     """The port's name in the signature; OpenVINO may give a tensor several names."""
     names: set[str] = port.get_names()
-    return next((name for name in known if name in names), "") or str(port.get_any_name())
+    return next((name for name in known if name in names), "") or any_name(port)
+
+
+def any_name(port: Any) -> str:
+    """A name of the port's tensor; of one without, which files of other tools have, the node's."""
+    named = bool(port.get_names())
+    return str(port.get_any_name() if named else port.get_node().get_friendly_name())
 
 
 def _executed(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_Executed]:

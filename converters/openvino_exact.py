@@ -41,10 +41,11 @@ def keep_small_softplus(model: openvino.Model) -> None:
 
 
 def keep_remainders(model: openvino.Model) -> None:
-    """Write remainders of sizes r(a) = a - (a / b) b as max(r(r(a) + b), 0), in place.
+    """Write remainders of sizes r(a) = a - (a / b) b as min(max(r(r(a) + b), 0), b - 1).
 
     Twice, as OpenVINO's CPU divides integers towards zero: a remainder of -53 is below zero first.
-    The maximum tells its inference of shapes that none is below zero after that.
+    The maximum and the minimum tell its inference of shapes that none is below zero after that, nor
+    as large as b: it computes with intervals, and refuses a size whose interval begins below zero.
     Where both ends of a bounded dim leave the same remainder, OpenVINO 2026.4 takes it for that of
     all sizes in between: 32 % 4 and 72 % 4 are 0, and so an image of 53 rows is not padded. Bytes
     and steps of which two no longer fit into 32 bits stay: there FloorMod is right, this is not.
@@ -63,7 +64,8 @@ def keep_remainders(model: openvino.Model) -> None:
             and (step.get_node().data < _LARGEST_STEP).all()
         ):
             rest = floor_remainder(node.input_value(0), step)
-            replace(node, op.maximum(rest, op.constant(0, dtype=kind)))
+            least, most = op.constant(0, dtype=kind), op.subtract(step, op.constant(1, dtype=kind))
+            replace(node, op.minimum(op.maximum(rest, least), most))
 
 
 def floor_remainder(size: Any, step: Any) -> openvino.Node:

@@ -300,7 +300,7 @@ def _elements(node: Any) -> int:
 
 def _tensor_info(port: Any) -> TensorInfo:
     dims = tuple(str(dim) for dim in port.get_partial_shape())
-    return TensorInfo(name=port.get_any_name(), dtype=_dtype(port), dims=dims)
+    return TensorInfo(name=openvino_coverage.any_name(port), dtype=_dtype(port), dims=dims)
 
 
 def _metadata(model: openvino.Model) -> dict[str, str]:

@@ -128,6 +128,7 @@ class OnnxProbe:
                 owner=origin.weights,
                 source=origin.source,
                 attributes={a.name: _text(a) for a in node.attribute},
+                inside=_inside(node, origins),
                 half=node.op_type == "Cast" and node.attribute[0].i in _HALVES,
             )
 
@@ -288,14 +289,29 @@ class OnnxProbe:
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
     """What a node reads, the bodies inside it included."""
     yield from dict.fromkeys(name for name in node.input if name)
-    bodies = [a.g for a in node.attribute if a.HasField("g")]
-    bodies += [body for a in node.attribute for body in a.graphs]
-    for body in bodies:
+    for body in _bodies(node):
         inside = list(all_nodes(body))
         made = {name for one in inside for name in one.output}
         made |= {value.name for value in (*body.input, *body.initializer)}
         names = [*(n for one in inside for n in one.input), *(v.name for v in body.output)]
         yield from dict.fromkeys(n for n in names if n and n not in made)
+
+
+def _inside(node: onnx.NodeProto, origins: Mapping[str, Origin]) -> tuple[str, ...] | None:
+    """The modules of the operators in a node's bodies; None where it has no body."""
+    bodies = list(_bodies(node))
+    if not bodies:
+        return None
+    names = [one.name for body in bodies for one in all_nodes(body)]
+    modules = dict.fromkeys(origins.get(name, UNKNOWN).module for name in names)
+    return tuple(module for module in modules if module)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _text(attribute: onnx.AttributeProto) -> str:

@@ -110,6 +110,7 @@ class OpenVinoProbe:
                 owner=origin.weights,
                 source=origin.source,
                 attributes=_attributes(op),
+                inside=_inside(op, origins),
                 half=kind == "Convert" and _element(op) in _HALVES,
             )
 
@@ -286,6 +287,24 @@ def _foreign(name: str, owners: Sequence[str]) -> Origin:
     """What the names in an IR say: that of the layer, where it is a scope, and of its weights."""
     scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
     return Origin(module=".".join(scope), weights=next(filter(None, owners), ""))
+
+
+def _inside(op: Any, origins: Mapping[str, Origin]) -> tuple[str, ...] | None:
+    """The modules of the layers in a layer's bodies; None where it has no body."""
+    bodies = _bodies(op)
+    if not bodies:
+        return None
+    names = [str(one.get_friendly_name()) for body in bodies for one in body.get_ordered_ops()]
+    found = [origins.get(name) or origins.get(name.partition("/")[0]) for name in names]
+    modules = dict.fromkeys(origin.module for origin in found if origin is not None)
+    return tuple(module for module in modules if module)
+
+
+def _bodies(op: Any) -> list[openvino.Model]:
+    kind = op.get_type_name()
+    if kind == "If":
+        return [op.get_then_body(), op.get_else_body()]
+    return [op.get_function()] if kind in ("Loop", "TensorIterator") else []
 
 
 def _element(op: Any) -> str:

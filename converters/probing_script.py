@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Feed, Runner
 from ..core.errors import Hint, Option, RunnerError, UsageError
 from ..core.probe import Form
-from .probing_torchscript import Flat, TorchScriptProbe, compute
+from .probing_operators import compute
+from .probing_torchscript import Flat, TorchScriptProbe
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,7 @@ class _Unrolled(Flat):
         import torch
 
         graph: Any = module.inlined_graph
+        self.graphs.append(graph)
         own, *rest = list(graph.inputs())
         names: dict[str, str] = {}
         self._fix(names, own.debugName(), module, "")
@@ -137,11 +139,15 @@ class _Unrolled(Flat):
 class ScriptProbe(TorchScriptProbe):
     """A script; it has nodes once `forms` has laid it out on a feed."""
 
-    scope = ""
-
     def __init__(
-        self, module: torch.jit.ScriptModule, inputs: Mapping[str, str], runner: Runner
+        self,
+        module: torch.jit.ScriptModule,
+        inputs: Mapping[str, str],
+        runner: Runner,
+        *,
+        scope: str = "",
     ) -> None:
+        self.scope = scope
         self._module = module
         self._parameters = inputs  # of forward, by input
         super().__init__(Flat(root=module), tuple(inputs), ((), ()), runner)
@@ -157,6 +163,13 @@ class ScriptProbe(TorchScriptProbe):
         super().__init__(flat, self.inputs, (names, tuple(ends)), self._runner)
         self.runs = runs
         return super().forms(feed)
+
+
+def has_calls(module: torch.jit.ScriptModule) -> bool:
+    """Whether a trace holds what only a script has: functions, branches or loops."""
+    graphs = [getattr(one, "graph", None) for one in module.modules() if hasattr(one, "forward")]
+    nodes = [node for graph in graphs if graph is not None for node in graph.nodes()]
+    return any(node.kind() in _CALLS[1:] or next(node.blocks(), None) is not None for node in nodes)
 
 
 def parameters_by_input(inputs: Sequence[str], parameters: Sequence[str]) -> dict[str, str]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs, Runner
-from ..core.errors import RunnerError, UsageError
+from ..core.errors import UsageError
 from ..core.probe import Form, ProbeNode, Reach
-from .opened import present, refused
+from .opened import present
+from .probing_operators import WITH_RESULT, compute, is_changing
 
 if TYPE_CHECKING:
     import torch
@@ -26,15 +27,7 @@ def run(model, given, output):
         return torch.jit.load(str(model))(*tensors).numpy()
 """
 _Keep: TypeAlias = Callable[[Mapping[str, object]], None]
-_SCOPE = "model"  # where the flat module of a trace holds the user's
-_PLAIN: Mapping[str, Callable[[list[Any]], Sequence[Any]]] = {  # what torch has no operator for
-    "prim::ListConstruct": lambda args: [args],
-    "prim::TupleConstruct": lambda args: [tuple(args)],
-    "prim::ListUnpack": lambda args: list(args[0]),
-    "prim::TupleUnpack": lambda args: list(args[0]),
-    "prim::TupleIndex": lambda args: [args[0][args[1]]],
-    "prim::unchecked_cast": lambda args: [args[0]],
-}
+SCOPE = "model"  # where the flat module of a trace holds the user's
 _MOVED = "aten::to"
 
 
@@ -48,6 +41,7 @@ class Step:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     named: Mapping[int, str]  # arguments that torch takes by name alone, by place
+    node: Any = None  # of the graph, where the graph is kept
 
 
 @dataclass(kw_only=True)
@@ -60,6 +54,7 @@ class Flat:
     paths: dict[str, str] = field(default_factory=dict)  # of submodules and parameters
     kinds: dict[str, str] = field(default_factory=dict)  # classes by module path
     count: int = 0
+    graphs: list[Any] = field(default_factory=list)  # kept for the nodes of the steps
 
     def lay(self, module: Any, method: str, given: Sequence[str], path: str) -> list[str]:
         """Lay out one method; returns what it gives.
@@ -68,6 +63,7 @@ class Flat:
             UsageError: it branches or loops.
         """
         graph = getattr(module, method).graph
+        self.graphs.append(graph)
         self.kinds[path] = str(getattr(module, "original_name", ""))
         names: dict[str, str] = {}
         own, *rest = list(graph.inputs())
@@ -116,7 +112,7 @@ class Flat:
         outputs = tuple(
             title if len(made) == 1 else f"{title}.{index}" for index in range(len(made))
         )
-        names.update(zip(made, outputs, strict=True))
+        outputs = self._renamed(node, names, (reads, made), outputs)
         self.steps.append(
             Step(
                 name=title,
@@ -125,8 +121,31 @@ class Flat:
                 inputs=tuple(reads),
                 outputs=outputs,
                 named=_by_name(node),
+                node=node,
             )
         )
+
+    def _renamed(
+        self,
+        node: Any,
+        names: dict[str, str],
+        ends: tuple[list[str], list[str]],
+        outputs: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        """Note what the outputs are called, and of a changed argument what it is called now.
+
+        Who reads a list that was changed reads the changed one: by the name of the result.
+        """
+        reads, made = ends
+        if not is_changing(node):
+            names.update(zip(made, outputs, strict=True))
+            return outputs
+        own = node.kind() in WITH_RESULT or not outputs
+        changed = f"{reads[0]}.changed_{self.count}" if own else outputs[0]
+        for value in [value for value, name in names.items() if name == reads[0]]:
+            names[value] = changed
+        names.update(zip(made, outputs, strict=True))
+        return (changed, *outputs) if own else outputs
 
 
 def open_probe(
@@ -152,7 +171,7 @@ class TorchScriptProbe:
     """A flat TorchScript graph; `scope` is where it holds the user's module."""
 
     loader = _LOADER
-    scope = _SCOPE
+    scope = SCOPE
 
     def __init__(
         self,
@@ -306,32 +325,6 @@ class TorchScriptProbe:
         if not self.scope:
             return module
         return "" if module == self.scope else module.removeprefix(f"{self.scope}.")
-
-
-def compute(step: Step, args: list[Any]) -> Sequence[Any]:
-    """Run one operator; returns what it gives, in order.
-
-    Raises:
-        RunnerError: torch refused it.
-    """
-    import torch
-
-    if step.kind in _PLAIN:
-        return _PLAIN[step.kind](args)
-    try:
-        call, _ = torch._C._jit_get_operation(step.kind)
-        named = {name: args[place] for place, name in step.named.items()}
-        result = call(*[a for i, a in enumerate(args) if i not in step.named], **named)
-    except Exception as error:  # the runtime's edge
-        raise refused("torch", error, f"{step.name}: {error}") from error
-    if len(step.outputs) <= 1:
-        return [result] * len(step.outputs)
-    if len(result) != len(step.outputs):
-        raise RunnerError(
-            f"torch gives {len(result)} results of {step.name}, not {len(step.outputs)}",
-            hint="debug the ONNX of the same model",
-        )
-    return list(result)
 
 
 def _kept(value: Any) -> Any:

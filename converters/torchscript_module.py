@@ -151,13 +151,14 @@ def open_probe(path: Path, signature: Signature) -> Probe:
     """
     module, record = _load(path, "cpu")
     runner = open_runner(path, "cpu", signature)
-    if record.get("call") == "flat":
+    flat = record.get("call") == "flat"
+    if flat and not probing_script.has_calls(module):
         return probing_torchscript.open_probe(module, record["inputs"], record["outputs"], runner)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
     parameters = [one.name for one in _schema(module).arguments[1:]]
-    return probing_script.ScriptProbe(
-        module, probing_script.parameters_by_input(inputs, parameters), runner
-    )
+    given = probing_script.parameters_by_input(inputs, parameters)
+    scope = probing_torchscript.SCOPE if flat else ""
+    return probing_script.ScriptProbe(module, given, runner, scope=scope)
 
 
 def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:

@@ -27,6 +27,12 @@ def record_of(path: Path, *, name: str | None = None, role: str = "model") -> Fi
     )
 
 
+def is_as_recorded(path: Path, file: FileRecord) -> bool:
+    """Whether a file is there with the recorded bytes."""
+    there = path.is_file() and path.stat().st_size == file.size
+    return there and sha256_of(path) == file.sha256
+
+
 def joint_digest(files: Iterable[FileRecord]) -> str:
     """One digest for several files: of their sorted lines "name sha256"; of one file, its own."""
     records = sorted(files, key=lambda file: file.name)

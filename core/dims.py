@@ -80,6 +80,8 @@ class Dim:
     def derived(cls, name: str, relation: Relation, base: Dim) -> Dim:
         """A dimension whose size follows from `base`, which has no relation itself.
 
+        One without a name of its own is called as its relation is written: `2*seq`.
+
         Raises:
             UsageError: its least size would be below 1, or below 0 where the base may be 0.
         """
@@ -90,8 +92,8 @@ class Dim:
                 hint=f"let {base.name} begin at {-((relation.plus - 1) // relation.times)}",
             )
         return cls(
-            name=name, low=low, opt=opt, high=high, bounded=base.bounded, relation=relation,
-            chosen=base.chosen,
+            name=name if name.isidentifier() else str(relation), low=low, opt=opt, high=high,
+            bounded=base.bounded, relation=relation, chosen=base.chosen,
         )  # fmt: skip
 
     @property
@@ -119,7 +121,9 @@ class Dim:
         return self.opt if base is None else self.relation.size(base)
 
     def __str__(self) -> str:
-        if self.name is None:
+        """As `--input` reads it: what is printed gives the same dim again."""
+        fixed = self.bounded and self.low == self.high and self.relation is None
+        if self.name is None or (fixed and not self.name.isidentifier()):
             return str(self.opt)
         if self.relation is not None:
             base = f"({self.free})" if self.relation.stated and self.bounded else None

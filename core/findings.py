@@ -198,8 +198,10 @@ class Localisation:
     counts runs of the artifact's runtime, `memory` is the peak in bytes of what was held at once.
     `passed` is the recorded verdict on the unchanged file, None where there is none: of one that
     passed no layer is guilty, and `deviating` is one that is further off than its precision
-    explains, the first of `layers`. `named_by` says how operators were matched with modules: by the
-    exporter's `scopes`; where there are none by the names of `weights`, or by `values` alone.
+    explains, the first of `layers`. `whole` is what is wrong where every layer alone agrees with
+    eager and the artifact does not: empty where a layer is guilty, or nothing is wrong.
+    `named_by` says how operators were matched with modules: by the exporter's `scopes`; where there
+    are none by the names of `weights`, or by `values` alone.
     """
 
     artifact: str
@@ -215,6 +217,7 @@ class Localisation:
     notes: tuple[str, ...] = ()
     passed: bool | None = None
     deviating: str = ""
+    whole: str = ""
     named_by: str = ""
 
 

@@ -129,6 +129,8 @@ def _dims(cursor: _Cursor) -> tuple[Dim | None, ...]:
 
 def _dim(cursor: _Cursor) -> Dim | None:
     start = cursor.at
+    if cursor.text.startswith("(", start):  # `(k=2..8)-1`
+        return _related(cursor, None, times=1, start=start)
     size = cursor.match(_INT)
     if size is not None and cursor.take("*"):
         return _related(cursor, None, times=int(size), start=start)
@@ -136,6 +138,11 @@ def _dim(cursor: _Cursor) -> Dim | None:
         if int(size) == 0:
             raise cursor.fail("a size above 0", at=start)
         return Dim.fixed(int(size))
+    return _named(cursor)
+
+
+def _named(cursor: _Cursor) -> Dim | None:
+    """A dim that begins with a name, or `_`."""
     name = cursor.match(_WORD)
     if name is None:
         raise cursor.fail("a size, a dim name or '_'")
@@ -197,7 +204,7 @@ def _related(cursor: _Cursor, name: str | None, *, times: int, start: int) -> Di
         dim = _range(cursor, base)
         cursor.need(")", "')'")
     relation = Relation(base=base, times=times, plus=_plus(cursor), stated=inside)
-    return _derived(name, relation, dim)
+    return dim if name is None and relation.equal else _derived(name, relation, dim)
 
 
 def _plus(cursor: _Cursor) -> int:

@@ -13,6 +13,10 @@ _received: list[int] = []
 _state = {"heeded": False, "held": 0}
 
 
+class StopCallError(BaseException):
+    """Raised by modelc to end a call of the user's code. No `Exception`: models catch these."""
+
+
 def heed(numbers: tuple[signal.Signals, ...]) -> None:
     """Have these signals raise KeyboardInterrupt and be remembered; an ignored one stays so."""
     _state["heeded"] = True
@@ -27,10 +31,10 @@ def received() -> tuple[int, ...]:
 
 
 def is_users_own(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt or SystemExit came from the user's code and not from a signal."""
-    if isinstance(error, SystemExit):
-        return True
-    return isinstance(error, KeyboardInterrupt) and bool(_state["heeded"]) and not _received
+    """Whether what is no `Exception` came from the user's code: not from a signal, nor from us."""
+    if isinstance(error, KeyboardInterrupt):
+        return bool(_state["heeded"]) and not _received
+    return not isinstance(error, (Exception, StopCallError))
 
 
 @contextmanager

@@ -17,7 +17,8 @@ class ProbeNode:
 
     `inputs` and `outputs` are tensors that are computed or fed, `constants` those that are not.
     `source` is `file:line`; `attributes` are the operator's own, as text. `owner` is the module
-    that a weight among its inputs is named after, where that is another than `module`.
+    that a weight among its inputs is named after, where that is another than `module`. `inside` is
+    of a loop or a branch: the modules of the operators in its bodies, which run as one with it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ProbeNode:
     source: str = ""
     attributes: Mapping[str, str]
     owner: str = ""
+    inside: tuple[str, ...] | None = None
     half: bool = False  # it rounds to float16 or bfloat16
 
 
@@ -57,6 +59,16 @@ class Form:
     def floating(self) -> bool:
         """Whether it holds floating-point numbers."""
         return "float" in self.dtype
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it holds integers or bools, which are equal or not."""
+        return is_discrete(self.dtype)
+
+
+def is_discrete(dtype: str) -> bool:
+    """Whether a dtype is one of integers or bools."""
+    return dtype.startswith(("int", "uint", "bool"))
 
 
 class Probe(Protocol):

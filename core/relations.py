@@ -17,7 +17,10 @@ def settled(dims: Iterable[Dim]) -> list[Dim]:
     """
     dims = list(dims)
     known = _known(dims)
-    plain = {dim.name for dim in dims if dim.relation is None}
+    plain: dict[str | None, Dim] = {}
+    for dim in dims:
+        if dim.relation is None and not (dim.name in plain and plain[dim.name].bounded):
+            plain[dim.name] = dim
     return [_settle(dim, known, plain) for dim in dims]
 
 
@@ -43,7 +46,7 @@ def _weight(dim: Dim) -> tuple[bool, bool, int]:
     return dim.relation is not None, dim.bounded, dim.high
 
 
-def _settle(dim: Dim, known: Mapping[str, Dim], plain: set[str | None]) -> Dim:
+def _settle(dim: Dim, known: Mapping[str, Dim], plain: Mapping[str | None, Dim]) -> Dim:
     chosen = known.get(dim.name or "", dim)
     if dim.name is None or (dim.relation is None and dim.bounded):
         return dim
@@ -56,7 +59,8 @@ def _settle(dim: Dim, known: Mapping[str, Dim], plain: set[str | None]) -> Dim:
     base = known[root.base]
     relation = replace(root, stated=root.base not in plain)
     if dim.relation is not None and dim.relation.stated and dim.bounded:
-        _check_one_range(dim.free, base)
+        given = plain.get(root.base, base)
+        _check_one_range(dim.free, given if given.bounded else base)
     return Dim.derived(dim.name, relation, base)
 
 

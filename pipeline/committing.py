@@ -93,7 +93,7 @@ def finish_commit(folder: Path) -> None:
 
 def _strange(place: Path, why: str) -> UsageError:
     return UsageError(
-        f"{place} is not what modelc leaves: {why}", hint="move it away, or give another -o"
+        f"{place} is not what modelc leaves: {why}", hint="move it away, or use another folder"
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ..core.digest import record_of
 from ..core.errors import UsageError
 from ..core.interrupts import held_back
 from ..core.manifest import Manifest
@@ -129,7 +130,7 @@ def _locked(path: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise UsageError(
-            f"another modelc is writing to {path}", hint="wait for it, or give another -o"
+            f"another modelc is writing to {path}", hint="wait for it, or use another folder"
         ) from error
     try:
         yield
@@ -152,7 +153,7 @@ def _check_form(path: Path) -> None:
         if (path / name).exists() and not (path / name).is_dir():
             raise UsageError(
                 f"{path / name} is a file, and modelc keeps a folder of that name",
-                hint="move it away, or give another -o",
+                hint="move it away, or use another folder",
             )
 
 
@@ -169,7 +170,7 @@ def refuse_links(folder: Path, name: str) -> None:
         if one.is_symlink():
             raise UsageError(
                 f"{one} is a link, and modelc writes through none",
-                hint="remove it, or give another -o",
+                hint="remove it, or use another folder",
             )
 
 
@@ -301,17 +302,20 @@ class OutputFolder:
         """Have files of another model's record go to `replaced/`, or `replaced-2/` and so on.
 
         Returns:
-            Their records by their new names.
+            What was moved, by the new names: the files as they are, whatever their record says.
 
         Raises:
             UsageError: this run reads one of them.
         """
-        here = [file for file in files if (self.path / file.name).exists()]
+        here = [file for file in files if (self.path / file.name).is_file()]
         self.claim(file.name for file in here)
         place = self._fresh(REPLACED)
+        moved = []
         for file in here:
-            self.put(self.path / file.name, f"{place}/{file.name}")
-        return tuple(replace(file, name=f"{place}/{file.name}") for file in here)
+            source, name = self.path / file.name, f"{place}/{file.name}"
+            moved.append(record_of(source, name=name, role=file.role))
+            self.put(source, name)
+        return tuple(moved)
 
     def _fresh(self, name: str) -> str:
         """The name of a folder that is not there yet."""

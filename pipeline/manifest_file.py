@@ -80,7 +80,7 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
 
 
 def _hint_of(path: Path) -> str:
-    return "move the folder away or give another -o" if path.name == FILE else _OTHER
+    return "move the folder away, or use another" if path.name == FILE else _OTHER
 
 
 def paths_in(manifest: Manifest) -> Iterator[str]:

@@ -26,7 +26,7 @@ def into(log: Path) -> Iterator[None]:
     let return ends here, before it takes the parent's files away.
 
     Raises:
-        CheckpointError: the user's code raised SystemExit or KeyboardInterrupt.
+        CheckpointError: the user's code raised what is no `Exception`, as SystemExit.
     """
     _flush()
     saved = (os.dup(1), os.dup(2))
@@ -38,7 +38,7 @@ def into(log: Path) -> Iterator[None]:
             try:
                 with copies_ended():
                     yield
-            except (Exception, KeyboardInterrupt, SystemExit) as error:
+            except BaseException as error:
                 stream.write(traceback.format_exc().encode(errors="backslashreplace"))
                 if is_users_own(error):
                     raise _ended_by_code(error) from error
@@ -51,7 +51,7 @@ def into(log: Path) -> Iterator[None]:
 
 
 def _ended_by_code(error: BaseException) -> CheckpointError:
-    """The error where the model's code tried to end the process that runs it."""
+    """The error where the model's code raised what nothing but the end of a process may catch."""
     place = users_place(error)
     told = f": {first_line(error)}" if text_of(error) else ""
     return CheckpointError(

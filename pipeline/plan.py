@@ -10,6 +10,7 @@ from ..converters.registry import TARGETS, deferred, target_named, target_of
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
 from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError
+from ..core.grammar import parse_input
 from ..core.manifest import Pending
 from ..core.names import unknown
 from ..core.precision import Precision
@@ -69,9 +70,11 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
 
     Raises:
         UsageError: an unknown target, a precision, capture or quantizer that it does not have,
-            or INT8 without calibration data.
+            INT8 without calibration data, or an input that cannot be read.
         MissingError: a target or a quantizer is not ready here.
     """
+    for text in order.source.inputs:
+        parse_input(text)
     planner = _Planner(order, targets)
     for wanted in order.wanted:
         planner.add(wanted)

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
+from ..core.digest import is_as_recorded
 from ..core.errors import UsageError
+from ..core.events import Noted, Tell
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Checkpoint, FileRecord
@@ -78,7 +80,7 @@ def _made_with(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def begin_record(
-    order: Order, folder: OutputFolder, subject: Subject, known: Manifest | None
+    order: Order, folder: OutputFolder, subject: Subject, known: Manifest | None, tell: Tell
 ) -> Manifest:
     """The manifest to go on with, as `continued` has it.
 
@@ -99,20 +101,23 @@ def begin_record(
         fingerprint=subject.fingerprint,
         notes=subject.notes,
     )
-    return continued(order, folder, fresh, known)
+    return continued(order, folder, fresh, known, tell)
 
 
 def continued(
-    order: Order, folder: OutputFolder, fresh: Manifest, known: Manifest | None
+    order: Order, folder: OutputFolder, fresh: Manifest, known: Manifest | None, tell: Tell
 ) -> Manifest:
     """A fresh record with what is there already, where that is of the same model and inputs.
+
+    What the order discards is told; a file that is not as its record says is nobody's to discard,
+    and goes to `replaced/`.
 
     Raises:
         UsageError: it is of other inputs and the order does not overwrite.
     """
     if known is None:
         return fresh
-    still = (file for file in known.replaced if (folder.path / file.name).is_file())
+    still = (one for one in known.replaced if is_as_recorded(folder.path / one.name, one))
     fresh = replace(fresh, replaced=tuple(still))
     difference = _difference(known, fresh)
     if not difference:
@@ -125,15 +130,22 @@ def continued(
             warned=known.warned,
             localisations=known.localisations,
         )
-    if order.discards:
-        for file in known.files:
-            folder.remove(file.name)
-    elif order.overwrite:
-        fresh = replace(fresh, replaced=(*fresh.replaced, *folder.set_aside(known.files)))
-    else:
+    if not order.discards and not order.overwrite:
         raise UsageError(f"{order.out} holds artifacts {difference}", hint=_HINT)
+    own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
+    own = own if order.discards else []
+    for file in own:
+        folder.remove(file.name)
+    aside = folder.set_aside(one for one in known.files if one not in own)
+    fresh = replace(fresh, replaced=(*fresh.replaced, *aside))
     drop_worst(folder, *(artifact.name for artifact in known.artifacts))
     folder.commit(fresh)
+    if own:
+        names = ", ".join(artifact.name for artifact in known.artifacts)
+        tell(Noted(text=f"removed {names} from {order.out}: {difference}", warning=True))
+    if order.discards and aside:
+        names = ", ".join(file.name for file in aside)
+        tell(Noted(text=f"moved aside, as not what was recorded: {names}", warning=True))
     return fresh
 
 

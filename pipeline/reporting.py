@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
+from ..core.system_errors import hint_of, is_users
 from ..core.whole import write_whole
 from ..reports.comparison import Comparison, compare
 from ..reports.formats import FORMATS, Format
@@ -47,8 +48,7 @@ def write_document(text: str, path: Path, kind: Marked | None = None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         return write_whole(path, text.encode())
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UsageError(f"{path} cannot be written: {reason}", hint="give another -o") from error
+        raise _unwritable(f"{path} cannot be written", error) from error
 
 
 def check_own(path: Path, kind: Marked | None) -> None:
@@ -59,7 +59,10 @@ def check_own(path: Path, kind: Marked | None) -> None:
     """
     if kind is None or not path.exists() or _is_own(path, kind):
         return
-    raise UsageError(f"{path} is there and no report of modelc", hint="move it, or give another -o")
+    raise UsageError(
+        f"{path} is there and no report of modelc",
+        hint=f"move it away: modelc writes its own {path.name} there",
+    )
 
 
 def _is_own(path: Path, kind: Marked) -> bool:
@@ -98,9 +101,14 @@ def _clear(path: Path, kind: Marked) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be removed: {error.strerror}", hint="give another -o"
-        ) from error
+        raise _unwritable(f"{path} cannot be removed", error) from error
+
+
+def _unwritable(what: str, error: OSError) -> UsageError:
+    """Not every command that writes reports has an `-o`: the hint works in all of them."""
+    reason = error.strerror or type(error).__name__
+    hint = hint_of(error) if is_users(error) else "make the folder anew, or use another"
+    return UsageError(f"{what}: {reason}", hint=hint)
 
 
 def _record(folder: Path) -> bytes | None:

@@ -45,7 +45,7 @@ def restrict_values(
     With `narrow`, ranges that modelc chose are narrowed, one input after another, to the largest
     that the artifact is right in: `restricted_values` has them, and its wide feeds are drawn in
     there. Where not even small numbers are right, and where the user stated the range, it is
-    rejected: the reason names the input and the value from which it is wrong.
+    rejected: the reason names the input and a value at which it is wrong.
     """
     specs = wide_inputs(subject.signature)
     if verdict.state is not State.FAILED or not specs:
@@ -181,12 +181,15 @@ class _Trial:
         return found, upper
 
     def accuse(self, spec: InputSpec, verdict: Verdict) -> Verdict:
-        """The verdict with the value of the input from which the artifact is wrong, if it is."""
-        value = self._first_wrong(spec)
+        """The verdict with a small value of the input at which the artifact is wrong, if it is.
+
+        Another may be smaller: where quotients are rounded, right values lie between wrong ones.
+        """
+        value = self._wrong_value(spec)
         if value is None:
             return verdict
-        fault = f"input {spec.name!r}: wrong from the value {value} on"
-        return verdict.with_fault(ReasonCode.WIDE_VALUES, fault)
+        text = f"input {spec.name!r}: wrong at the value {value}"
+        return verdict.with_fault(ReasonCode.WIDE_VALUES, text)
 
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
@@ -249,8 +252,8 @@ class _Trial:
                 return False
         return True
 
-    def _first_wrong(self, spec: InputSpec) -> int | None:
-        """The value of least magnitude, by halving, from which the artifact is wrong.
+    def _wrong_value(self, spec: InputSpec) -> int | None:
+        """A value of small magnitude, found by halving, at which the artifact is wrong.
 
         The input is full of it; upwards first, then downwards.
         """

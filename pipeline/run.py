@@ -66,7 +66,7 @@ def run(
         known = known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         subject = open_subject(order.source, checkpoint, order.judging, stage, order.signature)
-        manifest = begin_record(order, folder, subject, known)
+        manifest = begin_record(order, folder, subject, known, tell)
         manifest = with_branches(manifest, subject, order.judging.accept, stage)
         steps = tuple(step.name for step in plan)
         manifest = replace(manifest, steps=steps, failures=order.going_on.failures)

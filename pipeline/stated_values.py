@@ -22,11 +22,15 @@ class ValueTrials(Protocol):
         """Feeds of these sizes with other values."""
 
 
+_MOST = 64  # runs of eager, for one input: a table of 2^24 rows takes some 40
+_GROWS = 8  # times that the distance from the least value grows until eager rejects
+
+
 def bounded_input(trials: ValueTrials, sizes: Mapping[str, int]) -> InputSpec | None:
     """The first integer input whose stated range goes beyond what eager takes, with less.
 
-    The end is one for all sizes, as a table's is: it was the same at the least, these and the
-    largest sizes.
+    The end is one for all sizes, as a table's is: it is found at the least, and is the same at
+    these and the largest sizes. Each input has its share of runs.
     """
     free = trials.signature.free_dims
     places = [
@@ -34,36 +38,65 @@ def bounded_input(trials: ValueTrials, sizes: Mapping[str, int]) -> InputSpec | 
         dict(sizes),
         {name: dim.high for name, dim in free.items()},
     ]
+    first, *others = [at for number, at in enumerate(places) if at not in places[:number]]
     for spec in trials.signature.inputs:
         values = spec.values
         if spec.dtype in FLOATS or values is None or values.chosen or values.follows:
             continue
-        ends = {_largest(trials, spec, (int(values.low), int(values.high)), at) for at in places}
-        end = ends.pop()
-        if not ends and end is not None and end < values.high:
+        search = _Search(trials, spec)
+        low, high = int(values.low), int(values.high)
+        end = search.largest(first, low, high)
+        if end is not None and end < high and all(search.ends_at(at, end) for at in others):
             dims = tuple(replace(dim, bounded=not dim.chosen) for dim in spec.dims)
             return replace(spec, dims=dims, values=replace(values, high=end))
     return None
 
 
-def _largest(
-    trials: ValueTrials, spec: InputSpec, ends: tuple[int, int], sizes: dict[str, int]
-) -> int | None:
-    """The largest value that eager takes the input full of, others as they are drawn."""
-    import numpy as np
+class _Search:
+    """Runs eager with one input full of a value, the others as they are drawn, `_MOST` times."""
 
-    for base in trials.others(dict(sizes)):
+    def __init__(self, trials: ValueTrials, spec: InputSpec) -> None:
+        self._trials, self._spec = trials, spec
+        self._left = _MOST
+        self._bases: dict[tuple[int, ...], Feed] = {}  # by sizes
 
-        def takes(value: int, base: Feed = base) -> bool:
-            return trials.takes({**base, spec.name: np.full_like(base[spec.name], value)})
-
-        good, bad = ends
-        if not takes(good):
-            continue
-        if takes(bad):
-            return bad
+    def largest(self, sizes: Mapping[str, int], low: int, high: int) -> int | None:
+        """The largest value that eager takes; None where it takes none, or the runs are over."""
+        if not self._starts_at(sizes, low):
+            return None
+        if self._takes(sizes, high):
+            return high
+        good, bad, step = low, high, 1
+        while low + step < bad:  # most tables are far smaller than what was stated
+            if not self._takes(sizes, low + step):
+                bad = low + step
+                break
+            good, step = low + step, step * _GROWS
         while bad - good > 1:
             middle = (good + bad) // 2
-            good, bad = (middle, bad) if takes(middle) else (good, middle)
-        return good
-    return None
+            good, bad = (middle, bad) if self._takes(sizes, middle) else (good, middle)
+        return good if self._left > 0 else None
+
+    def ends_at(self, sizes: Mapping[str, int], value: int) -> bool:
+        """Whether eager takes the value at these sizes too, and not the next."""
+        return (
+            self._starts_at(sizes, value) and not self._takes(sizes, value + 1) and self._left > 0
+        )
+
+    def _starts_at(self, sizes: Mapping[str, int], value: int) -> bool:
+        """Whether eager takes the value with one of the draws, which is the base from then on."""
+        for base in self._trials.others(dict(sizes)):
+            self._bases[tuple(sizes.values())] = base
+            if self._takes(sizes, value):
+                return True
+        return False
+
+    def _takes(self, sizes: Mapping[str, int], value: int) -> bool:
+        import numpy as np
+
+        self._left -= 1
+        if self._left < 0:
+            return False
+        base = self._bases[tuple(sizes.values())]
+        name = self._spec.name
+        return self._trials.takes({**base, name: np.full_like(base[name], value)})

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from .subject import Subject
 
 # Pairs of draws, one the other's negative: of a perfect tie one of the two gives the other answer.
-_PAIRS = 4
+PAIRS = 4
 # What weights and inputs are off by, as a share of themselves: about what each precision's
 # rounding does to a layer (32 units of roundoff for fp32, since sums add up; one for the halves;
 # 8 bits leave some 20 dB).
-_SHARES = {
+SHARES = {
     Precision.FP32: 2e-6,
     Precision.FP16: 1e-3,
     Precision.BF16: 8e-3,
@@ -45,7 +45,7 @@ def with_undecided(
         if names:
             exactly = with_exact([reference], [reference.feed.name] if known else [], subject)
             answers = {name: (reply.outputs or {})[name] for name in names}
-            marks = _undecided(exactly[0], answers, _SHARES[precision], subject)
+            marks = _undecided(exactly[0], answers, SHARES[precision], subject)
             told.append(replace(reply, undecided=marks))
         else:
             told.append(reply)
@@ -62,27 +62,30 @@ def _differs(reference: Reference, reply: Reply, name: str) -> bool:
 def _undecided(
     reference: Reference, answers: Outputs, share: float, subject: Subject
 ) -> dict[str, Array]:
-    """By output, where any of the draws, or float64, is not eager's.
+    """By output, where any of the draws, or float64, is not eager's."""
+    others = list(subject.eager.draws_off(reference.feed.arrays, share, pairs=PAIRS))
+    if reference.exact is not None:
+        others.append(reference.exact)
+    return {
+        name: mark_undecided(
+            answer, reference.outputs[name], [one[name] for one in others if name in one]
+        )
+        for name, answer in answers.items()
+    }
+
+
+def mark_undecided(answer: Array, eager: Array, others: Sequence[Array]) -> Array:
+    """Where any of the others is not eager's, and so roundoff decides.
 
     Where even their number is decided by roundoff (boxes that a threshold leaves), places say
     nothing: then those are marked whose value eager gives in either.
     """
     import numpy as np
 
-    others = list(subject.eager.draws_off(reference.feed.arrays, share, pairs=_PAIRS))
-    if reference.exact is not None:
-        others.append(reference.exact)
-    marks: dict[str, Array] = {}
-    for name, answer in answers.items():
-        eager = reference.outputs[name]
-        found = np.zeros(eager.shape, dtype=bool)
-        for outputs in others:
-            other = outputs.get(name)
-            if other is None:
-                continue
-            if other.shape == eager.shape:
-                found |= other != eager
-            else:
-                found |= np.isin(answer, np.concatenate([eager.reshape(-1), other.reshape(-1)]))
-        marks[name] = found
-    return marks
+    found: Array = np.zeros(eager.shape, dtype=bool)
+    for other in others:
+        if other.shape == eager.shape:
+            found |= other != eager
+        else:
+            found |= np.isin(answer, np.concatenate([eager.reshape(-1), other.reshape(-1)]))
+    return found

@@ -62,8 +62,8 @@ def narrowed_value_lines(artifacts: Iterable[Artifact], asked: Signature) -> lis
             if values.high < min(wide.high, _INT32):
                 stated = replace(spec, values=replace(values, low=0, high=_INT32, usual=None))
                 text = (
-                    f"{spec.name} beyond {str(values)[1:-1]} is not verified: "
-                    f"if yours are larger, state them, as --input '{stated}'"
+                    f"{spec.name} holds within {str(values)[1:-1]} only, of the values that eager "
+                    f"takes: state larger ones to try other captures, --input '{stated}'"
                 )
                 lines.setdefault(text, []).append(artifact.name)
     return [f"{', '.join(names)}: {text}" for text, names in lines.items()]

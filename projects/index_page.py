@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
-from ..core.records import names_of, step_of
+from ..core.records import Artifact, names_of, step_of
 from ..pipeline.reporting import check_own, write_document, write_reports
 from ..reports.differences import Change
 from ..reports.formats import Format, format_named
@@ -32,6 +32,7 @@ _STATES = {
     "pending": Outcome.PENDING,
     "not-run": Outcome.PENDING,
 }
+_JUDGED = ("passed", "failed")
 _GATE = "gate broken"
 _NEWER = "changed since"
 _AGAIN = "it was replaced after the run: modelc run judges it again"
@@ -142,6 +143,7 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
     mine = names_of(ends or manifest.steps)
     gates = {breach.artifact: breach.message for breach in end.breaches}
     rows, shown = rows_of(manifest), set()
+    stopped = {row.name for row in rows if row.artifact is None}
     for line in summary_lines(rows):
         row = rows[line.place]
         step = step_of(row.name)
@@ -150,7 +152,9 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
         shown.add(step)
         broken = gates.get(step, "")
         then = ends.get(step)
-        if row.artifact and then and not is_as_made(row.artifact, then):
+        if row.artifact and then and not _is_of_run(row.artifact, then):
+            if step in stopped:
+                continue  # made by an earlier run; the row of what stopped says how this one ended
             changed = replace(line, outcome=Outcome.ERROR)
             yield IndexLine(model=end.name, line=changed, linked=True, said=_NEWER, reason=_AGAIN)
         elif broken and line.outcome is Outcome.PASSED:
@@ -159,6 +163,11 @@ def _judged_lines(end: ModelEnd, manifest: Manifest) -> Iterator[IndexLine]:
         else:
             yield IndexLine(model=end.name, line=line, linked=True, reason=row.reason)
     yield from (_gone_line(end.name, one) for name, one in ends.items() if name not in shown)
+
+
+def _is_of_run(artifact: Artifact, end: ArtifactEnd) -> bool:
+    """Whether the artifact on record is what the run ended with: one that stopped made none."""
+    return end.state in _JUDGED and is_as_made(artifact, end)
 
 
 def _gone_line(model: str, one: ArtifactEnd) -> IndexLine:

@@ -138,11 +138,14 @@ def _as_ended(end: ModelEnd, place: Path, text: bytes | None) -> Check:
         detail = f"not claimed: {end.error or end.state}"
         return Check(of=end.name, what="verdict", found=Finding.UNCHECKED, detail=detail)
     passed = [one for one in end.artifacts if one.state == State.PASSED]
-    if text is None and passed:
+    if not passed:
+        detail = f"not claimed: nothing passed in this run ({end.state})"
+        return Check(of=end.name, what="verdict", found=Finding.UNCHECKED, detail=detail)
+    if text is None:
         detail = f"{MANIFEST} is missing"
         return Check(of=end.name, what="form", found=Finding.FAILED, detail=detail)
     try:
-        manifest = None if text is None else decode_manifest(text, place / MANIFEST)
+        manifest = decode_manifest(text, place / MANIFEST)
     except UsageError:
         manifest = None
     other = [one.name for one in passed if not _passed(one, manifest)]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arrays import to_array
 from ..core.contract import Array
+from ..core.probe import is_discrete
+from .off import off_feed, off_weights
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +57,11 @@ class Value:
     def floating(self) -> bool:
         """Whether it holds floating-point numbers."""
         return "float" in self.dtype
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it holds integers or bools, which are equal or not."""
+        return is_discrete(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +105,19 @@ def record(
     recorder = _Recorder(frozenset(arrays), frozenset(operations))
     with recorder.watching(eager.module):
         recorder.tape.outputs = eager.run(feed)
+    if not recorder.tape.values:  # a script takes no hooks: what is known are its outputs
+        recorder.note_outputs(eager.module)
     return recorder.tape
+
+
+def record_off(eager: Eager, feed: Feed, share: float, seed: int, arrays: Collection[int]) -> Tape:
+    """As `record`, with every float weight and input off by a share of itself, at random.
+
+    Raises:
+        CheckpointError: eager rejects the feed.
+    """
+    with off_weights(eager.module, share, seed):
+        return record(eager, off_feed(feed, share, seed), arrays=arrays)
 
 
 def state_of(eager: Eager) -> Mapping[str, Array]:
@@ -161,6 +180,18 @@ class _Recorder:
         path, kind, number, place = self._stack.pop()
         for leaf, tensor in enumerate(_tensors(result)):
             self._note(tensor, (path, kind, number), ("", leaf), place)
+
+    def note_outputs(self, module: torch.nn.Module) -> None:
+        """Note the outputs as what the model itself gave, where nothing in it was seen."""
+        kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        for order, array in enumerate(self.tape.outputs.values()):
+            value = Value(
+                order=order, module="", kind=kind, call=0, operation="", leaf=order,
+                shape=array.shape, dtype=str(array.dtype), size=array.nbytes, file="", line=0,
+            )  # fmt: skip
+            self.tape.values.append(value)
+            if order in self._arrays:
+                self.tape.arrays[order] = array
 
     def saw(self, name: str, operation: Operation, result: object) -> None:
         """An operation of the user's code, or of a module of torch's, gave a result."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 PAST, PRESENT = "past_key_values", "present"
+_REACH = 4  # times the opt: how far `choose_dims` looks
 _RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; where positions are
 # What keeps keys and values of all positions. A sliding window is one of the mask here: all of
 # its keys are handed on, so that the past has one length.
@@ -67,12 +68,13 @@ def cached_inputs(
 
     `known` are the inputs of the model without a cache. The mask of a step is as long as the past
     and the token, and no longer than the `window` that attention looks back on: of a mask that
-    hides all of a window the result is undefined.
+    hides all of a window the result is undefined. The positions of a prompt end with its length,
+    and the length with those of the model, unless a longer one is stated.
     """
     ids = known["input_ids"]
     batch, tokens = ids.dims
-    opt = default_opt(1, tokens.high)
-    prompt = replace(tokens, low=1, opt=opt)  # as the shortest that is generated from
+    # As the shortest that is generated from. Its bounds are chosen, `_REACH` times the opt at most.
+    prompt = replace(tokens, low=1, opt=max(tokens.high // _REACH, 1))
     longest = max(min(prompt.high, window or prompt.high) - 1, 1)
     before = Dim(name="past", low=1, opt=default_opt(1, longest), high=longest)
     step = Dim.derived("total", Relation(base="past", plus=1), before)
@@ -84,13 +86,21 @@ def cached_inputs(
         "attention_mask": _whole("attention_mask", (batch, total), 1),
     }
     if "position_ids" in names:
-        found["position_ids"] = _whole("position_ids", (batch, length), total.high - 1)
+        places = _whole("position_ids", (batch, length), total.high - 1)
+        found["position_ids"] = places if past else _ending_with(places, prompt)
     for index, layer in enumerate(layers if past else ()):
         for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
             name = f"{PAST}.{index}.{part}"
             dims = (batch, Dim.fixed(heads), before, Dim.fixed(size))
             found[name] = InputSpec(name=name, dtype="float32", dims=dims)
     return found
+
+
+def _ending_with(spec: InputSpec, length: Dim) -> InputSpec:
+    """The input with values that are less than the length: `{0..sequence-1}`."""
+    last = Relation(base=length.name or "", plus=-1)
+    high = last.size(length.high)
+    return replace(spec, values=ValueRange(low=0, high=high, high_dim=last))
 
 
 def _whole(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.interrupts import StopCallError
 from ..core.torch_modes import through_operators
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ _OURS = Path(__file__).parent
 _OWN, _TORCH, _USERS = "own", "torch", "user"
 
 
-class TooLongError(BaseException):
-    """It takes too many steps. No `Exception`: models catch these."""
+class TooLongError(StopCallError):
+    """It takes too many steps."""
 
 
 @contextmanager

@@ -170,6 +170,45 @@ def _round(operation: Operation) -> Ways:
             yield f"rounds by {function.__name__}", _on(function, operation)
 
 
+def _extreme(operation: Operation) -> Ways:
+    import torch
+
+    others = {"argmax": ("argmin", "smallest"), "argmin": ("argmax", "largest")}
+    name, kind = others[operation.name]
+    other = getattr(torch, name)
+    yield (
+        f"takes the place of the {kind} ({name} instead of {operation.name})",
+        lambda: other(*operation.args, **operation.kwargs),
+    )
+
+
+def _comparison(operation: Operation) -> Ways:
+    import torch
+
+    for name in _COMPARISONS:
+        if name != operation.name:
+            other = getattr(torch, name)
+            told = f"compares by {name} instead of {operation.name}"
+            yield told, _with_function(other, operation)
+
+
+def _with_function(function: Callable[..., Any], operation: Operation) -> Callable[[], Any]:
+    return lambda: function(*operation.args, **operation.kwargs)
+
+
+def _cast(operation: Operation) -> Ways:
+    """A cast to integers cuts off what is behind the point."""
+    import torch
+
+    first, *rest = operation.args
+    if not first.is_floating_point():
+        return
+    for function in (torch.round, torch.floor, torch.ceil):
+        rounded = function(first)
+        told = f"rounds by {function.__name__} before the cast, where eager truncates"
+        yield told, _called(operation, (rounded, *rest))
+
+
 def _on(function: Callable[..., Any], operation: Operation) -> Callable[[], Any]:
     return lambda: function(operation.args[0])
 
@@ -201,7 +240,11 @@ def _axes(operation: Operation) -> Ways:
                 yield told, _called(operation, (first, axis, *rest))
 
 
-_ALONG = frozenset({"softmax", "log_softmax", "cumsum", "flip", "normalize", "logsumexp"})
+_ALONG = frozenset({
+    "softmax", "log_softmax", "cumsum", "flip", "normalize", "logsumexp", "argmax", "argmin",
+    "sort", "argsort",
+})  # fmt: skip
+_COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
 _WAYS: Mapping[str, Callable[[Operation], Ways]] = {
     "gelu": _gelu,
     "layer_norm": _epsilon(4),
@@ -220,4 +263,8 @@ _WAYS: Mapping[str, Callable[[Operation], Ways]] = {
     "trunc": _round,
     "avg_pool2d": _pool,
     "max_pool2d": _pool,
+    "argmax": _extreme,
+    "argmin": _extreme,
+    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys(("to", "long", "int"), _cast),
 }

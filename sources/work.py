@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError
+from ..core.interrupts import StopCallError
 from ..core.torch_modes import through_operators
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class MoreWorkError(CheckpointError):
     """Eager takes a feed, but for the work that it is."""
 
 
-class WorkExceededError(BaseException):
-    """More work than allowed. No `Exception`: models catch these."""
+class WorkExceededError(StopCallError):
+    """More work than allowed."""
 
 
 class Meter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -16,6 +15,8 @@ import typer
 
 from modelc.cli.app import app
 
+from .doc_pages import as_reader, blocks_of, check_output, commands_of, run_command
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
@@ -28,15 +29,9 @@ COMMANDS: dict[str, Any] = GROUP.commands
 ENDS = {"modelc debug": {1}, "modelc doctor": {0, 4}}  # a layer is wrong; as this machine is
 
 
-def fences(page: Path) -> list[str]:
-    """The fenced blocks of a page, continued lines joined."""
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    return re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S)
-
-
-def commands_of(page: Path) -> Iterator[list[str]]:
+def shown_arguments(page: Path) -> Iterator[list[str]]:
     """The arguments of every modelc command that a page shows."""
-    for block in fences(page):
+    for _, block in blocks_of(page):
         for line in block.splitlines():
             if line.removeprefix("$ ").startswith("modelc "):
                 yield shlex.split(line.removeprefix("$ "), comments=True)[1:]
@@ -51,7 +46,7 @@ def options_of(command: Any) -> set[str]:
 def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
     unknown = [
         (name, argument)
-        for name, *arguments in commands_of(page)
+        for name, *arguments in shown_arguments(page)
         if name in COMMANDS or re.fullmatch("[a-z-]+", name)
         for argument in arguments
         if name not in COMMANDS
@@ -64,19 +59,9 @@ def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
 
 
 def readme_commands() -> list[tuple[str, list[str]]]:
-    """Each command in README.md with the lines of output below it.
-
-    In a console block commands stand after `$`; in a sh block every line is one.
-    """
-    found: list[tuple[str, list[str]]] = []
-    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    for language, block in re.findall(r"^```(console|sh)\n(.*?)^```", text, re.M | re.S):
-        for line in block.splitlines():
-            if language == "sh" or line.startswith("$ "):
-                found.append((line.removeprefix("$ "), []))
-            else:
-                found[-1][1].append(line)
-    return found
+    """Each command in README.md with the lines of output below it."""
+    blocks = blocks_of(ROOT / "README.md")
+    return [one for block in blocks if block[0] in {"console", "sh"} for one in commands_of(*block)]
 
 
 def test_readme_installs_and_then_runs_modelc() -> None:
@@ -87,37 +72,14 @@ def test_readme_installs_and_then_runs_modelc() -> None:
 
 @pytest.mark.slow
 def test_every_command_of_readme_works_and_prints_what_it_shows(tmp_path: Path) -> None:
+    reader = as_reader(tmp_path / "bin")
     (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
     for command, shown in readme_commands():
         if not command.startswith("pip "):
-            ran = in_shell(command, tmp_path)
+            ran = run_command(command, tmp_path, reader)
             expected = ENDS.get(" ".join(command.split()[:2]), {0})
-            assert ran.returncode in expected, (command, ran.stderr)
-            printed = set(map(without_numbers, ran.stdout.splitlines()))
-            assert not [line for line in shown if without_numbers(line) not in printed]
-
-
-def in_shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A line of README as a shell runs it, with this checkout's modelc."""
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = os.pathsep.join(str(Path(place).absolute()) for place in places if place)
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-    kept.pop("PYTHONSAFEPATH", None)  # people do not set it, and python -m finds sample_models
-    python = shlex.quote(sys.executable)
-    shims = f'modelc() {{ {python} -P -m modelc "$@"; }}; python() {{ {python} "$@"; }}; '
-    return subprocess.run(
-        ["bash", "-c", shims + command],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": paths, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def without_numbers(line: str) -> str:
-    """The words of a line: times, sizes and the last digits of errors differ between machines."""
-    return " ".join(re.sub(r"[-+]?\d[\d.e+-]*|─+", "", line).split())
+            assert ran.returncode in expected, (command, ran.stdout)
+            check_output(shown, ran.stdout)
 
 
 def test_the_picture_is_what_its_script_draws() -> None:

@@ -66,8 +66,9 @@ def wide_feeds(
     values of 13 bits: products that float32 rounds and int32 holds. Beside bools, the ends and the
     products come with each of them all true and all false. `wide-apart` has the two ends side by
     side: differences overflow. `wide-quotients` has multiples of the usual divisors, of time and of
-    tens, and their neighbours: what divides in floats takes the wrong whole number. All inputs that
-    `wide_inputs` names are wide at once. There is none where no input is.
+    tens, and their neighbours, each divisor at least once: what divides in floats takes the wrong
+    whole number. All inputs that `wide_inputs` names are wide at once. There is none where no
+    input is.
     """
     specs = wide_inputs(signature)
     if not specs:
@@ -110,9 +111,15 @@ def _drawn(
 def _upper(
     specs: Sequence[InputSpec], base: NamedFeed, seed: int
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Feeds of the upper half of the range: any values, and neighbours of multiples."""
-    for name, draw in (("near", _near_end), ("quotients", _multiples)):
-        for number in range(1, _NEAR + 1):
+    """Feeds of the upper half of the range: any values, and neighbours of multiples.
+
+    Float32 takes the neighbour of a multiple for the multiple beyond 2^24 alone.
+    """
+    size = min(base.arrays[spec.name].size for spec in specs)
+    turns = min(max(-(-2 * len(_DIVISORS) // size), _NEAR), len(_DIVISORS))
+    turns = turns if max(map(_reach, specs)) > EXACT else _NEAR
+    for name, draw, count in (("near", _near_end, _NEAR), ("quotients", _multiples, turns)):
+        for number in range(1, count + 1):
             yield f"{WIDE}-{name}-{number}", {s.name: draw(s, base, (seed, number)) for s in specs}
 
 
@@ -199,18 +206,22 @@ def _apart(spec: InputSpec, base: NamedFeed, place: int) -> Array:
 
 
 def _multiples(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
-    """Multiples of `_DIVISORS` in the upper half of the range, every other one less 1."""
+    """Multiples of `_DIVISORS` in the upper half of the range, less 1 first, in turn over feeds."""
     import numpy as np
 
+    seed, number = key
     high = int(spec.values.high) if spec.values else 0
     size = base.arrays[spec.name].size
-    generator = generator_for(*key, "multiples", spec.name)
-    divisors = np.resize(generator.permutation(np.array(_DIVISORS, np.int64)), size)
+    divisors = generator_for(seed, "divisors", spec.name).permutation(np.array(_DIVISORS, np.int64))
+    turn = np.arange((number - 1) * size, number * size) % (2 * len(divisors))
+    step = divisors[turn % len(divisors)]
     low = int(spec.values.low) if spec.values else 0
     least = max(low, high // 2 if high > 0 else low)
-    found = generator.integers(least, high, size, endpoint=True) // divisors * divisors
-    found -= np.arange(size) % 2
-    return np.clip(found, least, high).reshape(base.arrays[spec.name].shape).astype(spec.dtype)
+    generator = generator_for(*key, "multiples", spec.name)
+    found = generator.integers(least, high, size, endpoint=True) // step * step
+    found -= turn < len(divisors)
+    held = np.clip(found, least, high).reshape(base.arrays[spec.name].shape)
+    return np.asarray(held).astype(spec.dtype)
 
 
 def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.contract import Advance
-from ...core.errors import ConversionError, Hint, MissingError, ModelcError, Option, UsageError
+from ...core.errors import ConversionError, MissingError, ModelcError, UsageError
 from . import trtexec
 from .driver import Driver, probe
 from .inspector import understood
@@ -23,8 +23,10 @@ from .records import (
     read_record,
     write_record,
 )
-from .supervising import Ended, Heard, OverdueError, Patience, supervise, to_log
+from .supervising import Ended, Heard, Patience, supervise, to_log
 
+_USUAL = Patience()
+_AT_ONCE = Patience(stop=0.0)  # closing its input is nothing to trtexec
 # The child's path is made the parent's before anything of modelc is imported: `-m` alone would
 # not find what the parent found by a path of its own.
 _START = (
@@ -55,7 +57,7 @@ def build_with_python(
     folder: Path,
     advance: Advance,
     *,
-    patience: Patience | None = None,
+    patience: Patience = _USUAL,
     command: Sequence[str] = Host.child,
 ) -> Built:
     """Build in a Python process that imports tensorrt; this one never does.
@@ -64,11 +66,11 @@ def build_with_python(
         request: what to build.
         folder: where the request and its outcome are written.
         advance: told how far the build is.
-        patience: how long to wait for what; by default the request's own timeout.
+        patience: how long to wait for what when it is to stop.
         command: what to start; the folder is its last argument.
 
     Raises:
-        ConversionError: the build failed, crashed or took too long.
+        ConversionError: the build failed or crashed.
         MissingError: tensorrt or the device is not here.
     """
 
@@ -83,7 +85,7 @@ def build_with_python(
     result.unlink(missing_ok=True)
     write_record(replace(request, path=tuple(sys.path)), asked)
     try:
-        ended = _supervised([*command, str(folder)], heard, patience or _patience(request))
+        ended = _supervised([*command, str(folder)], heard, patience)
         outcome = _outcome(result, ended)
     finally:
         result.unlink(missing_ok=True)
@@ -106,17 +108,16 @@ def build_with_trtexec(
     folder: Path,
     *,
     version: tuple[int, int, int],
-    patience: Patience | None = None,
+    patience: Patience = _AT_ONCE,
 ) -> Built:
     """Build with trtexec; it tells no progress.
 
     Raises:
-        ConversionError: the build failed, crashed or took too long.
+        ConversionError: the build failed or crashed.
     """
     exported = folder / _LAYERS_FILE
-    asked = patience or replace(_patience(request), stop=0.0)  # closing its input is nothing to it
     command = trtexec.command(program, version[0], request, exported)
-    ended = _supervised(command, to_log, asked)
+    ended = _supervised(command, to_log, patience)
     if ended.code != 0 or not Path(request.engine).is_file():
         raise _crashed("trtexec", ended)
     text = exported.read_text("utf-8") if exported.is_file() else ""
@@ -130,24 +131,9 @@ def build_with_trtexec(
     )
 
 
-def _patience(request: BuildRequest) -> Patience:
-    return Patience(whole=request.options.timeout)
-
-
 def _supervised(command: Sequence[str], heard: Heard, patience: Patience) -> Ended:
     try:
         return supervise(command, heard, patience)
-    except OverdueError as error:
-        raise ConversionError(
-            f"the TensorRT build was ended: {error}",
-            hint=Hint(
-                "raise --timeout, lower ",
-                Option("optimization-level"),
-                ", or keep a ",
-                Option("timing-cache"),
-            ),
-            option="optimization-level",
-        ) from error
     except OSError as error:
         raise MissingError(
             f"{command[0]} cannot be started: {error}", hint="see modelc doctor"

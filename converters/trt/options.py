@@ -30,7 +30,6 @@ KEYS = (
     "plugins",
     "trust_engine",
     "builder",
-    "timeout",
     "weights",
 )
 
@@ -57,7 +56,7 @@ class EngineOptions:
 
     `workspace` is in bytes, None is TensorRT's own limit: all of the device's memory. `profiles`
     come after the one that the signature gives. `timing_cache` is a file, `off`, or empty for one
-    that is named after GPU and version in `cache_folder`. `timeout` is in seconds. `weights` is
+    that is named after GPU and version in `cache_folder`. `weights` is
     the ONNX that a stripped engine takes its weights from when it is opened.
     """
 
@@ -75,7 +74,6 @@ class EngineOptions:
     plugins: tuple[str, ...] = ()
     trust_engine: bool = False
     builder: BuilderChoice = BuilderChoice.AUTO
-    timeout: float | None = None
     weights: str = ""
 
 
@@ -103,7 +101,6 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
         plugins=_several(settings, "plugins"),
         trust_engine=_truth(settings, "trust_engine", False),
         builder=BuilderChoice(_one_of(settings, "builder", BuilderChoice)),
-        timeout=_seconds(settings),
         weights=settings.get("weights", ""),
     )
     _check(options)
@@ -157,16 +154,6 @@ def _one_of(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> str:
     if text not in values:
         raise _wrong(key, text, f"one of {', '.join(values)}")
     return text
-
-
-def _seconds(settings: Mapping[str, str]) -> float | None:
-    text = settings.get("timeout", "")
-    if not text:
-        return None
-    seconds = _positive(text)
-    if seconds is None:
-        raise _wrong("timeout", text, "seconds, more than 0")
-    return seconds
 
 
 def _positive(text: str) -> float | None:

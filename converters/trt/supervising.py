@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,18 +20,14 @@ _TICK = 0.2  # seconds between two looks at whether the process lives
 _STDERR = 2
 
 
-class OverdueError(Exception):
-    """The process did not end in time, and was ended."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Seconds to wait: for the process to end by itself, then for each way of ending it.
+    """Seconds to wait for each way of ending the process.
 
-    `whole` is None for as long as it takes. `stop` is for the step of a build that is running.
+    `stop` is for the step of a build that is running. How long the whole may take is a bound of
+    the step that it belongs to: `--timeout` ends that step with all its processes.
     """
 
-    whole: float | None = None
     stop: float = 30.0
     terminate: float = 5.0
 
@@ -58,9 +53,6 @@ def supervise(command: Sequence[str], heard: Heard, patience: Patience) -> Ended
 
     Its standard output is heard line by line, in this thread. Its standard error goes to ours.
     To stop, its standard input is closed; if that does not help, it is terminated, then killed.
-
-    Raises:
-        OverdueError: it took longer than `patience.whole`.
     """
     process = subprocess.Popen(
         command,
@@ -80,7 +72,7 @@ def supervise(command: Sequence[str], heard: Heard, patience: Patience) -> Ended
     for thread in threads:
         thread.start()
     try:
-        _listen(process, lines, heard, patience.whole)
+        _listen(process, lines, heard)
     except BaseException:
         _stop(process, patience)
         raise
@@ -89,14 +81,8 @@ def supervise(command: Sequence[str], heard: Heard, patience: Patience) -> Ended
     return Ended(code=process.returncode, tail=tuple(tail))
 
 
-def _listen(
-    process: subprocess.Popen[str],
-    lines: Queue[str | None],
-    heard: Heard,
-    seconds: float | None,
-) -> None:
+def _listen(process: subprocess.Popen[str], lines: Queue[str | None], heard: Heard) -> None:
     """Hear lines until the process has ended and no more come."""
-    end = None if seconds is None else time.monotonic() + seconds
     while True:
         try:
             line = lines.get(timeout=_TICK)
@@ -107,9 +93,7 @@ def _listen(
             if line is None:
                 break
             heard(line)
-        if end is not None and time.monotonic() > end:
-            raise OverdueError(f"it took longer than {seconds:g} s")
-    process.wait(None if end is None else max(end - time.monotonic(), _TICK))
+    process.wait()
 
 
 def _stop(process: subprocess.Popen[str], patience: Patience) -> None:

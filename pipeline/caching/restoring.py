@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...core.digest import sha256_of
+from ...core.events import silence
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
@@ -92,7 +93,8 @@ class Restoring:
         first = next(iter(self._hits.values())).manifest
         path = str(self.order.source.checkpoint)
         known = known_record(self.order, folder, replace(first.checkpoint, path=path))
-        manifest = continued(self.order, folder, self._fresh(first, folder), known)
+        tell = silence if self.caching.steps is None else self.caching.steps.tell
+        manifest = continued(self.order, folder, self._fresh(first, folder), known, tell)
         going_on = GoingOn(keys=self.keys, kept=kept, failures=self.failures)
         manifest = gone_on(manifest, known, going_on)
         for hit in self._hits.values():

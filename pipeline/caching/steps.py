@@ -36,6 +36,7 @@ class StepCache:
         tell: Tell = silence,
         remote: Remote | None = None,
     ) -> None:
+        self.tell = tell
         self.store = Store(folder / FOLDER, limit, tell)
         self._remote = remote
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,12 @@ class Bounds:
     stop: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("--timeout", self.timeout), ("--memory", self.memory)):
+            if value is not None and os.name != "posix":
+                raise UsageError(
+                    f"{name} {value:g} needs a POSIX system, and this is none",
+                    hint="leave it out: what Windows supports is in docs/platforms.md",
+                )
         if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise UsageError(
                 f"--timeout {self.timeout:g} is no time", hint="give seconds: 600", option="timeout"

@@ -52,7 +52,8 @@ def anchors_of(
                 inner = value if value.same is None else by_order[value.same]
                 anchor = graph.anchor(tensor, inner)
                 known = found.get(tensor)
-                if known is None or _depth(known) <= _depth(anchor):
+                # a name says more than a scope: what is missing at the end leaves the output's name
+                if known is None or not path or _depth(known) <= _depth(anchor):
                     found[tensor] = anchor
     return _each_once(sorted(found.values(), key=lambda one: one.place))
 
@@ -68,7 +69,7 @@ def _depth(anchor: Anchor) -> int:
 
 
 def _calls(values: Sequence[Value]) -> dict[str, list[list[Value]]]:
-    """The floating-point outputs of each module, call by call."""
+    """The outputs of each module, call by call."""
     found: dict[str, dict[int, list[Value]]] = defaultdict(lambda: defaultdict(list))
     for value in values:
         if not value.operation:
@@ -113,11 +114,11 @@ class _Graph:
             for name in made
             if name in self._outputs or any(one not in inside for one in self._readers[name])
         ]
-        floating = [leaf for leaf in leaves if leaf.floating]
-        for shape in dict.fromkeys(leaf.shape for leaf in floating):
-            wanted = [leaf for leaf in floating if leaf.shape == shape]
-            fitting = [name for name in ends if self._fits(name, shape)]
-            if len(wanted) == 1 and fitting:
+        comparable = [leaf for leaf in leaves if leaf.floating or leaf.discrete]
+        for shape, floating in dict.fromkeys((leaf.shape, leaf.floating) for leaf in comparable):
+            wanted = [x for x in comparable if (x.shape, x.floating) == (shape, floating)]
+            fitting = [name for name in ends if self._fits(name, wanted[0])]
+            if len(wanted) == 1 and fitting and floating:
                 yield fitting[-1], wanted[0]
             elif len(wanted) == len(fitting):
                 yield from zip(fitting, wanted, strict=True)
@@ -130,17 +131,22 @@ class _Graph:
             return
         for name, leaf in zip(names, leaves, strict=True):
             tensor = probe.ends.get(name, "")
-            if tensor in self._makers and self._fits(tensor, leaf.shape):
+            if tensor in self._makers and self._fits(tensor, leaf):
                 yield tensor, leaf
 
-    def _fits(self, tensor: str, shape: tuple[int, ...]) -> bool:
+    def _fits(self, tensor: str, leaf: Value) -> bool:
         form = self._forms.get(tensor)
-        return form is not None and form.floating and form.shape == shape
+        return form is not None and form.shape == leaf.shape and is_comparable(form, leaf)
 
     def anchor(self, tensor: str, value: Value) -> Anchor:
         """The anchor at a tensor."""
         node = self._makers[tensor]
         return Anchor(tensor=tensor, value=value, node=node, place=self._place[node.name])
+
+
+def is_comparable(form: Form, value: Value) -> bool:
+    """Whether both hold floating-point numbers, or both integers or bools."""
+    return (form.floating and value.floating) or (form.discrete and value.discrete)
 
 
 def _lineage(module: str) -> Iterator[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ...core.contract import Array, Feed
+from ...core.errors import CheckpointError
 from ...core.probe import Probe, ProbeNode
-from ...sources.activations import Tape, Value, paths_of, record
+from ...sources.activations import Tape, Value, paths_of, record, record_off
 from ...sources.eager import Eager
+from ..undecided import PAIRS, mark_undecided
 from .anchors import Anchor, anchors_of
 from .measure import Scale, sqnr
 from .scopes import resolve_scopes
@@ -37,6 +39,7 @@ class Bench:
         self.eager_runs = 0
         self._limit = limit
         self._cached: dict[int, Array] = {}
+        self._others: dict[int, list[Array]] = {}  # eager's integers with all off by roundoff
         first = self.tape()
         self.values: Sequence[Value] = first.values
         self.outputs = first.outputs
@@ -56,6 +59,11 @@ class Bench:
         if self.scoped:
             return "scopes"
         return "weights" if any(self.named) else "values"
+
+    @property
+    def watched(self) -> bool:
+        """Whether anything inside eager was seen; nothing is of a script."""
+        return any(value.operation or value.module for value in self.values)
 
     def within_limit(self, values: Iterable[Value]) -> list[Value]:
         """As many of these as may be held at once, the first at least."""
@@ -78,6 +86,11 @@ class Bench:
         self.eager_runs += 1
         return record(self.eager, self.feed, arrays=arrays, operations=operations)
 
+    @property
+    def orders(self) -> dict[str, int]:
+        """The order of eager's value by the tensor that it is anchored to."""
+        return {tensor: anchor.value.order for tensor, anchor in self.by_tensor.items()}
+
     def drop(self, tensors: Collection[str]) -> None:
         """These tensors are not what eager's modules gave after all."""
         self.anchors = tuple(a for a in self.anchors if a.tensor not in tensors)
@@ -87,7 +100,7 @@ class Bench:
         """The anchors at which the part that ends in this one begins."""
         return tuple(
             self.by_tensor[name]
-            for name in sorted(self._cuts(anchor.tensor), key=self._rank)
+            for name in sorted(self._cuts(anchor.tensor), key=self.rank)
             if name in self.by_tensor
         )
 
@@ -116,7 +129,8 @@ class Bench:
         nodes = self.between(given, tensor)
         return {name for node in nodes for name in node.inputs if name in given}
 
-    def _rank(self, tensor: str) -> int:
+    def rank(self, tensor: str) -> int:
+        """The place of a tensor's node in the order of execution; -1 of an input."""
         node = self.makers.get(tensor)
         return -1 if node is None else self.place[node.name]
 
@@ -182,8 +196,49 @@ class Bench:
         """Note what is held at once."""
         self.memory = max(self.memory, sum(a.nbytes for group in groups for a in group))
 
+    def gap(self, value: Value, expected: Array, made: Array) -> float | None:
+        """How far a tensor is from eager's value in dB; of integers and bools, without ties.
+
+        Of these, what eager itself gives otherwise when it is off by roundoff is left out, as the
+        verdict on an output does.
+        """
+        import numpy as np
+
+        ratio = sqnr(expected, made)
+        if not value.discrete or ratio is None or expected.shape != made.shape:
+            return ratio
+        marks = mark_undecided(made, expected, self._drawn_off(value.order))
+        return sqnr(expected, np.where(marks, expected, made))
+
+    def settle(self, orders: Collection[int]) -> None:
+        """Draw eager's integers with weights and inputs off by roundoff, for `gap`."""
+        missing = set(orders) - set(self._others)
+        if not missing:
+            return
+        drawn: dict[int, list[Array]] = {order: [] for order in missing}
+        for seed in range(PAIRS):
+            for sign in (1, -1):
+                self.eager_runs += 1
+                try:
+                    tape = record_off(self.eager, self.feed, sign * self.scale.off, seed, missing)
+                except CheckpointError:
+                    continue  # a model that checks the range of its inputs
+                if len(tape.values) != len(self.values):
+                    continue  # it took another branch: its values are others
+                for order, array in tape.arrays.items():
+                    drawn[order].append(array)
+        self._others.update(drawn)
+
+    def _drawn_off(self, order: int) -> list[Array]:
+        self.settle([order])
+        return self._others[order]
+
     def floor(self, anchor: Anchor, given: dict[str, Array], made: Array) -> float | None:
         """What remains of a part's result when its inputs move by a rounding step."""
+        return sqnr(made, self.moved(anchor, given))
+
+    def moved(self, anchor: Anchor, given: dict[str, Array]) -> Array:
+        """A part's result when its inputs move by a rounding step."""
         import numpy as np
 
         draw = np.random.default_rng(0)
@@ -196,4 +251,4 @@ class Bench:
             for name, array in given.items()
             if name != anchor.tensor
         }
-        return sqnr(made, self.probe.part(moved, [anchor.tensor])[anchor.tensor])
+        return self.probe.part(moved, [anchor.tensor])[anchor.tensor]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from ...core.contract import Array
 from ...core.precision import Precision
+from ...core.probe import ProbeNode
 from ...sources.activations import Operation, Value, state_of
 from ...sources.variants import variants
 from .bench import Bench
@@ -17,6 +20,8 @@ _HALF_MOST, _HALF_LEAST = 65504.0, 2.0**-14
 _GAIN = 20.0  # dB by which an explanation must come nearer to the artifact than eager does
 _SATURATED = 0.001  # of the elements
 _SCALED = 1e-4
+_NAMED = 4  # nodes or modules in one message
+Explanation: TypeAlias = Callable[[Culprit, Bench, Precision], str]
 
 
 def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) -> str:
@@ -36,7 +41,15 @@ def written_by_user(culprit: Culprit, bench: Bench, written: Mapping[str, str]) 
 
 def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     """The first explanation that the numbers bear out."""
-    for explain in _EXPLANATIONS:
+    if culprit.body is not None:
+        return _inside(culprit, bench, culprit.body, _first(_OF_BODIES, culprit, bench, precision))
+    return _first(_EXPLANATIONS, culprit, bench, precision)
+
+
+def _first(
+    explanations: Sequence[Explanation], culprit: Culprit, bench: Bench, precision: Precision
+) -> str:
+    for explain in explanations:
         if not bench.more():
             return ""
         told = explain(culprit, bench, precision)
@@ -45,11 +58,30 @@ def cause_of(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     return ""
 
 
+def _inside(culprit: Culprit, bench: Bench, body: ProbeNode, seen: str) -> str:
+    """That the fault is in a loop or a branch, which runs as one, with what was seen of it."""
+    kind = "branch" if body.operator == "If" else "loop"
+    place = f"inside the {kind} {body.name}"
+    if seen:
+        return f"{place}: {seen}"
+    rest = [
+        node.name
+        for node in culprit.nodes
+        if node is not body
+        and any(bench.forms[n].floating for n in node.outputs if n in bench.forms)
+    ]
+    if rest:
+        place += f", or beside it ({', '.join(rest[:_NAMED])})"
+    layers = ", ".join((body.inside or ())[:_NAMED])
+    of_these = f" (it holds {layers})" if layers else ""
+    return f"{place}: it runs as one, and debug does not look into it{of_these}"
+
+
 def _not_finite(culprit: Culprit, bench: Bench, precision: Precision) -> str:
     """Half precision cannot hold what eager computes here."""
     import numpy as np
 
-    if not _in_half(culprit, precision):
+    if not _in_half(culprit, precision) or culprit.value.discrete:
         return ""
     inner = _inner(culprit, bench)
     lost = [name for name, array in inner.items() if not np.all(np.isfinite(array))]
@@ -135,12 +167,16 @@ def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     if operation is None or culprit.local is None:
         return ""
     best, told = culprit.local + _GAIN, ""
+    if culprit.value.discrete:
+        best = math.inf  # integers are equal or not
     for way, array in variants(operation):
         if array.shape != culprit.made.shape:
             continue
         near = sqnr(array, culprit.made)
-        if near is None or near > best:
-            best, told = (near or 999.0), way
+        if near is None:
+            return way
+        if near > best:
+            best, told = near, way
     return told
 
 
@@ -176,6 +212,8 @@ def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
     """The result is eager's times a number: everywhere, or in one slice."""
     import numpy as np
 
+    if culprit.value.discrete:
+        return _counted(culprit.made, culprit.expected)
     made, expected = culprit.made.astype(np.float64), culprit.expected.astype(np.float64)
     if made.shape != expected.shape or not np.all(np.isfinite(made)):
         return ""
@@ -186,6 +224,22 @@ def _scaled(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # noq
         if abs(ratio - 1) > _SCALED and (near is None or near > culprit.local + _GAIN):
             return f"the result is {ratio:.4g} times eager's"
     return next(_slices(made, expected), "")
+
+
+def _counted(made: Array, expected: Array) -> str:
+    """How many integers or bools are not eager's, and the first of them."""
+    import numpy as np
+
+    if made.shape != expected.shape:
+        return ""
+    places = np.argwhere(made != expected)
+    if not len(places):
+        return ""
+    first = tuple(int(place) for place in places[0])
+    return (
+        f"{len(places)} of {made.size} values of {expected.dtype} differ: {made[first]} instead of"
+        f" {expected[first]} at {list(first)}"
+    )
 
 
 def _slices(made: Array, expected: Array) -> Iterator[str]:
@@ -207,7 +261,8 @@ def _slices(made: Array, expected: Array) -> Iterator[str]:
             )
 
 
-_EXPLANATIONS: tuple[Callable[[Culprit, Bench, Precision], str], ...] = (
+_OF_BODIES: Sequence[Explanation] = (_not_finite, _weight)  # what is seen without a look inside
+_EXPLANATIONS: Sequence[Explanation] = (
     _not_finite,
     _saturated,
     _frozen,

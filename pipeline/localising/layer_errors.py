@@ -26,15 +26,16 @@ class LayerErrors:
     ends: Outputs = field(default_factory=dict)  # of the last run with inner tensors read
     judged: dict[str, bool] = field(default_factory=dict)  # whether wrong, of those looked at
     changed: float | None = None  # dB that reading inner tensors left of the artifact's outputs
+    plain: Outputs = field(default_factory=dict)  # the artifact's own, no inner tensor read
 
 
 def measure_layers(bench: Bench) -> LayerErrors:
     """Measure every layer, and find those that are wrong by themselves."""
     found = LayerErrors()
-    plain = bench.probe.tap(bench.feed, [])
+    plain = found.plain = bench.probe.tap(bench.feed, [])
     _measure(bench, bench.anchors, found, running=True)
     for name in bench.probe.outputs:
-        if name in plain and name in found.ends and plain[name].dtype.kind == "f":
+        if name in plain and name in found.ends:
             found.changed = lower(found.changed, sqnr(plain[name], found.ends[name]))
     while True:  # ends: each turn but the last drops an anchor
         wrong, unlike = _judge(bench, suspects(bench, found), found)
@@ -60,20 +61,40 @@ def _measure(bench: Bench, anchors: Iterable[Anchor], found: LayerErrors, *, run
         given = bench.given_to(block, also=block)
         made = bench.probe.part(given, names)
         run = bench.probe.tap(bench.feed, names) if running else {}
+        differing = [a for a in block if _differs(a, given, made) or _differs(a, given, run)]
+        bench.settle({anchor.value.order for anchor in differing})
         found.ends.update((n, run[n]) for n in bench.probe.outputs if n in run)
         bench.count(given.values(), made.values(), run.values())
-        for name in names:
-            found.local[name] = sqnr(given[name], made[name])
+        for anchor in block:
+            name, value = anchor.tensor, anchor.value
+            found.local[name] = bench.gap(value, given[name], made[name])
             if running:
-                found.accumulated[name] = sqnr(given[name], run[name])
+                found.accumulated[name] = bench.gap(value, given[name], run[name])
+
+
+def _differs(anchor: Anchor, given: Outputs, made: Outputs) -> bool:
+    """Whether these are integers or bools that are not eager's."""
+    import numpy as np
+
+    name = anchor.tensor
+    mine = anchor.value.discrete and name in made
+    return mine and not np.array_equal(given[name], made[name])
 
 
 def suspects(bench: Bench, found: LayerErrors) -> list[Anchor]:
-    """Layers whose own error is more than their precision explains, or far above the others'."""
-    known = [value for value in found.local.values() if value is not None]
+    """Layers whose own error is more than their precision explains, or far above the others'.
+
+    Of integers and bools any error is.
+    """
+    floats = [anchor.tensor for anchor in bench.anchors if anchor.value.floating]
+    known = [v for v in (found.local.get(name) for name in floats) if v is not None]
     usual = median(known) if known else 0.0
     limit = max(bench.scale.plain, min(usual - bench.scale.odd, 1.5 * bench.scale.plain))
-    named = [a for a in bench.anchors if below(found.local.get(a.tensor), limit)]
+    named = [
+        anchor
+        for anchor in bench.anchors
+        if below(found.local.get(anchor.tensor), math.inf if anchor.value.discrete else limit)
+    ]
     return named[:_SUSPECTS]
 
 
@@ -106,10 +127,16 @@ def beyond(
     bench: Bench, anchor: Anchor, given: dict[str, Array], made: Array, local: float | None
 ) -> bool:
     """Whether a part's own error is more than rounding its inputs would make of it."""
+    import numpy as np
+
     if local is None:
         return False
     if local <= WORST:
         return True
+    if anchor.value.discrete:  # what a rounding step changes is a tie
+        expected = given[anchor.tensor]
+        settled = np.where(bench.moved(anchor, given) == made, made, expected)
+        return bench.gap(anchor.value, expected, settled) is not None
     floor = bench.floor(anchor, given, made)
     return floor is None or local < floor - bench.scale.margin
 
@@ -125,9 +152,11 @@ def _matters(bench: Bench, anchor: Anchor, made: Array, found: LayerErrors) -> b
         given = bench.given_to([follower], also=[follower])
         eager = given[follower.tensor]
         given[anchor.tensor] = bench.fitted(anchor.tensor, made)
-        released = sqnr(eager, bench.probe.part(given, [follower.tensor])[follower.tensor])
+        made_after = bench.probe.part(given, [follower.tensor])[follower.tensor]
+        released = bench.gap(follower.value, eager, made_after)
         known = found.local.get(follower.tensor)
         usual = math.inf if known is None else known - _WORSE
-        if below(released, min(usual, bench.scale.quiet)):
+        quiet = math.inf if follower.value.discrete else bench.scale.quiet
+        if below(released, min(usual, quiet)):
             return True
     return False

@@ -8,21 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.contract import Outputs
+from ...core.contract import Array, Runner
 from ...core.findings import Layer, Localisation
 from ...core.names import unknown
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...validators.judge import Reference
+from ...sources.activations import Value
+from ...validators.judge import Reference, Reply
 from ..stage import Stage
 from ..subject import Subject
+from ..undecided import with_undecided
 from . import reproducer
 from .anchors import Anchor
 from .bench import Bench
 from .causes import cause_of, written_by_user
 from .layer_errors import LayerErrors, measure_layers
 from .measure import SCALES, WORST, lower, sqnr
+from .missing import Missing, find_missing
 from .refine import Culprit, refine
+from .whole import whole_fault
 
 MEMORY = 2 << 30  # bytes of activations held at once, as --memory has it by default
 _STEP = "find the layer"
@@ -82,13 +86,19 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
             subject.eager, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
         )
         found = measure_layers(bench)
-        culprit = refine(bench, found.guilty[0]) if found.guilty else None
-        cause = ""
+        culprit, ties = _first_culprit(bench, found)
+        cause, missing = "", None
         if culprit is not None:
             cause = written_by_user(culprit, bench, written or {})
+            missing = None if cause else find_missing(bench, culprit)
+            cause = cause or (missing.cause if missing else "")
             cause = cause or cause_of(culprit, bench, suspect.precision)
         clock.detail = f"{len(bench.anchors)} layers, {probe.runs} runs"
-    told = _told(bench, found, culprit, cause)
+        whole = whole_fault(bench, found, suspect.precision, passed=suspect.passed)
+        whole = "" if culprit is not None else whole
+    told = replace(_told(bench, found, culprit, cause), whole=whole)
+    told = told if missing is None else _with_missing(bench, told, missing)
+    told = replace(told, notes=(*ties, *told.notes))
     result = replace(
         told,
         artifact=suspect.name,
@@ -126,19 +136,47 @@ def worst_of(
     counting = [one for one in references if one.feed.name not in suspect.loose]
     opened = suspect.target.open_runner(suspect.path, suspect.device, subject.signature)
     with opened as runner:
-        scores = [_score(one, runner.run(one.feed.arrays)) for one in counting]
+        scores = [_score(_reply(one, runner, suspect, subject), one) for one in counting]
     worst = scores.index(min(scores))
     return counting[worst], scores[worst]
 
 
-def _score(reference: Reference, outputs: Outputs) -> float:
+def _reply(reference: Reference, runner: Runner, suspect: Suspect, subject: Subject) -> Reply:
+    """The artifact's outputs on a feed, with marks on the integers that roundoff decides."""
+    reply = Reply(outputs=runner.run(reference.feed.arrays))
+    return with_undecided([reference], [reply], suspect.precision, subject)[0]
+
+
+def _score(reply: Reply, reference: Reference) -> float:
     """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
+    outputs = reply.outputs or {}
     ratios = [
-        sqnr(array, outputs[name]) if name in outputs else WORST
+        _ratio(array, outputs[name], reply.undecided.get(name)) if name in outputs else WORST
         for name, array in reference.outputs.items()
-        if array.dtype.kind == "f"
+        if array.dtype.kind in "fiub"
     ]
     return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
+
+
+def _ratio(eager: Array, other: Array, undecided: Array | None) -> float | None:
+    import numpy as np
+
+    return sqnr(eager, other if undecided is None else np.where(undecided, eager, other))
+
+
+def _first_culprit(bench: Bench, found: LayerErrors) -> tuple[Culprit | None, list[str]]:
+    """The first that roundoff does not explain, and notes on those before it that it does."""
+    ties: list[str] = []
+    while found.guilty:
+        culprit = refine(bench, found.guilty[0])
+        if bench.gap(culprit.value, culprit.expected, culprit.made) is not None:
+            return culprit, ties
+        found.guilty.pop(0)
+        ties.append(
+            f"{culprit.node.operator} {culprit.node.name} of {culprit.module or 'the model'} gives"
+            " other integers than eager where roundoff decides (ties): no fault"
+        )
+    return None, ties
 
 
 def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str) -> Localisation:
@@ -159,6 +197,10 @@ def _told(bench: Bench, found: LayerErrors, culprit: Culprit | None, cause: str)
             f" ({anchor.node.operator} {anchor.node.name})"
             for anchor in found.guilty[1:]
         ]
+    if not bench.watched:
+        notes.append(
+            "the eager model is a script, which cannot be watched: its outputs alone are compared"
+        )
     if bench.ended:
         notes.append(f"the time ended before all was looked at: {_progress(bench, found)}")
     return Localisation(
@@ -218,7 +260,7 @@ def _layer(bench: Bench, found: LayerErrors, anchor: Anchor) -> Layer:
 
 def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> Layer:
     """The guilty layer, at the operation and the line that `refine` found."""
-    node, value = culprit.node, culprit.value
+    node, value = culprit.node, _seen_value(bench, culprit)
     file, line = (value.file, value.line) if value.file else _place(node.source)
     owner = next((v for v in bench.values if v.module == culprit.module), value)
     return replace(
@@ -232,6 +274,28 @@ def _guilty(bench: Bench, found: LayerErrors, culprit: Culprit, cause: str) -> L
         local=culprit.local,
         cause=cause,
     )
+
+
+def _with_missing(bench: Bench, told: Localisation, missing: Missing) -> Localisation:
+    """The record with the layer whose counterpart is missing, at its own line, as the guilty."""
+    value, module = missing.value, missing.module
+    owner = next((one for one in bench.values if one.module == module), value)
+    first, *others = told.layers
+    first = replace(first, module=module, kind=owner.kind)
+    if not missing.there and value.file:
+        first = replace(first, file=value.file, line=value.line)
+    return replace(told, guilty=module or "(model)", layers=(first, *others))
+
+
+def _seen_value(bench: Bench, culprit: Culprit) -> Value:
+    """The value whose line is told: of a loop without one of its own, the last computed in it."""
+    body = culprit.body
+    modules = () if body is None else body.inside or ()
+    if culprit.value.module in modules:
+        return culprit.value
+    inside = [value for value in bench.values if value.module in modules and not value.operation]
+    before = [value for value in inside if value.order < culprit.value.order]
+    return before[-1] if before else culprit.value
 
 
 def _place(source: str) -> tuple[str, int]:

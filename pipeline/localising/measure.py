@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...core.contract import Array
 from ...core.precision import Precision
+from ..undecided import SHARES
 
 WORST = -200.0  # dB, for what is not finite where eager is, or has another shape
 _FILL = 1e4  # a value this large that both have is a mask's, and would drown the rest
@@ -18,7 +19,8 @@ class Scale:
     A layer whose own error leaves less than `plain` is looked at. It is wrong when it is also
     `margin` below what remains when its inputs are moved by `step`, a part of themselves: some
     layers magnify whatever comes in. `odd` is how far below its neighbours a layer may lie. Above
-    `quiet` nothing is heard of an error in what comes before.
+    `quiet` nothing is heard of an error in what comes before. `off` is by what share weights and
+    inputs are moved to see which integers roundoff decides.
     """
 
     plain: float
@@ -26,16 +28,45 @@ class Scale:
     margin: float
     odd: float
     quiet: float
+    off: float
 
 
 # `step` is the unit of rounding (of float32 2^-22: sums of many terms; of INT8 one step of 128).
 # The others were set by hand. What FP32's find, and what they name of good conversions, is counted
 # by benchmarks/debug.py (see docs/debug.md); FP16, BF16 and INT8 it does not measure.
 SCALES = {
-    Precision.FP32: Scale(plain=120.0, step=2.0**-22, margin=12.0, odd=25.0, quiet=120.0),
-    Precision.FP16: Scale(plain=45.0, step=2.0**-11, margin=12.0, odd=25.0, quiet=65.0),
-    Precision.BF16: Scale(plain=28.0, step=2.0**-8, margin=12.0, odd=20.0, quiet=48.0),
-    Precision.INT8: Scale(plain=15.0, step=2.0**-7, margin=6.0, odd=15.0, quiet=40.0),
+    Precision.FP32: Scale(
+        plain=120.0,
+        step=2.0**-22,
+        margin=12.0,
+        odd=25.0,
+        quiet=120.0,
+        off=SHARES[Precision.FP32],
+    ),
+    Precision.FP16: Scale(
+        plain=45.0,
+        step=2.0**-11,
+        margin=12.0,
+        odd=25.0,
+        quiet=65.0,
+        off=SHARES[Precision.FP16],
+    ),
+    Precision.BF16: Scale(
+        plain=28.0,
+        step=2.0**-8,
+        margin=12.0,
+        odd=20.0,
+        quiet=48.0,
+        off=SHARES[Precision.BF16],
+    ),
+    Precision.INT8: Scale(
+        plain=15.0,
+        step=2.0**-7,
+        margin=6.0,
+        odd=15.0,
+        quiet=40.0,
+        off=SHARES[Precision.INT8],
+    ),
 }
 
 

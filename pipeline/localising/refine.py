@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...core.contract import Array
 from ...core.probe import ProbeNode
 from ...sources.activations import Value
-from .anchors import Anchor
+from .anchors import Anchor, is_comparable
 from .bench import Bench
 from .measure import below, sqnr
 
-_NEARLY = 0.9  # the end is rounded more often than one operation is
+NEARLY = 0.9  # the end is rounded more often than one operation is
 _TRIALS = 96  # runs of a part of a part
 _TENSORS = 400  # of a part that are looked at
 
@@ -22,7 +23,9 @@ class Culprit:
     """The fewest nodes that hold the fault, what goes into them, and what should come out.
 
     `value` is what eager gives there: an operation, or a module's output. `given` are eager's own
-    values, `made` is what the artifact makes of them, `expected` what eager does.
+    values, `made` is what the artifact makes of them, `expected` what eager does. `known` are all
+    tensors of the part that are right, also before those given, and `orders` the orders of their
+    values.
     """
 
     nodes: tuple[ProbeNode, ...]
@@ -31,18 +34,35 @@ class Culprit:
     given: Mapping[str, Array]
     made: Array
     expected: Array
+    known: Mapping[str, Array] = field(default_factory=dict)
+    orders: Mapping[str, int] = field(default_factory=dict)
     inner: bool = False  # the value is of a module inside, which the artifact does not name
 
     @property
+    def body(self) -> ProbeNode | None:
+        """The last loop or branch among the nodes: what is in it runs as one."""
+        bodies = [node for node in self.nodes if node.inside is not None]
+        bodies = [node for node in bodies if node.inside] or bodies
+        return bodies[-1] if bodies else None
+
+    @property
     def node(self) -> ProbeNode:
-        """The one that a message names: the last with weights, else the last with an origin."""
+        """The one that a message names.
+
+        The loop or branch, else the last with weights, else the last with an origin.
+        """
+        if self.body is not None:
+            return self.body
         named = [node for node in self.nodes if node.module or node.source] or list(self.nodes)
         weighted = [node for node in named if node.constants]
         return (weighted or named)[-1]
 
     @property
     def module(self) -> str:
-        """The module whose code holds the operation."""
+        """The module whose code holds the operation; of a loop, the one that its value is of."""
+        if self.body is not None:
+            inside = self.value.module in (self.body.inside or ())
+            return self.value.module if inside else self.body.module
         modules = {node.module for node in self.nodes if node.module or node.source}
         one = next(iter(modules)) if len(modules) == 1 else self.value.module
         return self.value.module if self.inner else one
@@ -71,16 +91,19 @@ def refine(bench: Bench, anchor: Anchor) -> Culprit:
     right = {
         name: order
         for name in inner
-        if (order := _same(bench, made[name], known, arrays)) is not None
+        if (order := _same(bench, name, made[name], known, arrays)) is not None
     }
     start = {**given, **{name: made[name] for name in right}}
     search = _Search(bench=bench, anchor=anchor, start=start, expected=expected)
     left = {order: value for order, value in known.items() if order not in right.values()}
     found = search.earliest([n for n in inner if n not in right], left, arrays)
     tensor, value = found or (anchor.tensor, anchor.value)
-    return _culprit(
+    culprit = _culprit(
         bench, start, made[tensor], tensor, value, bench.fitted(tensor, arrays[value.order])
     )
+    orders = {**dict.fromkeys(bench.probe.inputs, -1), **bench.orders, **right}
+    orders = {name: orders[name] for name in start if name in orders and name != tensor}
+    return replace(culprit, known=start, orders=orders)
 
 
 def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
@@ -106,9 +129,10 @@ def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
 
 
 def _inner(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[str]:
-    """The floating-point tensors of a part, in order, without its end."""
+    """The tensors of a part that can be compared, in order, without its end."""
     made = [out for node in nodes for out in node.outputs if out != anchor.tensor]
-    return [n for n in made if n in bench.forms and bench.forms[n].floating][-_TENSORS:]
+    forms = {name: bench.forms[name] for name in made if name in bench.forms}
+    return [n for n, form in forms.items() if form.floating or form.discrete][-_TENSORS:]
 
 
 def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> dict[int, Value]:
@@ -117,12 +141,13 @@ def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> d
     Where the artifact keeps no scopes, anything that eager computed may be theirs.
     """
     modules = {anchor.value.module, *(node.module for node in nodes)}
+    modules |= {module for node in nodes for module in node.inside or ()}
     if not bench.scoped:
         modules = {value.module for value in bench.values}
     fitting = [
         value
         for value in bench.values
-        if value.floating
+        if (value.floating or value.discrete)
         and value.order < anchor.value.order
         and (value.module in modules or _is_unnamed(bench, value.module, anchor.value.module))
     ]
@@ -137,14 +162,25 @@ def _is_unnamed(bench: Bench, module: str, other: str) -> bool:
 
 
 def _same(
-    bench: Bench, made: Array, known: Mapping[int, Value], arrays: Mapping[int, Array]
+    bench: Bench,
+    name: str,
+    made: Array,
+    known: Mapping[int, Value],
+    arrays: Mapping[int, Array],
 ) -> int | None:
-    """The order of eager's value that a tensor equals, in whatever shape; None for none."""
-    for order in known:
+    """The order of eager's value that a tensor equals, in whatever shape; None for none.
+
+    Integers and bools that are all one number equal too much to tell what they are.
+    """
+    form = bench.forms[name]
+    if form.discrete and (not made.size or bool((made == made.flat[0]).all())):
+        return None
+    for order, value in known.items():
         array = arrays[order]
-        if array.size == made.size and not below(
-            sqnr(array.reshape(made.shape), made), bench.scale.plain
-        ):
+        if array.size != made.size or not is_comparable(form, value):
+            continue
+        limit = math.inf if form.discrete else bench.scale.plain
+        if not below(sqnr(array.reshape(made.shape), made), limit):
             return order
     return None
 
@@ -164,9 +200,9 @@ class _Search:
         """The first tensor that sets the end right with one of eager's values."""
         trials = 0
         for name in self._doubtful(tensors):
-            shape = self.bench.forms[name].shape
+            form = self.bench.forms[name]
             for order, value in left.items():
-                if value.shape != shape:
+                if value.shape != form.shape or not is_comparable(form, value):
                     continue
                 trials += 1
                 if trials > _TRIALS or not self.bench.more():
@@ -185,4 +221,6 @@ class _Search:
         end = self.anchor.tensor
         given = {**self.start, name: self.bench.fitted(name, array)}
         made = self.bench.probe.part(given, [end])[end]
-        return not below(sqnr(self.expected, made), _NEARLY * self.bench.scale.plain)
+        ratio = self.bench.gap(self.anchor.value, self.expected, made)
+        limit = NEARLY * self.bench.scale.plain
+        return not below(ratio, math.inf if self.anchor.value.discrete else limit)

@@ -116,7 +116,8 @@ def _found(
         scene.stage.note(f"the guilty layer of {artifact.name} was not found: {error.message}")
         return None
     if not found.guilty:
-        told = (f"no layer of {found.artifact} is wrong by itself", *found.notes)
+        whole = f": {found.whole}" if found.whole else ""
+        told = (f"no layer of {found.artifact} is wrong by itself{whole}", *found.notes)
         scene.stage.note(f"{'; '.join(told)}; more: {command}", warning=True)
     return found
 

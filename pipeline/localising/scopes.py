@@ -47,7 +47,11 @@ def resolve_scopes(
         inner = owner.partition(".")[2]  # a wrapper's attribute before it
         return next((one for one in (owner, inner) if one and one in known), scope)
 
-    return tuple(replace(node, module=meant(node.module, node.owner, node.kind)) for node in nodes)
+    def resolved(node: ProbeNode) -> ProbeNode:
+        inside = node.inside and tuple(dict.fromkeys(meant(one, "", "") for one in node.inside))
+        return replace(node, module=meant(node.module, node.owner, node.kind), inside=inside)
+
+    return tuple(resolved(node) for node in nodes)
 
 
 def _paths(

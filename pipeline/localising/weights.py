@@ -60,6 +60,8 @@ def _pairs(culprit: Culprit, probe: Probe, state: Mapping[str, Array]) -> Iterat
 def _near(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
     """The weights of the modules that the culprit's nodes come from, norms folded into them."""
     owners = {culprit.module, culprit.value.module, *(node.module for node in culprit.nodes)}
+    owners |= {node.owner for node in culprit.nodes if node.owner}
+    owners |= {module for node in culprit.nodes for module in node.inside or ()}
     parents = {owner.rpartition(".")[0] for owner in owners}
     mine = {
         key: array

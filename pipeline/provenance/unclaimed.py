@@ -2,7 +2,8 @@
 
 A file named `model.*` looks like an artifact that passed. Wherever one lies below the folder,
 either the manifest nearest above it claims it, or `modelc verify` fails. What looks like a model by
-another name fails where a signature is asked for: whoever signed the records did not mean it.
+another name fails where a signature is asked for: whoever signed the records did not mean it. A
+name says what a file is only where it begins as such a file does; what else lies there is counted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ _NOTED = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore
 _OTHERS = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
 _SUFFIXES = (*(one.SUFFIX for one in TARGETS if one.SUFFIX not in _NOTED), *_OTHERS)
 _SHOWN = 3  # names of files that are no models
+_BEGINNING = 1024  # bytes of a file that are looked at
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # no text has them; logs are coloured
+_ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
+_ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version`, at most so large; the root of an IR
+_LATEST = 64
+_SIGNED, _SIGNATURE = ".sig", 128  # bytes, at most: any of them may be anything
 
 _UNKNOWN = "no record names it, so nothing says that it was ever judged: remove it"
 _LINK_OUT = "a link out of the folder, behind which nothing was checked: remove it"
@@ -91,7 +98,7 @@ def unclaimed_models(
         models = [here / one for one in folders if _has_suffix(one)]
         yield from (_of_other_name(one, root, signed) for one in models if not one.is_symlink())
         files = [one for one in (here / name for name in names) if not _is_claimed(one, claimed)]
-        named = [one for one in files if _is_named_so(one.name)]
+        named = [one for one in files if _is_named_so(one)]
         yield from (_check(one, root, Finding.FAILED, _UNKNOWN) for one in named)
         for path in (one for one in files if one not in named):
             if not _looks_like_a_model(path):
@@ -100,8 +107,7 @@ def unclaimed_models(
                 yield _of_other_name(path, root, signed)
     for error in unread:
         yield _check(Path(error.filename or root), root, Finding.FAILED, _UNREAD, what="files")
-    if signed:
-        yield from _not_looked_into(others, root)
+    yield from _not_looked_into(others, root)
 
 
 def _is_claimed(path: Path, claimed: Claimed) -> bool:
@@ -158,9 +164,42 @@ def _plain(name: str) -> str:
     return "".join(seen).casefold().strip(" .") if name.strip(" .") else name
 
 
-def _is_named_so(name: str) -> bool:
-    plain = _plain(name)
-    return plain.startswith(f"{STEM}.") and not plain.endswith(_NO_MODEL)
+def _is_named_so(path: Path) -> bool:
+    """Whether a file has the name of an artifact: also one that only its name makes a document."""
+    plain = _plain(path.name)
+    if plain != STEM and not plain.startswith(f"{STEM}."):
+        return False
+    return not _is_document(path) if plain.endswith(_NO_MODEL) or plain == STEM else True
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file begins as text that is no OpenVINO IR, or as the arrays that its name says."""
+    start = _beginning(path)
+    arrays = next((mark for end, mark in _ARRAYS.items() if path.name.endswith(end)), None)
+    if arrays is not None:
+        return start.startswith(arrays)
+    return _CONTROLS.isdisjoint(start) and _IR not in start
+
+
+def _beginning(path: Path) -> bytes:
+    """The first bytes of a file; none of what is no file, or cannot be read."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return b""
+        with path.open("rb") as stream:
+            return stream.read(_BEGINNING)
+    except OSError:
+        return b""
+
+
+def _is_disguised(path: Path) -> bool:
+    """Whether a file begins as a model does, whatever its name says."""
+    start = _beginning(path)
+    if path.name.endswith(_SIGNED) and len(start) <= _SIGNATURE:
+        return False
+    if start[:1] == _ONNX and start[1:2] and start[1] <= _LATEST:
+        return True
+    return _plain(path.name).endswith((*_NO_MODEL, *_NOTED)) and not _is_document(path)
 
 
 def _has_suffix(name: str) -> bool:
@@ -173,8 +212,8 @@ def _looks_like_a_model(path: Path) -> bool:
         return True  # what reads by suffix may take `.XML` for `.xml`; modelc writes no such name
     try:
         if path.is_symlink() and (end := end_of(path)).name != path.name:
-            return _has_suffix(path.name) or _is_named_so(end.name) or _looks_like_a_model(end)
-        if _has_suffix(path.name):
+            return _has_suffix(path.name) or _is_named_so(end) or _looks_like_a_model(end)
+        if _has_suffix(path.name) or _is_disguised(path):
             return True
         return stat.S_ISREG(path.stat().st_mode) and any(one.claims(path) for one in BUILT_IN)
     except OSError:  # it leads nowhere, or in a circle

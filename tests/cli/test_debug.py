@@ -20,6 +20,18 @@ def test_a_good_conversion_ends_with_0_and_a_curve(
     assert "SQNR from" in ran.stdout
 
 
+def test_of_an_artifact_that_passed_it_says_why_nothing_goes_to_out(
+    door: Callable[..., CompletedProcess[str]], digits_copy: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "there"
+    ran = door("debug", digits_copy / "model.onnx", "--quiet", "-o", out)
+    assert (ran.returncode, out.exists()) == (0, False)
+    assert f"nothing was written to {out}" in ran.stdout
+    ran = door("debug", digits_copy / "model.onnx", "--quiet", "-o", out, "--json")
+    assert f"nothing was written to {out}" in ran.stderr
+    assert json.loads(ran.stdout)["reproducer"] == ""
+
+
 def test_json_is_the_record_alone(
     door: Callable[..., CompletedProcess[str]], digits_copy: Path
 ) -> None:

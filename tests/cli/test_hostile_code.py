@@ -22,6 +22,14 @@ FACTORIES = {
     "exit_forward": "class build(nn.Linear):\n"
     "    def __init__(self): super().__init__(3, 2)\n"
     "    def forward(self, x): sys.exit('no licence for this model')",
+    "generator": "def build():\n    raise GeneratorExit('of the model')",
+    "generator_forward": "class build(nn.Linear):\n"
+    "    def __init__(self): super().__init__(3, 2)\n"
+    "    def forward(self, x): raise GeneratorExit('of the model')",
+    "own_base": "class Odd(BaseException): pass\ndef build():\n    raise Odd('not caught')",
+    "leaves": "class build(nn.Linear):\n"
+    "    def __init__(self): super().__init__(3, 2)\n"
+    "    def forward(self, x): os._exit(0)",
     "no_text": "class Bad(Exception):\n    def __str__(self): raise ValueError('no text')\n"
     "def build():\n    raise Bad",
     "surrogate": "def build():\n    raise ValueError('bad \\udcff name')",
@@ -42,6 +50,9 @@ TOLD = {
     "interrupt": "KeyboardInterrupt",
     "exit": "no licence for this model",
     "exit_forward": "no licence for this model",
+    "generator": "GeneratorExit",
+    "generator_forward": "GeneratorExit",
+    "own_base": "not caught",
     "no_text": "Bad",
     "surrogate": "bad \\udcff name",
     "itself": "contains itself",
@@ -94,6 +105,16 @@ def test_what_a_models_code_does_is_told_as_the_models(
     assert ran.returncode == 3, ran.stderr
     assert len(told) == 1
     assert TOLD[name] in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", ["--isolate", "--no-isolate"])
+def test_a_model_that_leaves_the_process_with_0_leaves_no_record(
+    export: Callable[..., Ran], place: Path, isolate: str
+) -> None:
+    ran = export("leaves", isolate)
+    assert ran.returncode == (3 if isolate == "--isolate" else 0)  # its own exit ends the command
+    assert not list((place / "out").rglob("manifest.json"))
 
 
 @pytest.mark.slow

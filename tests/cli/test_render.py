@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
-from modelc.cli.tables import fitted_table, say, show_reasoned
+from modelc.cli.tables import fitted_table, say, show_json, show_reasoned, write_json
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
 from modelc.core.manifest import Failure, Manifest
@@ -207,3 +208,24 @@ def test_a_long_reason_stands_below_a_table_that_is_too_narrow(columns: int, whe
     told = next(line for line in lines if "1.11e+07" in line)
     assert told.startswith("onnx verdict: 1.11e+07" if where == "below" else " onnx")
     assert not any("pt2 verdict:" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "document", [b'{\n "a": {\n  "exit_code": 5\n }\n}\n', b'{"a": "\xc3\xa9 \\ud800"}\n', b"{}"]
+)
+def test_the_exit_code_is_the_first_key_of_any_document(
+    document: bytes, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    show_json(document)
+    write_json(3)
+    found = json.loads(capsysbinary.readouterr().out)
+    assert list(found.items()) == [("exit_code", 3), *json.loads(document).items()]
+
+
+@pytest.mark.parametrize("document", [b'{"b": 1, "exit_code": 0}\n', b"[1, 2]\n"])
+def test_a_document_with_an_exit_code_or_that_is_a_list_stays(
+    document: bytes, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    show_json(document)
+    write_json(3)
+    assert capsysbinary.readouterr().out == document

@@ -150,6 +150,33 @@ def test_a_remainder_is_that_of_each_size(sign: int) -> None:
         assert run(np.ones(length, np.float32))[0].shape == (sign * length % 4,)
 
 
+def test_a_size_less_its_remainder_has_bounds_that_reshape_takes(tmp_path: Path) -> None:
+    import onnx
+    import openvino
+    from onnx import TensorProto, helper, numpy_helper
+
+    numbers = {"one": 1, "eight": 8, "line": [1]}
+    told = [numpy_helper.from_array(np.array(n, np.int64), name) for name, n in numbers.items()]
+    chain = (  # how torch.export writes (size - 1) // 8, the last cell of a grid
+        ("Shape", ["x"], "shape"), ("Squeeze", ["shape"], "size"), ("Sub", ["size", "one"], "last"),
+        ("Mod", ["last", "eight"], "rest"), ("Sub", ["last", "rest"], "whole"),
+        ("Div", ["whole", "eight"], "cells"), ("Reshape", ["cells", "line"], "sizes"),
+        ("Expand", ["eight", "sizes"], "y"),
+    )  # fmt: skip
+    nodes = [helper.make_node(kind, inputs, [output]) for kind, inputs, output in chain]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, ["m"])
+    graph = helper.make_graph(nodes, "main", [x], [y], told)
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "grid.onnx")
+    model = openvino.Core().read_model(str(tmp_path / "grid.onnx"))
+    keep_remainders(model)
+    model.reshape([openvino.Dimension(50, 320)])
+    run = openvino.Core().compile_model(model, "CPU")
+    for length in (50, 57, 64, 65, 320):
+        assert run(np.ones(length, np.float32))[0].shape == ((length - 1) // 8,)
+
+
 @pytest.mark.parametrize(
     ("dtype", "step", "values"),
     [

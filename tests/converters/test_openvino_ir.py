@@ -157,3 +157,18 @@ def test_outputs_in_bfloat16_are_read_as_floats(job_of: JobOf) -> None:
     assert found["low"].dtype == np.float32
     np.testing.assert_allclose(found["low"], x * 3, rtol=2**-8)
     assert (found["low"] != found["high"]).all()  # it was rounded
+
+
+def test_an_ir_whose_tensors_have_no_names_is_described_by_its_nodes(tmp_path: Path) -> None:
+    port = '<port id="0" precision="FP32"><dim>2</dim></port>'
+    (tmp_path / "model.xml").write_text(
+        '<?xml version="1.0"?><net name="n" version="11"><layers>'
+        '<layer id="0" name="x" type="Parameter" version="opset1">'
+        f'<data shape="2" element_type="f32"/><output>{port}</output></layer>'
+        '<layer id="1" name="y" type="Result" version="opset1">'
+        f"<input>{port}</input></layer></layers><edges>"
+        '<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/></edges></net>'
+    )
+    found = openvino_ir.inspect(tmp_path / "model.xml")
+    assert [one.name for one in found.inputs] == ["x"]
+    assert [one.name for one in found.outputs] == ["y"]

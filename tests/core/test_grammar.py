@@ -105,6 +105,7 @@ def test_spaces_between_tokens_are_skipped() -> None:
         "x:float32[batch=1..2..8,3]",
         "x:int64[batch=4..4]{0..50256}",
         "ids:int64[batch,seq=1..512]{0..1234567}",
+        "x:float32[(k=2..8)-1,32*(j=1..2..8)]",
         "x:float16[]{-0.125..0.1}",
         "x:float64[1]{1e-07..16777217}",
         "inputs.image:uint8[2,2]",

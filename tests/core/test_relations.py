@@ -93,6 +93,7 @@ def test_dims_that_are_equal_have_one_axis_name() -> None:
         (("x:float32[a=b-1,b=1..4]",), "'a' would be 0 where b is 1"),
         (("x:float32[h=32*(k=1..8)]", "y:float32[2*(k=1..9)]"), "'k' has two ranges"),
         (("x:float32[h=32*(k=1..8)]", "y:float32[h=1..8]"), "'h' has two ranges"),
+        (("x:float32[k=1..8]", "y:float32[2*(k=1..9)]"), "'k' has two ranges"),
         (("x:float32[h=32*]",), "expected a dim name at character 16"),
         (("x:float32[h=0*k]",), "expected a factor above 0 at character 13"),
         (("x:float32[h=(k=1..3]",), r"expected '\)' at character 20"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
 
+from modelc.core.dims import Relation
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Dim, InputSpec, Signature, ValueRange, resolve
@@ -132,3 +135,55 @@ def test_outputs_are_added_without_touching_the_inputs() -> None:
     named = signature.with_outputs(["y", "z"])
     assert named.outputs == ("y", "z")
     assert named.inputs == signature.inputs
+
+
+ENDS = st.integers(1, 9)
+
+
+@st.composite
+def dims(draw: st.DrawFn, names: tuple[str, ...], *, related: bool) -> str:
+    """A dim as people write it: a size, a range, or a relation to a dim of these names."""
+    base = draw(st.sampled_from(names))
+    times, plus = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    relation = Relation(base=base, times=times, plus=plus)
+    low, most = sorted((draw(ENDS), draw(ENDS)))
+    middle = draw(st.sampled_from(["", f"{low}..", f"{most}.."]))
+    texts = [str(low), f"{base}={low}..{middle}{most}", base]
+    if related:
+        texts += [str(relation), f"m={relation}", relation.of(f"({base}={low}..{middle}{most})")]
+    return draw(st.sampled_from(texts))
+
+
+@st.composite
+def written_inputs(draw: st.DrawFn) -> list[str]:
+    """Inputs whose dims follow from those of others, in chains too."""
+    first = draw(st.lists(dims(("n", "k"), related=False), min_size=1, max_size=2))
+    second = draw(st.lists(dims(("n", "k", "j"), related=True), min_size=1, max_size=3))
+    third = draw(st.lists(dims(("m", "k", "j"), related=True), max_size=2))
+    values = draw(st.sampled_from(["", "{0..99}", "{-3..4 ascending}", "{0..n}"]))
+    inputs = zip("abc", (first, second, third), strict=True)
+    return [f"{name}:int64[{','.join(one)}]{values}" for name, one in inputs]
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(written_inputs())
+def test_what_is_printed_is_read_as_the_same(texts: list[str]) -> None:
+    try:
+        found = merged(*texts)
+    except UsageError:
+        reject()
+    assert merged(*forms(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("texts", "printed"),
+    [
+        (["a:int64[n=2*(k=1..8)]", "b:int64[2*n]"], "b:int64[4*(k=1..8)]"),
+        (["a:int64[n=1..8]", "c:int64[m=n]", "b:int64[2*m]"], "b:int64[2*n]"),
+        (["a:int64[k=j+1]", "c:int64[j=1..2..5]", "b:int64[2*k+1]"], "b:int64[2*j+3]"),
+    ],
+)
+def test_a_dim_that_follows_in_a_chain_is_printed_as_it_is_read(
+    texts: list[str], printed: str
+) -> None:
+    assert forms(merged(*texts))[-1] == printed

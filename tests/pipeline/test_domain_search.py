@@ -271,3 +271,22 @@ def test_a_model_that_runs_nowhere_is_left_to_its_own_error() -> None:
 def test_the_choice_is_the_same_again() -> None:
     first = chosen(Area(), "x:float32[batch,height,width]")
     assert chosen(Area(), "x:float32[batch,height,width]") == first
+
+
+class Rows(nn.Module):
+    """Reads both as rows, of 8 and of 16 elements."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.view(-1, 8).sum() + y.view(-1, 16).sum()
+
+
+def test_what_follows_from_a_chosen_dim_is_printed_as_it_is_read() -> None:
+    texts = ["x:float32[seq]", "y:float32[2*seq]"]
+    signature = resolve([parse_input(text) for text in texts], {})
+    takes = parameters_of(Rows().forward)
+    loaded = Loaded(kind="state_dict", module=Rows().eval(), takes=takes)
+    found = choose_dims(open_eager(loaded, signature), signature)
+    printed = [str(spec) for spec in found.inputs]
+    assert printed == ["x:float32[seq=8*(k_seq=1..8..32)]", "y:float32[16*(k_seq=1..8..32)]"]
+    again = resolve([parse_input(text) for text in printed], {})
+    assert [str(spec) for spec in again.inputs] == printed

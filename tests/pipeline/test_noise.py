@@ -13,6 +13,7 @@ import pytest
 
 from modelc.core.errors import CheckpointError
 from modelc.pipeline.noise import into
+from modelc.sources.work import WorkExceededError
 
 
 @pytest.fixture
@@ -86,6 +87,9 @@ def test_the_traceback_of_an_error_goes_to_the_log_and_the_error_on(log: Path) -
         (ValueError("x"), ValueError),
         (KeyboardInterrupt(), (KeyboardInterrupt, CheckpointError)),
         (SystemExit(3), CheckpointError),  # of the user's code, as this test is
+        (GeneratorExit("x"), CheckpointError),
+        (BaseException("x"), CheckpointError),
+        (WorkExceededError(), WorkExceededError),  # of modelc
     ],
 )
 def test_the_descriptors_are_given_back_after_an_error(

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from modelc.core.contract import Target
+from modelc.core.digest import record_of
 from modelc.core.errors import CheckpointError, UsageError
+from modelc.core.events import Event, Noted
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run import run
@@ -86,6 +88,47 @@ def test_overwrite_moves_another_checkpoints_files_to_replaced(
     assert (tmp_path / "out" / "replaced" / "model.fake").read_text() == "the old one"
     assert not (tmp_path / "out" / "model.fake").exists()
     assert found.exit_code == 0
+
+
+def test_what_is_moved_aside_is_on_record_as_it_is(
+    order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=targets)
+    (tmp_path / "out" / "model.fake").write_text("of the user")
+    found = run(order("second", source=other, overwrite=True), targets=targets)
+    (moved,) = found.replaced
+    assert moved == record_of(tmp_path / "out" / "replaced" / "model.fake", name=moved.name)
+
+
+def test_a_file_put_in_the_place_of_what_was_moved_aside_leaves_the_record(
+    order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=targets)
+    run(order("second", source=other, overwrite=True), targets=targets)
+    (tmp_path / "out" / "replaced" / "model.fake").write_text("of the user")
+    assert run(order("fake", source=other), targets=targets).replaced == ()
+
+
+def test_a_project_says_what_it_removes_of_another_checkpoint(
+    order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=targets)
+    heard: list[Event] = []
+    run(replace(order("second", source=other), discards=True), heard.append, targets=targets)
+    (told,) = [one for one in heard if isinstance(one, Noted) and one.warning]
+    assert "removed fake from" in told.text
+    assert "of another checkpoint" in told.text
+    assert not (tmp_path / "out" / "model.fake").exists()
+
+
+def test_a_project_removes_no_file_that_is_not_as_recorded(
+    order: Orders, targets: tuple[Target, ...], other: Source, tmp_path: Path
+) -> None:
+    run(order("fake"), targets=targets)
+    (tmp_path / "out" / "model.fake").write_text("of the user")
+    found = run(replace(order("second", source=other), discards=True), targets=targets)
+    assert (tmp_path / "out" / "replaced" / "model.fake").read_text() == "of the user"
+    assert [file.name for file in found.replaced] == ["replaced/model.fake"]
 
 
 def answer_of(source: Source, feed: object) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def table(fake: Fakes) -> tuple[Target, ...]:
 
 def names(order: Order, table: tuple[Target, ...]) -> list[str]:
     return [step.name for step in make_plan(order, table)]
+
+
+@pytest.mark.parametrize("text", ["x:float32[", "x:floaty[2]", "x[3,32..224", ":[2]"])
+def test_an_input_that_cannot_be_read_stops_the_plan(
+    order: Orders, table: tuple[Target, ...], gate_source: Source, text: str
+) -> None:
+    with pytest.raises(UsageError):
+        make_plan(order("seed", source=replace(gate_source, inputs=(text,))), table)
 
 
 def test_parents_come_first(order: Orders, table: tuple[Target, ...]) -> None:

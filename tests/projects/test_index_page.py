@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.core.manifest import Manifest
+from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.manifest_file import write_manifest
 from modelc.projects.gates import Breach
 from modelc.projects.index_page import (
@@ -150,8 +150,9 @@ def test_a_record_that_leads_out_of_the_folder_is_refused(project: Path) -> None
 
 def test_the_page_of_a_stranger_is_not_replaced(project: Path) -> None:
     (project / FILE).write_text("<h1>mine</h1>")
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         write_project_reports(project, HTML)
+    assert "-o" not in caught.value.hint  # modelc report takes none for a project
     with pytest.raises(UsageError):
         clear_index(project, wanted=True)
     clear_index(project, wanted=False)  # of a run that writes none
@@ -189,3 +190,20 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
     (line,) = [one for one in index_lines(results_at(project)) if one.model == "net"]
     assert line.line.outcome is Outcome.ERROR
     assert line.reason
+
+
+@pytest.mark.parametrize("state", ["error", "pending"])
+def test_an_artifact_that_the_run_did_not_make_is_not_its_success(
+    project: Path, good: Manifest, state: str
+) -> None:
+    results = results_at(project)
+    (end,) = [one for one in results.record.models if one.name == "net"]
+    stopped = replace(end.artifacts[0], state=state, digest="", reason="no memory")
+    models = (replace(end, state=state, artifacts=(stopped,)),)
+    results = replace(results, record=replace(results.record, models=models))
+    (line,) = index_lines(results)  # a later export made it
+    assert (line.line.outcome, line.said) == (Outcome.ERROR, "changed since")
+    failure = Failure(step="onnx", message="no memory", hint="", exit_code=5)
+    manifest = replace(good, failures=(failure,))  # it was made before, and stands beside it
+    (line,) = index_lines(replace(results, manifests={"net": manifest}))
+    assert (line.line.outcome, line.reason) == (Outcome.ERROR, "no memory")

@@ -264,7 +264,7 @@ GOOD: dict[str, Callable[[Path], object]] = {
     "reports and notes": lambda out: put_all(
         out, ("junit.xml", "report.html", "one/README.md"), b"<testsuites/>"
     ),
-    "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz"),
+    "feeds": lambda out: put(out / "one" / "worst" / "onnx.npz", b"PK\x03\x04 arrays"),
     "another program's records": lambda out: put_all(
         out / "page", (MANIFEST, FILE), b'{"name": "page"}'
     ),
@@ -279,7 +279,7 @@ def test_a_folder_as_modelc_makes_it_holds(signed: Path, change: str) -> None:
 
 
 def test_what_is_no_model_is_named_as_not_looked_into(signed: Path) -> None:
-    put(signed / "one" / "weights.dat")
+    put(signed / "one" / "weights.dat", bytes(100))
     assert not failed(signed)
     found = verify(signed, key=KEY.public_key()).models[0].checks
     assert [check.detail for check in found if check.of == "other files"] == [
@@ -349,3 +349,32 @@ def test_a_link_that_leads_to_itself_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").symlink_to("model.onnx")
     record = FileRecord(name="model.onnx", size=1, sha256="0" * 64)
     assert changed(record, tmp_path) == "model.onnx is missing"
+
+
+ONNX = b"\x08\x0a\x12\x07pytorch"  # as each begins: the version of its IR, then who wrote it
+
+
+@pytest.mark.parametrize("name", ["model.html", "model", "model.json", "sub/model.txt"])
+def test_a_model_that_is_named_as_a_document_fails_without_a_key(signed: Path, name: str) -> None:
+    put(signed / "stray" / name, ONNX)
+    found = [(c.of, c.what) for c in failed(signed, key=False)]
+    assert found == [(f"stray/{name}", "verdict")]
+
+
+@pytest.mark.parametrize("name", ["index.html", "net", "worst.npz", "junit.xml"])
+def test_a_model_of_another_name_is_named_without_a_key_and_fails_with_one(
+    signed: Path, name: str
+) -> None:
+    put(signed / "stray" / name, ONNX)
+    found = [c.found for c in verify(signed).run if c.of == f"stray/{name}"]
+    assert found == [Finding.UNCHECKED]
+    assert f"stray/{name}" in [c.of for c in failed(signed)]
+
+
+def test_files_that_no_record_names_are_counted_without_a_key(signed: Path) -> None:
+    put(signed / "stray" / "data.bin", bytes(100))
+    put(signed / "stray" / "report.html", b"<p>plain</p>")
+    (line,) = [c for c in verify(signed).run if c.of == "other files"]
+    assert line.found is Finding.UNCHECKED
+    assert "data.bin" in line.detail
+    assert "report.html" not in line.detail

@@ -48,6 +48,21 @@ def test_a_run_holds_and_what_was_not_run_is_not_claimed(ran: Path) -> None:
     assert [(one.of, one.what) for one in unclaimed] == [("three", "verdict"), ("run", "signature")]
 
 
+def test_a_run_in_which_nothing_passed_claims_nothing(
+    exports: Callable[[str], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(exports("gate"), out / "one")
+    ended = [Ended(name="one", folder="elsewhere/one", manifest=manifest_of(out / "one"))]
+    record = record_of_run(ended, seconds=1.0)
+    ends = tuple(replace(one, state="failed") for one in record.models[0].artifacts)
+    model = replace(record.models[0], state="failed", artifacts=ends)
+    write_record(replace(record, models=(model,)), out)
+    of_model = [one for one in verify(out).run if one.of == "one"]
+    assert [one.found for one in of_model] == [Finding.UNCHECKED]
+    assert of_model[0].detail.startswith("not claimed")
+
+
 def test_a_flipped_bit_in_the_runs_record_fails(ran: Path) -> None:
     whole = (ran / FILE).read_bytes()
     for place in (0, len(whole) // 3, len(whole) // 2, len(whole) - 80, len(whole) - 20):

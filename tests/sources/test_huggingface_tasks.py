@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.core.signature import Signature
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, resolve
+from modelc.pipeline.domain_search import choose_dims
 from modelc.sources.eager import Eager, open_eager
 from modelc.sources.identify import identify
 from modelc.sources.load import load
@@ -263,6 +265,20 @@ def test_the_inputs_of_a_step_have_one_past_and_its_mask(tmp_path: Path) -> None
         "past_key_values.0.key:float32[batch,1,past=1..31,8]",
         "past_key_values.0.value:float32[batch,1,past=1..31,8]",
     ]
+
+
+def test_the_positions_of_a_prompt_end_with_its_length(tmp_path: Path) -> None:
+    saved(tmp_path, "LlamaForCausalLM", "LlamaConfig", num_key_value_heads=1)
+    loaded = opened(tmp_path, task="text-generation-prefill")
+    assert str(loaded.known["position_ids"]) == "position_ids:int64[batch,sequence]{0..sequence-1}"
+    found = choose_dims(eager_of(loaded), Signature(inputs=tuple(loaded.known.values())))
+    places = found.inputs[2].values
+    assert places is not None
+    assert (found.dynamic_dims["sequence"].high, places.high) == (32, 31)  # positions of the model
+    stated = resolve([parse_input("input_ids[batch,sequence=1..50]")], loaded.known)
+    places = stated.inputs[2].values
+    assert places is not None
+    assert places.high == 49
 
 
 def test_a_past_is_no_longer_than_the_window_that_is_looked_back_on(tmp_path: Path) -> None:

@@ -89,3 +89,14 @@ def test_float32_divides_some_neighbours_of_multiples_wrongly(divisor: int) -> N
     values = np.concatenate([feeds["wide-quotients-1"], feeds["wide-quotients-2"]])
     rough = np.floor(values.astype(np.float32) / np.float32(divisor)).astype(np.int64)
     assert (rough != values // divisor).any()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("divisor", [60, 3600, 86400, 7, 10, 1000, 3, 24, 100])
+def test_each_usual_divisor_is_shown_to_an_input_of_few_elements(divisor: int, rows: int) -> None:
+    spec = f"x:int64[{rows}]{{0..{2**31 - 1}}}"
+    feeds = wide_feeds(resolve([parse_input(spec)], {}))
+    values = np.concatenate([one.arrays["x"] for one in feeds if "quotients" in one.name])
+    assert (values % divisor == divisor - 1).any()
+    rough = np.floor(values.astype(np.float32) / np.float32(divisor)).astype(np.int64)
+    assert (rough != values // divisor).any()

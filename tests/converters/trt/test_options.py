@@ -36,13 +36,12 @@ def test_every_key_is_read() -> None:
             "plugins": "/a.so;/b.so",
             "trust_engine": "true",
             "builder": "trtexec",
-            "timeout": "90",
             "weights": "/model.onnx",
         }
     )
     plain = EngineOptions()
     assert not [key for key in KEYS if getattr(options, key) == getattr(plain, key)]
-    assert (options.workspace, options.timeout) == (4 << 30, 90.0)
+    assert options.workspace == 4 << 30
     assert (options.plugins, len(options.profiles)) == (("/a.so", "/b.so"), 2)
     assert options.hardware_compatible is HardwareLevel.AMPERE_PLUS
     assert options.builder is BuilderChoice.TRTEXEC
@@ -68,9 +67,6 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("tf32", "maybe"),
         ("hardware_compatible", "turing"),
         ("builder", "make"),
-        ("timeout", "0"),
-        ("timeout", "nan"),
-        ("timeout", "soon"),
     ],
 )
 def test_nonsense_is_refused_with_its_value(key: str, text: str) -> None:

@@ -12,7 +12,6 @@ from modelc.converters.trt.launching import build_with_trtexec
 from modelc.converters.trt.options import HardwareLevel
 from modelc.converters.trt.profiles import ShapeRange
 from modelc.converters.trt.records import BuildRequest
-from modelc.converters.trt.supervising import Patience
 from modelc.converters.trt.trtexec import command, version_of
 from modelc.core.errors import ConversionError, MissingError
 
@@ -149,14 +148,3 @@ def test_without_an_engine_it_failed_whatever_it_exits_with(
 ) -> None:
     with pytest.raises(ConversionError, match="no luck"):
         build_with_trtexec(program(tmp_path, body), request_of(), tmp_path, version=(11, 4, 0))
-
-
-def test_a_program_that_hangs_is_ended(request_of: Requests, tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="longer than"):
-        build_with_trtexec(
-            program(tmp_path, "exec sleep 60"),
-            request_of(),
-            tmp_path,
-            version=(11, 4, 0),
-            patience=Patience(whole=0.4, stop=0.0, terminate=1.0),
-        )

@@ -217,3 +217,13 @@ def test_a_run_whose_parent_is_gone_ends_though_it_hangs_in_native_code() -> Non
 def test_bounds_that_are_none_are_refused(bounds: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Bounds(**bounds)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize("bounds", [{"timeout": 9.0}, {"memory": 1 << 30}])
+def test_a_bound_that_the_system_cannot_keep_is_refused(
+    monkeypatch: pytest.MonkeyPatch, bounds: dict[str, float]
+) -> None:
+    monkeypatch.setattr("modelc.pipeline.isolation.bounds.os", SimpleNamespace(name="nt"))
+    with pytest.raises(UsageError, match=f"--{next(iter(bounds))}"):
+        Bounds(**bounds)  # type: ignore[arg-type]
+    assert Bounds().timeout is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import onnx
@@ -14,9 +16,10 @@ from onnx import numpy_helper
 from modelc.core.contract import Array
 from modelc.core.findings import Localisation
 from modelc.pipeline.localising.asking import Looking, localise_file
-from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run import run
 
+HERE = Path(__file__).parent
 FORMATS = ("onnx", "openvino", "torchscript")
 
 
@@ -68,3 +71,49 @@ def spoiled(bert: Path, bert_source: Source, tmp_path: Path) -> Spoiled:
     for name in ("model.onnx", "model.debug.json"):
         shutil.copy(bert / name, tmp_path / name)
     return Spoiled(tmp_path, bert_source)
+
+
+class Conversions:
+    """Nets of debug_nets.py as they were converted, each once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nets = importlib.import_module("debug_nets")
+        self._folder = folder
+        self._made: dict[str, Path] = {}
+
+    def source(self, name: str, *, trust: bool = False) -> Source:
+        import torch
+
+        path = self._folder / f"{name}.pt"
+        if not path.exists():
+            torch.save(self.nets.build(name).state_dict(), path)
+        return Source(
+            checkpoint=path, model="debug_nets:build", model_args={"name": name},
+            inputs=(self.nets.INPUT,), trust=trust,
+        )  # fmt: skip
+
+    def folder(self, name: str, formats: Sequence[str] = FORMATS) -> Path:
+        """The output folder of a net. To change what is in it, copy it."""
+        if name not in self._made:
+            out = self._folder / name
+            wanted = tuple(Wanted(target=one) for one in formats)
+            judging = Judging(sensitivity=0)
+            with warnings.catch_warnings(record=True):
+                run(Order(source=self.source(name), wanted=wanted, out=out, judging=judging))
+            self._made[name] = out
+        return self._made[name]
+
+    def spoiled(self, name: str, folder: Path) -> Spoiled:
+        """A copy of a net's ONNX, to be spoiled."""
+        made = self.folder(name)
+        for file in ("model.onnx", "model.debug.json"):
+            shutil.copy(made / file, folder / file)
+        return Spoiled(folder, self.source(name))
+
+
+@pytest.fixture(scope="session")
+def conversions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversions]:
+    """Small nets, converted when they are asked for."""
+    sys.path.append(str(HERE))  # tests are not a package
+    yield Conversions(tmp_path_factory.mktemp("conversions"))
+    sys.path.remove(str(HERE))

@@ -1,0 +1,203 @@
+"""Runs the operators of TorchScript graphs one by one, each from Python values to Python values.
+
+Lists and dicts are never written into: an operator that changes one gives a changed copy, so that
+every tensor of a graph can be computed again from those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.errors import RunnerError
+from .opened import refused
+
+if TYPE_CHECKING:
+    from .probing_torchscript import Step
+
+_Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
+
+
+def _appended(args: list[Any]) -> Sequence[Any]:
+    return [[*args[0], args[1]]]
+
+
+def _extended(args: list[Any]) -> Sequence[Any]:
+    return [[*args[0], *args[1]]]
+
+
+def _inserted(args: list[Any]) -> Sequence[Any]:
+    copy = list(args[0])
+    copy.insert(args[1], args[2])
+    return [copy]
+
+
+def _reversed(args: list[Any]) -> Sequence[Any]:
+    return [args[0][::-1]]
+
+
+def _sorted(args: list[Any]) -> Sequence[Any]:
+    return [sorted(args[0], reverse=bool(args[1:] and args[1]))]
+
+
+def _set(args: list[Any]) -> Sequence[Any]:
+    copy = args[0].copy()
+    copy[args[1]] = args[2]
+    return [copy]
+
+
+def _deleted(args: list[Any]) -> Sequence[Any]:
+    copy = args[0].copy()
+    del copy[args[1]]
+    return [copy]
+
+
+def _updated(args: list[Any]) -> Sequence[Any]:
+    return [{**args[0], **args[1]}]
+
+
+def _popped(args: list[Any]) -> Sequence[Any]:
+    """The changed copy, then what was taken out."""
+    copy = args[0].copy()
+    taken = copy.pop(*args[1:])
+    return [copy, taken]
+
+
+def _with_default(args: list[Any]) -> Sequence[Any]:
+    """The changed copy, then the value of the key."""
+    copy = {args[1]: args[2], **args[0]}
+    return [copy, copy[args[1]]]
+
+
+def _sliced(args: list[Any]) -> Sequence[Any]:
+    return [args[0][slice(*args[1:])]]
+
+
+WITH_RESULT = ("aten::pop", "aten::setdefault")  # what gives something beside the changed list
+# What changes a list or a dict: each gives the changed copy, and after it, of `WITH_RESULT`, what
+# the operator returns.
+_CHANGES: Mapping[str, _Run] = {
+    "aten::append": _appended,
+    "aten::extend": _extended,
+    "aten::insert": _inserted,
+    "aten::reverse": _reversed,
+    "aten::sort": _sorted,
+    "aten::clear": lambda args: [type(args[0])()],
+    "aten::pop": _popped,
+    "aten::_set_item": _set,
+    "aten::Delete": _deleted,
+    "aten::update": _updated,
+    "aten::setdefault": _with_default,
+}
+_PLAIN: Mapping[str, _Run] = {  # what torch has no operator for, or none that takes Python's lists
+    "prim::ListConstruct": lambda args: [args],
+    "prim::TupleConstruct": lambda args: [tuple(args)],
+    "prim::DictConstruct": lambda args: [dict(zip(args[::2], args[1::2], strict=True))],
+    "prim::ListUnpack": lambda args: list(args[0]),
+    "prim::TupleUnpack": lambda args: list(args[0]),
+    "prim::TupleIndex": lambda args: [args[0][args[1]]],
+    "prim::TupleSlice": _sliced,
+    "prim::unchecked_cast": lambda args: [args[0]],
+    "prim::Uninitialized": lambda args: [None],  # noqa: ARG005 - never read
+    "aten::format": lambda args: [str(args[0]).format(*args[1:])],
+    "aten::__is__": lambda args: [args[0] is args[1]],
+    "aten::__isnot__": lambda args: [args[0] is not args[1]],
+}
+_OF_LISTS: Mapping[str, _Run] = {  # where the first argument is a list, a dict or a text
+    "aten::__getitem__": lambda args: [args[0][args[1]]],
+    "aten::__contains__": lambda args: [args[1] in args[0]],
+    "aten::len": lambda args: [len(args[0])],
+    "aten::slice": _sliced,
+    "aten::list": lambda args: [list(args[0])],
+    "aten::copy": lambda args: [args[0].copy()],
+    "aten::add": lambda args: [args[0] + args[1]],
+    "aten::add_": lambda args: [args[0] + args[1]],
+    "aten::mul": lambda args: [args[0] * args[1]],
+    "aten::get": lambda args: [args[0].get(*args[1:])],
+    "aten::keys": lambda args: [list(args[0])],
+    "aten::values": lambda args: [list(args[0].values())],
+    "aten::items": lambda args: [list(args[0].items())],
+}
+
+
+def is_collection(value: object) -> bool:
+    """Whether a value is a list, a dict, a tuple or a text."""
+    return isinstance(value, (list, dict, tuple, str))
+
+
+def is_changing(node: Any) -> bool:
+    """Whether a node of a graph changes its first argument: a list, dict, or tensor in place."""
+    kind = str(node.kind())
+    first = next((str(value.type().kind()) for value in node.inputs()), "")
+    if first in ("ListType", "DictType"):
+        return kind in _CHANGES or kind == "aten::add_"
+    in_place = kind.startswith("aten::") and kind.endswith("_") and not kind.endswith("__")
+    return first == "TensorType" and in_place
+
+
+def _change(kind: str, args: list[Any]) -> Sequence[Any] | None:
+    """What an operator makes of a list or a dict that it changes; None where it changes none."""
+    return _CHANGES[kind](args) if kind in _CHANGES and is_collection(args[0]) else None
+
+
+def compute(step: Step, args: list[Any]) -> Sequence[Any]:
+    """Run one operator; returns what it gives, in order.
+
+    Raises:
+        RunnerError: torch refused it.
+    """
+    plain = _PLAIN.get(step.kind)
+    if plain is None and args and is_collection(args[0]):
+        plain = _OF_LISTS.get(step.kind)
+    try:
+        made = _change(step.kind, args)
+        if made is None:
+            made = plain(args) if plain else _by_torch(step, args)
+    except Exception as error:  # the runtime's edge
+        raise refused("torch", error, f"{step.name}: {error}") from error
+    if len(made) != len(step.outputs):
+        raise RunnerError(
+            f"torch gives {len(made)} results of {step.name}, not {len(step.outputs)}",
+            hint="debug the ONNX of the same model",
+        )
+    return made
+
+
+def _by_torch(step: Step, args: list[Any]) -> Sequence[Any]:
+    import torch
+
+    try:
+        call, _ = torch._C._jit_get_operation(step.kind)
+        named = {name: args[place] for place, name in step.named.items()}
+        result = call(*[a for i, a in enumerate(args) if i not in step.named], **named)
+    except (RuntimeError, TypeError):
+        if step.node is None:
+            raise
+        result = _alone(step.node)(*args)  # as its types are in the graph: torch guesses wrong here
+    return [result] * len(step.outputs) if len(step.outputs) <= 1 else list(result)
+
+
+def _alone(node: Any) -> Callable[..., Any]:
+    """A function of one node of a graph, with the types that it has there."""
+    import torch
+
+    graph: Any = torch._C.Graph()
+    inputs = {}
+    for value in node.inputs():
+        if value.debugName() not in inputs:
+            inputs[value.debugName()] = graph.addInput()
+            inputs[value.debugName()].setType(value.type())
+    order = list(inputs)
+    copy = graph.createClone(node, lambda value: inputs[value.debugName()])
+    graph.insertNode(copy)
+    outputs = list(copy.outputs())
+    for value in outputs:
+        graph.registerOutput(value)
+    function: Callable[..., Any] = torch._C._create_function_from_graph("operator", graph)
+    names = [value.debugName() for value in node.inputs()]
+
+    def run(*args: Any) -> Any:
+        given = dict(zip(names, args, strict=True))
+        return function(*[given[name] for name in order])
+
+    return run

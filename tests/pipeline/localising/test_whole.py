@@ -1,0 +1,64 @@
+"""An artifact that is wrong only as a whole: said so, with the layers that are fused wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from modelc.cli.app import door
+from modelc.converters.probing_onnx import OnnxProbe
+from modelc.core.contract import Feed, Outputs
+from modelc.pipeline.localising.asking import localise_file
+
+from .conftest import Conversions
+
+pytestmark = pytest.mark.needs("onnx")
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch, conversions: Conversions, tmp_path: Path) -> Path:
+    """A good ONNX whose runtime is wrong as long as nobody reads what the norm gives."""
+    spoiled = conversions.spoiled("chain", tmp_path)
+    norm = next(n for n in spoiled.model.graph.node if n.op_type == "LayerNormalization")
+    tap = OnnxProbe.tap
+
+    def wrong(self: OnnxProbe, feed: Feed, tensors: Collection[str]) -> Outputs:
+        found = dict(tap(self, feed, tensors))
+        if norm.output[0] not in tensors:
+            found.update({name: found[name] * 1.5 for name in self.outputs})
+        return found
+
+    monkeypatch.setattr(OnnxProbe, "tap", wrong)
+    return spoiled.path
+
+
+def test_layers_that_are_wrong_only_when_fused_are_named(
+    fused: Path, conversions: Conversions
+) -> None:
+    found = localise_file(fused, conversions.source("chain"))
+    assert found.guilty == ""
+    assert found.whole.startswith("every layer alone agrees with eager, the artifact as a whole ")
+    assert "reading norm (" in found.whole
+    assert "act (" not in found.whole
+
+
+def test_debug_ends_with_1_for_what_is_wrong_as_a_whole(
+    fused: Path,
+    conversions: Conversions,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = conversions.source("chain")
+    arguments = [
+        "debug", str(fused), "--against", str(source.checkpoint),
+        "--model", source.model or "", "--model-arg", "name=chain",
+        "--input", source.inputs[0], "--no-isolate",
+    ]  # fmt: skip
+    assert door(arguments) == 1
+    assert "is wrong as a whole" in capsys.readouterr().out
+
+
+def test_nothing_is_said_of_the_whole_of_a_good_artifact(conversions: Conversions) -> None:
+    path = conversions.folder("chain") / "model.onnx"
+    assert localise_file(path, conversions.source("chain")).whole == ""
