@@ -64,7 +64,9 @@ def test_a_hint_to_read_the_log_names_it(
     log = tmp_path / "logs" / "openvino.log"
     log.parent.mkdir()
     log.touch()
-    failure = Failure(step="openvino", message="not made", hint=LOGGED, exit_code=5)
+    failure = Failure(
+        step="openvino", message="not made", hint=LOGGED, advice=(LOGGED,), exit_code=5
+    )
     show_manifest(replace(records.refused(), failures=(failure,)), str(tmp_path))
     assert f"hint: {LOGGED}: {log}" in capsys.readouterr().out.replace("\n", "")
 
@@ -153,7 +155,7 @@ def test_what_refused_it_is_told_first_and_what_came_of_it_below(
 ) -> None:
     manifest = replace(records.refused(), pending=())
     (verdict,) = (one for one in manifest.verdicts if not one.passed)
-    frozen = verdict.refused("the trace froze the branch at net.py:7")
+    frozen = verdict.with_fault(ReasonCode.BRANCH_FROZEN, "the trace froze the branch at net.py:7")
     assert frozen.reason == f"the trace froze the branch at net.py:7; {verdict.reason}"
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
