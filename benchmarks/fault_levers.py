@@ -15,7 +15,7 @@ from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.signature import Signature
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 Alter = Callable[[nn.Module], None]
 _VALUES = re.compile(r"(^|\.)(value|v_proj|v|v_lin|to_v)$")
@@ -50,7 +50,7 @@ def levers(module: nn.Module, signature: Signature, feed: Feed) -> Levers:
     for value in twin.parameters():
         value.requires_grad_(True)
     eager = open_eager(
-        Loaded(kind="module", module=twin, takes=parameters_of(twin.forward)), signature
+        LoadedModule(kind="module", module=twin, takes=parameters_of(twin.forward)), signature
     )
     given = [torch.from_numpy(feed[name].copy()) for name in eager.inputs]
     outputs = eager.flat(*(one.double() if one.is_floating_point() else one for one in given))

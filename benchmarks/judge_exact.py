@@ -18,7 +18,7 @@ from modelc.core.contract import Array, Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.core.torch_modes import through_calls
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -38,7 +38,7 @@ def _wide(value: object) -> object:
 def runs(module: nn.Module, signature: Signature, feeds: Sequence[Feed]) -> list[Outputs]:
     """What the module gives on each feed as it stands, by the signature's output names."""
     eager = open_eager(
-        Loaded(kind="module", module=module, takes=parameters_of(module.forward)), signature
+        LoadedModule(kind="module", module=module, takes=parameters_of(module.forward)), signature
     )
     return [eager.run(feed) for feed in feeds]
 

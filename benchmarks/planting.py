@@ -25,7 +25,7 @@ from modelc.core.capture import Capture
 from modelc.core.contract import Array, Feed, Job, Outputs
 from modelc.core.precision import Precision
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 if TYPE_CHECKING:
     from torch import nn
@@ -116,7 +116,7 @@ def _same(found: Array, wanted: Array) -> bool:
 def _export(altered: nn.Module, bed: Bed, path: Path) -> None:
     signature = bed.subject.signature
     eager = open_eager(
-        Loaded(kind="module", module=altered, takes=parameters_of(altered.forward)), signature
+        LoadedModule(kind="module", module=altered, takes=parameters_of(altered.forward)), signature
     )
     work = path.parent / "work"
     work.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from ..projects.only import only
 from ..projects.orders import Planned, plan_project
 from ..projects.outcome import Ended
 from ..projects.records import ModelOrder, RunSettings
-from ..sources.user_code import code_in
+from ..sources.user_code import use_code_folder
 from .ci_run import Ci
 from .kept_folder import work_in
 from .options import cache_folder
@@ -136,7 +136,7 @@ def _carried_out(
         jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
     )
     reports = formats_of(run.report)
-    with ExitStack() as held, code_in(planned.settings.project.folder):
+    with ExitStack() as held, use_code_folder(planned.settings.project.folder):
         with _refusals(asked, given):
             for model in models:
                 held.enter_context(fresh_reports(model.order.out, reports))

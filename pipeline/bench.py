@@ -12,7 +12,7 @@ from ..core.findings import Warned
 from ..core.manifest import Failure, Pending
 from ..core.records import Artifact, CalibrationRecord
 from ..core.verdict import Verdict
-from ..sources.stamp import UNSTAMPED, Stamp
+from ..sources.stamp import NO_GUARD, ChangeGuard
 from ..validators.judge import Reference
 from .accuracy import LabelledFeeds
 from .caching.read_tracker import ReadTracker
@@ -48,7 +48,7 @@ class Bench:
     cache: CalibrationCache | None = None
     labelled: LabelledFeeds | None = None
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
-    stamp: Stamp = UNSTAMPED
+    stamp: ChangeGuard = NO_GUARD
     tracker: ReadTracker | None = None
     narrowed: dict[str, Subject] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)

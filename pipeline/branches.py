@@ -16,9 +16,9 @@ from ..core.findings import BranchRecord
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import ReasonCode, Verdict
-from ..sources.branches import Found, Watched, followed_at, shortest
-from ..sources.shortcuts import are_shortcut
-from ..sources.taint import capture_watch
+from ..sources.branches import BranchReport, DataBranch, shorten_path, symbol_places
+from ..sources.shortcuts import are_library_shortcuts
+from ..sources.taint import watch_capture
 from .recorded import unknown_trace
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _CHANGE = "change that line in a copy, with --patch PKG.MOD:FN"
 class Branches:
     """What was seen of the model's branches, and those that the user accepts as they are."""
 
-    watched: Watched
+    watched: BranchReport
     accept: tuple[str, ...] = ()
     then: tuple[BranchRecord, ...] = ()
 
@@ -102,7 +102,7 @@ class Branches:
         found = self.watched.found
         unknown = traced and frozen is None
 
-        def means(one: Found) -> Callable[[str], bool]:
+        def means(one: DataBranch) -> Callable[[str], bool]:
             return lambda place: self._means(place, one.record, then=True)
 
         fixed = [one for one in found if unknown or any(map(means(one), places))]
@@ -148,7 +148,7 @@ class Branches:
 
     def traced(self, verdict: Verdict) -> Verdict:
         """The verdict on a trace, with where torch's own code took data into Python meanwhile."""
-        places = sorted(f"{shortest(file)}:{line}" for file, line in self.watched.within)
+        places = sorted(f"{shorten_path(file)}:{line}" for file, line in self.watched.within)
         if not places or not verdict.passed:
             return verdict
         told = ", ".join(places[:_LISTED])
@@ -161,10 +161,10 @@ class Branches:
         verdict = self.judged(verdict, artifact.frozen, traced=traced)
         return self.traced(verdict) if artifact.capture in TRACES else verdict
 
-    def _ok(self, found: Found) -> bool:
+    def _ok(self, found: DataBranch) -> bool:
         return self.accepts(found.record)
 
-    def _notes(self, fixed: list[Found], unseen: list[str], *, known: bool) -> list[str]:
+    def _notes(self, fixed: list[DataBranch], unseen: list[str], *, known: bool) -> list[str]:
         """What else there is to say of the branches."""
         notes = [f"{_frozen(one)}; it agrees all the same" for one in fixed if one.others]
         notes += [f"{_untested(one)}; accepted" for one in fixed if self._names_untested(one)]
@@ -180,7 +180,7 @@ class Branches:
             notes.append(f"branches on tensor data could not be looked for: {reason}")
         return notes
 
-    def _names_untested(self, found: Found) -> bool:
+    def _names_untested(self, found: DataBranch) -> bool:
         return bool(found.record.untested) and self._ok(found)
 
 
@@ -294,15 +294,17 @@ def frozen_by(
     known = frozenset(place for one in frozen for place in one.places) | watched.idle
     left = places - known
     if left and not watched.incomplete:
-        left -= subject.eager.reached(subject.example, left)  # with sizes, then
-    silent = [one for one in watched.found if one not in frozen and not are_shortcut(one.places)]
+        left -= subject.eager.find_reached_lines(subject.example, left)  # with sizes, then
+    silent = [
+        one for one in watched.found if one not in frozen and not are_library_shortcuts(one.places)
+    ]
     doubt = [one for one in silent if one.record.untested]
     frozen += [one for one in doubt if not _kept(one, capture, second)]
     told = [one.record.place for one in frozen]
-    return tuple(dict.fromkeys([*told, *(f"{shortest(f)}:{line}" for f, line in sorted(left))]))
+    return tuple(dict.fromkeys([*told, *(f"{shorten_path(f)}:{line}" for f, line in sorted(left))]))
 
 
-def _kept(found: Found, capture: Capture | None, second: Second) -> bool:
+def _kept(found: DataBranch, capture: Capture | None, second: Second) -> bool:
     """Whether a capture that said nothing of a branch or a value has it all the same."""
     if capture is Capture.MIXED:
         return any(_is_within(found.record.module, path) for path in second.scripted)
@@ -331,11 +333,11 @@ class Second:
         """Where it makes symbols of tensor data, which it follows; captured when first asked."""
         with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
             try:
-                with capture_watch() as seen:
+                with watch_capture() as seen:
                     self.again(Path(folder))
             except Exception:  # noqa: BLE001 - whatever being watched makes it raise, it showed nothing
                 return frozenset()
-        return followed_at(seen)
+        return symbol_places(seen)
 
 
 def _names(text: str, place: str) -> bool:
@@ -355,15 +357,15 @@ def _with_hint(texts: Sequence[str], hint: str) -> list[str]:
     return [*texts[:-1], f"{texts[-1]} ({hint})"]
 
 
-def _untested(found: Found) -> str:
+def _untested(found: DataBranch) -> str:
     return f"{found.record.told}: {found.record.untested}"
 
 
-def _taken_out(found: Found) -> str:
+def _taken_out(found: DataBranch) -> str:
     return f"{_untested(found)}, and the rewritten copy has it no more"
 
 
-def _hides(found: Found) -> bool:
+def _hides(found: DataBranch) -> bool:
     """Whether a frozen value differs between feeds that it makes no difference to.
 
     Something takes the difference out of it, as `max(1, value)` does, and may not on other feeds.
@@ -371,11 +373,11 @@ def _hides(found: Found) -> bool:
     return found.record.kind == "value" and bool(found.others)
 
 
-def _unseen(found: Found) -> str:
+def _unseen(found: DataBranch) -> str:
     return f"{found.record.told}: it differs between feeds, and no feed shows what it decides"
 
 
-def _frozen(found: Found) -> str:
+def _frozen(found: DataBranch) -> str:
     what = "value" if found.record.kind == "value" else "branch"
     on = "with another value" if what == "value" else "on its other arm"
     more = f" and {len(found.others) - _TOLD} more" if len(found.others) > _TOLD else ""
@@ -387,7 +389,7 @@ def _instead(untried: Sequence[Capture]) -> str:
     return f"capture it with {' or '.join(untried)}" if untried else _CHANGE
 
 
-def _mend(fixed: Sequence[Found], branches: Branches, untried: Sequence[Capture]) -> str:
+def _mend(fixed: Sequence[DataBranch], branches: Branches, untried: Sequence[Capture]) -> str:
     """What a user can do about branches that no feed took otherwise."""
     open_ones = [one for one in fixed if one.record.untested or _hides(one)]
     left = [one for one in open_ones if not branches.accepts(one.record)]

@@ -17,8 +17,8 @@ from ..core.errors import Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.signature import Signature, resolve
-from ..sources.factory import find
-from ..sources.samples import specs_of
+from ..sources.factory import import_object
+from ..sources.samples import infer_specs
 from ..validators.draw import generator_for, values_of
 from ..validators.feeds import SAMPLE, draw_feeds
 from ..validators.samples import check_samples
@@ -107,7 +107,7 @@ def look_at(
 
 
 def _load(spec: str) -> object:
-    return find(spec, "--calib")
+    return import_object(spec, "--calib")
 
 
 def _described(
@@ -129,7 +129,7 @@ def _described(
     if samples is None:
         return resolve(patterns, {}), None
     found = sample_without_model(samples, [pattern.name for pattern in patterns])
-    signature = resolve(patterns, specs_of(found))
+    signature = resolve(patterns, infer_specs(found))
     return signature, check_samples(signature, found)[0]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..core.contract import Inspection
 from ..core.events import Tell, silence
-from ..sources.weight_sets import SetSummary
+from ..sources.weight_sets import WeightSetSummary
 
 if TYPE_CHECKING:
     from ..core.findings import Localisation
@@ -31,7 +31,7 @@ class CheckpointContents:
 
     kind: str
     size: int
-    sets: tuple[SetSummary, ...]
+    sets: tuple[WeightSetSummary, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

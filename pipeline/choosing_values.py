@@ -19,7 +19,7 @@ from .remembering import leaving_nothing
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
-    from ..sources.loaded import Loaded
+    from ..sources.loaded import LoadedModule
     from .order import Judging
     from .stage import Stage
 
@@ -67,7 +67,7 @@ def choose_values(
 
 
 def chosen_values(
-    loaded: Loaded, signature: Signature, judging: Judging, samples: Feed | None, stage: Stage
+    loaded: LoadedModule, signature: Signature, judging: Judging, samples: Feed | None, stage: Stage
 ) -> Signature:
     """As `choose_values` on the model as it was loaded; the ranges are noted."""
     if all(spec.values is not None or spec.dtype not in LARGEST for spec in signature.inputs):
@@ -330,7 +330,7 @@ def _runs(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -
     feeds += [drawer.feed(f"again-{number}", corners["opt"].sizes) for number in range(_AGAIN)]
     try:
         for feed in (*feeds, *wide_feeds(signature, seed=seed, samples=samples)):
-            eager.run_in_time(feed.arrays)
+            eager.run_with_deadline(feed.arrays)
     except CheckpointError:
         return False
     return True

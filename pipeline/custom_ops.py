@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..core.errors import UsageError
-from ..sources.factory import find
+from ..sources.factory import import_object
 
 
 def functions_of(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., object]]:
@@ -18,7 +18,7 @@ def functions_of(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., objec
 
 
 def _function(spec: str) -> Callable[..., object]:
-    found = find(spec, "--custom-op")
+    found = import_object(spec, "--custom-op")
     if not callable(found):
         raise UsageError(
             f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ..core.contract import Array
 from ..core.errors import CheckpointError, Hint, Option
-from ..sources.nonfinite import NonFinite
+from ..sources.nonfinite import NonFiniteWeight
 from ..validators.judge import Reference
 
 _SHOWN = 3  # weights that a line names
 
 
-def check_finite(references: Sequence[Reference], weights: Sequence[NonFinite]) -> None:
+def check_finite(references: Sequence[Reference], weights: Sequence[NonFiniteWeight]) -> None:
     """That there is something to compare.
 
     Raises:
@@ -39,7 +39,7 @@ def check_finite(references: Sequence[Reference], weights: Sequence[NonFinite]) 
     )
 
 
-def told_nonfinite(weights: Sequence[NonFinite]) -> tuple[str, ...]:
+def told_nonfinite(weights: Sequence[NonFiniteWeight]) -> tuple[str, ...]:
     """A note on weights with NaN or Inf, where eager gives numbers all the same."""
     if not weights:
         return ()

@@ -226,7 +226,7 @@ def with_more_noise(
 def _in_turn(reference: Reference, subject: Subject) -> Outputs | None:
     """Eager's answer with its sums taken in turn; None where it does not run so."""
     try:
-        found = subject.eager.run_in_turn(reference.feed.arrays)
+        found = subject.eager.run_sequential_sums(reference.feed.arrays)
     except CheckpointError:
         return None
     shapes = {name: array.shape for name, array in reference.outputs.items()}
@@ -234,7 +234,7 @@ def _in_turn(reference: Reference, subject: Subject) -> Outputs | None:
 
 
 def _draws(reference: Reference, subject: Subject) -> tuple[Outputs, ...]:
-    found = subject.eager.draws_off(reference.feed.arrays, _ROUNDING, pairs=_PAIRS)
+    found = subject.eager.draw_perturbed(reference.feed.arrays, _ROUNDING, pairs=_PAIRS)
     shapes = {name: array.shape for name, array in reference.outputs.items()}
     return tuple(
         outputs

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..converters.registry import target_of
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import Hint, ModelcError, UsageError
-from ..sources.weight_sets import describe_sets, weights_kind
+from ..sources.weight_sets import describe_weight_sets, weights_kind
 from .calls import CheckpointContents, Looked
 from .manifest_file import read_manifest
 from .recorded import record_beside
@@ -28,7 +28,9 @@ def inspect_checkpoint(path: str | Path) -> CheckpointContents:
             f"{place} is no checkpoint of weights",
             hint="give a file that torch.save or safetensors wrote",
         )
-    return CheckpointContents(kind=kind, size=place.stat().st_size, sets=describe_sets(place))
+    return CheckpointContents(
+        kind=kind, size=place.stat().st_size, sets=describe_weight_sets(place)
+    )
 
 
 def inspect(path: str | Path, *, trust: bool = False) -> Looked:

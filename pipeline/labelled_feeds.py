@@ -14,7 +14,7 @@ from ..core.contract import Array, Outputs
 from ..core.errors import Hint, Option, UsageError
 from ..core.names import unknown
 from ..core.signature import Signature
-from ..sources.factory import find
+from ..sources.factory import import_object
 from ..validators.accuracy_text import metric_text
 from ..validators.answers import Answers, metric_named
 from ..validators.pairing import check_defined, near_chance
@@ -77,10 +77,10 @@ def opened_labelled(
     Raises:
         UsageError: the data, its labels or the metric cannot be used; told in one line.
     """
-    metric = metric_named(measuring.metric, lambda spec: find(spec, "--metric"))
+    metric = metric_named(measuring.metric, lambda spec: import_object(spec, "--metric"))
     with stage.step("open labelled data", log="labelled"):
         samples = open_labelled_set(
-            measuring.data, subject.signature, lambda spec: find(spec, "--data")
+            measuring.data, subject.signature, lambda spec: import_object(spec, "--data")
         )
     with samples:
         labelled = _refer(samples, Answers(metric), measuring, subject, stage)

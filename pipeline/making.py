@@ -18,7 +18,7 @@ from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
 from ..core.runtime_contract import settings_of
 from ..core.signature import InputSpec
 from ..core.verdict import Verdict
-from ..sources.branches import shortest
+from ..sources.branches import shorten_path
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import answering, rewritten, suited, told
 from .bench import Bench, Made, Parent
@@ -137,7 +137,9 @@ def make(step: Step, parent: Parent, bench: Bench) -> Made:
         artifact, attempts=tuple(attempts), tradeoffs=tradeoffs, seconds=clock.seconds
     )
     warned = tuple(
-        replace(one, file=shortest(one.file)) for trial in trials for one in trial.converted.warned
+        replace(one, file=shorten_path(one.file))
+        for trial in trials
+        for one in trial.converted.warned
     )
     return Made(artifact=artifact, verdict=verdict, warned=tuple(dict.fromkeys(warned)))
 

@@ -15,14 +15,14 @@ from .size_probe import SizeProbe, Sizes, find_start
 
 if TYPE_CHECKING:
     from ..core.contract import Feed, Outputs
-    from ..sources.loaded import Loaded
+    from ..sources.loaded import LoadedModule
 
 _ALL_OPEN = "max"  # the feed that hides nothing: all places are kept
 _MOST = 4  # masks of which all choices are tried
 
 
 def choose_mask_sense(
-    loaded: Loaded, signature: Signature, *, seed: int, samples: Feed | None = None
+    loaded: LoadedModule, signature: Signature, *, seed: int, samples: Feed | None = None
 ) -> Signature:
     """The signature with `hides` set for masks that eager does not take otherwise.
 

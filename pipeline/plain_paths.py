@@ -57,7 +57,7 @@ def with_plain_paths(
 def _plain(reference: Reference, subject: Subject) -> Reference | None:
     """Eager's plain path; None where it does not run, or gives nothing else."""
     try:
-        found = subject.eager.run_plain(reference.feed.arrays)
+        found = subject.eager.run_plain_attention(reference.feed.arrays)
     except CheckpointError:
         return None
     shapes = {name: array.shape for name, array in reference.outputs.items()}

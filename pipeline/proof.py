@@ -79,9 +79,9 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
     case = Case.of(candidate, subject, judging, stage, held_out=held_out)
     tolerance, references = case.tolerance, case.references
     with stage.step(title, log=candidate.log, attempt=True) as clock:
-        subject.eager.rest()  # the runtime holds weights of its own now
+        subject.eager.release_pages()  # the runtime holds weights of its own now
         asked = case.ask(lambda done, total: stage.advance(title, done, total))
-        subject.eager.rest()  # and has given them back
+        subject.eager.release_pages()  # and has given them back
         evidence, verdict = restrict_values(
             *full_look(asked, subject), subject, case.open, narrow=restrict
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError
 from ..sources.eager import Eager
-from ..sources.remembered import Before
+from ..sources.remembered import ModuleSnapshot
 from ..validators.judge import Reference
 
 _LOOKED_AT = 16  # feeds that such a model is run on again
@@ -16,7 +16,7 @@ _NAMED = 4  # attributes that a message names
 _OFF = 1e-3  # of the largest value: far above what another order of sums gives
 
 
-def check_forgets(eager: Eager, before: Before, references: Sequence[Reference]) -> None:
+def check_forgets(eager: Eager, before: ModuleSnapshot, references: Sequence[Reference]) -> None:
     """Run a model that changed its own state again as it was loaded, each feed by itself.
 
     Most change nothing, and are not run again. Counters and caches that change no output are
@@ -31,7 +31,7 @@ def check_forgets(eager: Eager, before: Before, references: Sequence[Reference])
     for reference in feeds[:_LOOKED_AT]:
         try:
             with before.put_back():
-                outputs = eager.run_in_time(reference.feed.arrays)
+                outputs = eager.run_with_deadline(reference.feed.arrays)
         except CheckpointError as error:
             raise _depends(changed, f"{reference.feed.name}: {error.message}") from error
         if not _alike(outputs, reference.outputs):

@@ -241,7 +241,9 @@ class _Trial:
 
         if self.evidence.of([(reference, reply)]).wide_faults() == ():
             return True
-        draws = list(self.subject.eager.draws_off(reference.feed.arrays, _ROUNDING, pairs=_PAIRS))
+        draws = list(
+            self.subject.eager.draw_perturbed(reference.feed.arrays, _ROUNDING, pairs=_PAIRS)
+        )
         for name, eager in reference.outputs.items():
             answer = (reply.outputs or {}).get(name)
             if answer is None or answer.shape != eager.shape:

@@ -13,7 +13,7 @@ from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.loading import is_loader
 from ..core.signature import Signature
-from ..sources.loaded import Loaded
+from ..sources.loaded import LoadedModule
 from ..sources.loader import read_loader
 from ..sources.samples import read_samples
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
@@ -33,7 +33,7 @@ class Samples:
 
 
 def samples_of(
-    source: Source, loaded: Loaded, judging: Judging, signature: Signature | None
+    source: Source, loaded: LoadedModule, judging: Judging, signature: Signature | None
 ) -> Samples | None:
     """What `--samples` gives; None where it was not given. A loader gives `--feeds` samples.
 

@@ -67,7 +67,7 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
     if judging.sensitivity is None and not _is_cheap(candidate, target, subject):
         return verdict
     step = stage.step(title, log=candidate.name.replace("/", "-"))
-    with step as clock, subject.eager.keeping_answers():
+    with step as clock, subject.eager.cache_answers():
         case = Case.of(candidate, subject, judging, stage, held_out=held_out)
         evidence = case.ask()
         if not full_look(evidence, subject)[1].passed:

@@ -16,12 +16,12 @@ from ..core.signature import Signature, ValueRange, resolve
 from ..core.typos import check_typos
 from ..sources.eager import Eager, open_eager
 from ..sources.identify import identify
-from ..sources.known import known_beside
-from ..sources.load import load
-from ..sources.loaded import Loaded
-from ..sources.nonfinite import nonfinite_weights
-from ..sources.samples import specs_of
-from ..sources.stamp import UNSTAMPED, Stamp, stamp_of
+from ..sources.known import merge_known_inputs
+from ..sources.load import load_checkpoint
+from ..sources.loaded import LoadedModule
+from ..sources.nonfinite import find_nonfinite_weights
+from ..sources.samples import infer_specs
+from ..sources.stamp import NO_GUARD, ChangeGuard, make_change_guard
 from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_feed, unranged
 from ..validators.fingerprint import Fingerprint, fingerprint
 from ..validators.hard import hard_feeds
@@ -66,7 +66,7 @@ class Subject:
     fingerprint: Fingerprint
     exact: dict[str, Outputs] = field(default_factory=dict)
     swept: dict[str, Outputs | None] = field(default_factory=dict)
-    stamp: Stamp = UNSTAMPED
+    stamp: ChangeGuard = NO_GUARD
     given: Samples | None = None
 
 
@@ -112,9 +112,9 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
         signature: taken as it is (from a manifest) instead of being worked out.
         wanted: which feeds eager is run on; without all of them there is no fingerprint.
     """
-    stamp = stamp_of(checkpoint)
+    stamp = make_change_guard(checkpoint)
     with stage.step("load model", log="checkpoint") as clock:
-        loaded = load(checkpoint)
+        loaded = load_checkpoint(checkpoint)
         clock.detail = checkpoint.kind
     given = samples_of(source, loaded, judging, signature)
     samples = None if given is None else given.first
@@ -158,7 +158,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
 
 
 def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is done with it
-    loaded: Loaded,
+    loaded: LoadedModule,
     signature: Signature,
     judging: Judging,
     given: Samples | None,
@@ -190,7 +190,7 @@ def _on_chosen(  # noqa: PLR0913, PLR0917 - what is chosen of what, and what is 
 
 
 def _with_chosen_dims(  # noqa: PLR0913, PLR0917 - what is known of eager, and who listens
-    loaded: Loaded,
+    loaded: LoadedModule,
     signature: Signature,
     seed: int,
     given: Samples | None,
@@ -224,9 +224,9 @@ def _shown(signature: Signature) -> str:
     return "  ".join(str(spec) for spec in signature.inputs)
 
 
-def _settle(source: Source, loaded: Loaded, samples: Mapping[str, Array] | None) -> Signature:
+def _settle(source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None) -> Signature:
     patterns = [parse_input(text) for text in source.inputs]
-    known = known_beside(loaded, patterns) if samples is None else specs_of(samples)
+    known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
     if not source.inputs and not known:
         name = next(iter(loaded.parameters), "x")
         raise UsageError(
@@ -330,7 +330,7 @@ def _refer(
         )
         check_forgets(subject.eager, before, found.references)
         subject.eager.check_outputs()
-        weights = nonfinite_weights(subject.eager.module)
+        weights = find_nonfinite_weights(subject.eager.module)
         marks = {}
         if wanted is None:
             check_finite(found.references, weights)

@@ -18,7 +18,7 @@ from ..calibration.shelf import digest_of
 from ..core.contract import Outputs, Runner
 from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec
-from ..sources.discrete import Origin
+from ..sources.discrete import DiscreteOrigin
 from ..sources.work import flops_exceed
 from ..validators.compare import differing
 from ..validators.evidence import sample_in
@@ -79,16 +79,16 @@ def sweep(evidence: Evidence, subject: Subject, runner: Runner) -> Sweep:
     return Sweep(evidence=evidence, count=count, differing=apart)
 
 
-def origins_on(evidence: Evidence, subject: Subject) -> frozenset[Origin]:
+def origins_on(evidence: Evidence, subject: Subject) -> frozenset[DiscreteOrigin]:
     """What the rounded floats of the model follow from; where there are none, nothing is swept."""
     base = next(one.feed for one in evidence.references if one.feed.name == "opt")
-    return subject.eager.discrete_of(base.arrays)
+    return subject.eager.find_discrete_origins(base.arrays)
 
 
-def _feeds(drawer: Drawer, origins: frozenset[Origin], *, few: bool) -> Iterator[NamedFeed]:
-    if Origin.SIZES in origins:
+def _feeds(drawer: Drawer, origins: frozenset[DiscreteOrigin], *, few: bool) -> Iterator[NamedFeed]:
+    if DiscreteOrigin.SIZES in origins:
         yield from _at_sizes(drawer, _FEW if few else _SIZES)
-    if Origin.INTEGERS in origins:
+    if DiscreteOrigin.INTEGERS in origins:
         yield from _over_values(drawer, _FEW if few else _FEEDS)
 
 

@@ -281,7 +281,7 @@ def _convert(
         made = [*converted.files, *_samples(step, bench, workplace)]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = bench.order.judging.device_for(step.target)
-        bench.subject.eager.rest()  # what follows runs the file
+        bench.subject.eager.release_pages()  # what follows runs the file
         coverage = step.target.coverage(workplace / files[0].name, bench.subject.example, device)
         refuse_uncovered(step, coverage)
     return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)

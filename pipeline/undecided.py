@@ -63,7 +63,7 @@ def _undecided(
     reference: Reference, answers: Outputs, share: float, subject: Subject
 ) -> dict[str, Array]:
     """By output, where any of the draws, or float64, is not eager's."""
-    others = list(subject.eager.draws_off(reference.feed.arrays, share, pairs=PAIRS))
+    others = list(subject.eager.draw_perturbed(reference.feed.arrays, share, pairs=PAIRS))
     if reference.exact is not None:
         others.append(reference.exact)
     return {

@@ -13,7 +13,7 @@ from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.whole import drafted
 from ..pipeline.options import model_args_of
 from ..pipeline.trust import is_foreign_program
-from ..sources.describing import Described, describe, first_layer
+from ..sources.describing import CheckpointDescription, describe_checkpoint, find_first_layer
 from .existing import FACTORY, open_sizes
 from .faults import each_of
 from .keys import RESERVED
@@ -44,7 +44,7 @@ class Begun:
 
     file: Path
     models: tuple[str, ...]
-    described: tuple[Described, ...]
+    described: tuple[CheckpointDescription, ...]
     edits: tuple[Edit, ...]
     left: tuple[ModelcError, ...]
 
@@ -82,7 +82,7 @@ def begin_project(  # noqa: PLR0913 - the options of `modelc init`
             code=ErrorCode.NO_EFFECT,
         )
     arguments = model_args_of(model_args)
-    described = tuple(describe(path, model, arguments) for path in checkpoints)
+    described = tuple(describe_checkpoint(path, model, arguments) for path in checkpoints)
     names = _names(checkpoints)
     draft_of = _Draft(folder=file.parent, model=model, arguments=tuple(model_args))
     text = "".join((_HEAD, *_defaults(targets), *draft_of.models(described, names), _TAIL))
@@ -180,7 +180,9 @@ class _Draft:
     model: str | None
     arguments: tuple[str, ...]
 
-    def models(self, described: Sequence[Described], names: Sequence[str]) -> Iterator[str]:
+    def models(
+        self, described: Sequence[CheckpointDescription], names: Sequence[str]
+    ) -> Iterator[str]:
         """The tables, with what each checkpoint says in comments."""
         for one, name in zip(described, names, strict=True):
             path = Path(os.path.relpath(one.path, self.folder)).as_posix()
@@ -203,7 +205,7 @@ class _Draft:
             yield f"model-arg = [{', '.join(map(_quoted, self.arguments))}]\n"
 
 
-def _told(one: Described) -> Iterator[str]:
+def _told(one: CheckpointDescription) -> Iterator[str]:
     if one.refused:
         yield f"{one.kind}, not opened: {_line(one.refused.removeprefix(str(one.path)).strip())}"
         return
@@ -212,12 +214,12 @@ def _told(one: Described) -> Iterator[str]:
         return
     dtypes = ", ".join(dict.fromkeys(note.dtype for note in one.tensors))
     yield f"{one.kind}: {len(one.tensors)} tensors, {one.parameters:,} numbers, {dtypes}"
-    first = first_layer(one.tensors)
+    first = find_first_layer(one.tensors)
     if first is not None and not one.brings_code:
         yield f"its first layer seems to be {_line(str(first))}"
 
 
-def _input(one: Described) -> Iterator[str]:
+def _input(one: CheckpointDescription) -> Iterator[str]:
     """The line of the inputs; a comment where the checkpoint or the model says them itself."""
     specs = ", ".join(map(_quoted, one.inputs))
     if not one.inputs:

@@ -13,7 +13,7 @@ from ..core.names import unknown
 from ..pipeline.order import Order
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.trust import refuse_kind
-from ..sources.identify import openable
+from ..sources.identify import check_openable
 from .existing import check_paths
 from .faults import Faults
 from .gate_records import check_gates, check_shared_gates, gates_of
@@ -198,7 +198,7 @@ class _Ordering:
         matrix = matrix_of(of.texts("to"), of.texts("precision"), self.targets)
         order = order_of(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
-        kind, _ = openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
+        kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
         refuse_kind(kind, source)
         plan = make_plan(order, self.targets)
         self._check_settings(order, plan)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.arrays import to_array
 from ..core.contract import Array
 from ..core.probe import is_discrete
-from .off import off_feed, off_weights
+from .off import perturb_feed, perturb_weights
 
 if TYPE_CHECKING:
     import torch
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from ..core.contract import Feed
     from .eager import Eager
 
-_HERE = str(Path(__file__))
-_END = (  # what calls the user's module: no frame beyond is the model's
+_THIS_FILE = str(Path(__file__))
+_BOUNDARY_FILES = (  # what calls the user's module: no frame beyond is the model's
     str(Path(__file__).with_name("eager.py")),
     str(Path(__file__).parent.parent / "core" / "call.py"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class TracedTensor:
     """One tensor that eager computed: what a module call or an operation gave.
 
     `order` is its place in the run and the same in every run of the same feed. `operation` is the
@@ -65,7 +65,7 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class TracedCall:
     """One call of a torch function as eager made it, to be made again otherwise."""
 
     name: str
@@ -75,22 +75,22 @@ class Operation:
 
 
 @dataclass(kw_only=True)
-class Tape:
+class ActivationTape:
     """What one run of eager left: its values, and the arrays and operations asked for."""
 
-    values: list[Value] = field(default_factory=list)
+    values: list[TracedTensor] = field(default_factory=list)
     arrays: dict[int, Array] = field(default_factory=dict)
-    operations: dict[int, Operation] = field(default_factory=dict)
+    operations: dict[int, TracedCall] = field(default_factory=dict)
     outputs: dict[str, Array] = field(default_factory=dict)
 
 
-def record(
+def record_activations(
     eager: Eager,
     feed: Feed,
     *,
     arrays: Collection[int] = (),
     operations: Collection[int] = (),
-) -> Tape:
+) -> ActivationTape:
     """Run eager once, and note every tensor that it computes.
 
     Args:
@@ -102,22 +102,24 @@ def record(
     Raises:
         CheckpointError: eager rejects the feed.
     """
-    recorder = _Recorder(frozenset(arrays), frozenset(operations))
-    with recorder.watching(eager.module):
+    recorder = _ActivationRecorder(frozenset(arrays), frozenset(operations))
+    with recorder.record_module(eager.module):
         recorder.tape.outputs = eager.run(feed)
     if not recorder.tape.values:  # a script takes no hooks: what is known are its outputs
         recorder.note_outputs(eager.module)
     return recorder.tape
 
 
-def record_off(eager: Eager, feed: Feed, share: float, seed: int, arrays: Collection[int]) -> Tape:
+def record_off(
+    eager: Eager, feed: Feed, share: float, seed: int, arrays: Collection[int]
+) -> ActivationTape:
     """As `record`, with every float weight and input off by a share of itself, at random.
 
     Raises:
         CheckpointError: eager rejects the feed.
     """
-    with off_weights(eager.module, share, seed):
-        return record(eager, off_feed(feed, share, seed), arrays=arrays)
+    with perturb_weights(eager.module, share, seed):
+        return record_activations(eager, perturb_feed(feed, share, seed), arrays=arrays)
 
 
 def state_of(eager: Eager) -> Mapping[str, Array]:
@@ -139,11 +141,11 @@ def module_of(eager: Eager, path: str) -> torch.nn.Module | None:
         return None
 
 
-class _Recorder:
+class _ActivationRecorder:
     """Hooks on modules, and a mode that sees each torch function that the user's code calls."""
 
     def __init__(self, arrays: frozenset[int], operations: frozenset[int]) -> None:
-        self.tape = Tape()
+        self.tape = ActivationTape()
         self._arrays, self._operations = arrays, operations
         self._order = 0
         self._busy = False  # what the recorder itself computes is no part of the model
@@ -152,7 +154,7 @@ class _Recorder:
         self._calls: dict[str, int] = {}
 
     @contextmanager
-    def watching(self, module: torch.nn.Module) -> Iterator[None]:
+    def record_module(self, module: torch.nn.Module) -> Iterator[None]:
         from torch.jit import ScriptModule
 
         with ExitStack() as stack:
@@ -161,31 +163,31 @@ class _Recorder:
                     continue  # takes no hooks
                 kind = f"{type(one).__module__}.{type(one).__qualname__}"
                 for hook in (
-                    one.register_forward_pre_hook(self._entering(path, kind)),
-                    one.register_forward_hook(self._leaving, always_call=True),
+                    one.register_forward_pre_hook(self._make_pre_hook(path, kind)),
+                    one.register_forward_hook(self._after_call, always_call=True),
                 ):
                     stack.callback(hook.remove)
-            stack.enter_context(_watcher(self))
+            stack.enter_context(_make_function_mode(self))
             yield
 
-    def _entering(self, path: str, kind: str) -> Any:
+    def _make_pre_hook(self, path: str, kind: str) -> Any:
         def enter(module: torch.nn.Module, given: object) -> None:  # noqa: ARG001 - torch's own
             number = self._calls.get(path, 0)
             self._calls[path] = number + 1
-            self._stack.append((path, kind, number, _frame()))
+            self._stack.append((path, kind, number, _find_user_frame()))
 
         return enter
 
-    def _leaving(self, module: object, given: object, result: object) -> None:  # noqa: ARG002
+    def _after_call(self, module: object, given: object, result: object) -> None:  # noqa: ARG002
         path, kind, number, place = self._stack.pop()
-        for leaf, tensor in enumerate(_tensors(result)):
+        for leaf, tensor in enumerate(_dense_tensors(result)):
             self._note(tensor, (path, kind, number), ("", leaf), place)
 
     def note_outputs(self, module: torch.nn.Module) -> None:
         """Note the outputs as what the model itself gave, where nothing in it was seen."""
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
         for order, array in enumerate(self.tape.outputs.values()):
-            value = Value(
+            value = TracedTensor(
                 order=order, module="", kind=kind, call=0, operation="", leaf=order,
                 shape=array.shape, dtype=str(array.dtype), size=array.nbytes, file="", line=0,
             )  # fmt: skip
@@ -193,15 +195,15 @@ class _Recorder:
             if order in self._arrays:
                 self.tape.arrays[order] = array
 
-    def saw(self, name: str, operation: Operation, result: object) -> None:
+    def record_call(self, name: str, operation: TracedCall, result: object) -> None:
         """An operation of the user's code, or of a module of torch's, gave a result."""
         path, kind, number, _ = self._stack[-1]
-        tensors = list(_tensors(result))
+        tensors = list(_dense_tensors(result))
         if not tensors:
             return
         if self._order in self._operations:
             self.tape.operations[self._order] = operation
-        place = _frame()
+        place = _find_user_frame()
         for leaf, tensor in enumerate(tensors):
             self._note(tensor, (path, kind, number), (name, leaf), place)
 
@@ -214,7 +216,7 @@ class _Recorder:
     ) -> None:
         order, self._order = self._order, self._order + 1
         self.tape.values.append(
-            Value(
+            TracedTensor(
                 order=order,
                 module=owner[0],
                 kind=owner[1],
@@ -257,7 +259,7 @@ class _Recorder:
             self._busy = False
 
     @property
-    def listening(self) -> bool:
+    def is_recording(self) -> bool:
         """Whether what is computed now is the model's."""
         return bool(self._stack) and not self._busy
 
@@ -266,7 +268,7 @@ class _Recorder:
         return self._order in self._operations
 
 
-def _watcher(recorder: _Recorder) -> Any:
+def _make_function_mode(recorder: _ActivationRecorder) -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Watcher(TorchFunctionMode):
@@ -281,34 +283,34 @@ def _watcher(recorder: _Recorder) -> Any:
         ) -> object:
             given = kwargs or {}
             name = str(getattr(func, "__name__", "")).strip("_")
-            if not recorder.listening or name == "get":  # a property is no operation
+            if not recorder.is_recording or name == "get":  # a property is no operation
                 return func(*args, **given)
             kept = (args, given)
             if recorder.wants():
                 with recorder.aside():
-                    kept = (_copied(args), _copied(given))
+                    kept = (_copy_arguments(args), _copy_arguments(given))
             result = func(*args, **given)
-            recorder.saw(
-                name, Operation(name=name, function=func, args=kept[0], kwargs=kept[1]), result
+            recorder.record_call(
+                name, TracedCall(name=name, function=func, args=kept[0], kwargs=kept[1]), result
             )
             return result
 
     return Watcher()
 
 
-def _copied(value: Any) -> Any:
+def _copy_arguments(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, (tuple, list)):
-        return type(value)(_copied(one) for one in value)
+        return type(value)(_copy_arguments(one) for one in value)
     if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
+        return {key: _copy_arguments(one) for key, one in value.items()}
     return value
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def _dense_tensors(value: object) -> Iterator[torch.Tensor]:
     """The dense tensors of a result, in order."""
     import torch
 
@@ -319,13 +321,13 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield leaf
 
 
-def _frame() -> tuple[str, int]:
+def _find_user_frame() -> tuple[str, int]:
     """The innermost frame that is neither torch's nor ours."""
     import torch
 
-    skipped = (str(Path(torch.__file__).parent), _HERE, contextlib.__file__, "<")
+    skipped = (str(Path(torch.__file__).parent), _THIS_FILE, contextlib.__file__, "<")
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename not in _END:
+    while frame is not None and frame.f_code.co_filename not in _BOUNDARY_FILES:
         if not frame.f_code.co_filename.startswith(skipped):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back

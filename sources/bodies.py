@@ -9,7 +9,9 @@ from .naming import COMPREHENSIONS
 from .spans import Span, span_of
 
 
-def bodies(node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]) -> tuple[Span, ...]:
+def find_conditional_spans(
+    node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]
+) -> tuple[Span, ...]:
     """Where code stands that runs only if the condition holds."""
     if isinstance(node, ast.IfExp):
         return (span_of(node.body),)
@@ -18,11 +20,13 @@ def bodies(node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]) -> tuple
     if isinstance(node, (ast.For, ast.AsyncFor)):
         return (span_of(node.target), *(span_of(part) for part in node.body))
     if isinstance(node, ast.comprehension) and above:
-        return tuple(span_of(part) for part in _after(above[-1], node, condition))
+        return tuple(span_of(part) for part in _comprehension_rest(above[-1], node, condition))
     return ()
 
 
-def _after(whole: ast.AST, part: ast.comprehension, condition: ast.AST) -> Iterator[ast.AST]:
+def _comprehension_rest(
+    whole: ast.AST, part: ast.comprehension, condition: ast.AST
+) -> Iterator[ast.AST]:
     """What a comprehension goes on with where a condition of it holds."""
     if isinstance(whole, ast.DictComp):
         yield from (whole.key, whole.value)

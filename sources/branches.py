@@ -10,23 +10,23 @@ from pathlib import Path
 from ..core.contract import Feed
 from ..core.errors import first_line
 from ..core.findings import BranchRecord
-from .arms import Place, arms_of
-from .meaning import Held, Meaning, Test
-from .quiet import Form, form_of
-from .spans import within
-from .syntax import meanings
-from .taint import Conversion, Seen
+from .arms import Place, trace_branch_outcomes
+from .meaning import BranchTest, KeptValue, ValueUse
+from .quiet import FeedShapes, shapes_of_feed
+from .spans import is_within
+from .syntax import find_value_uses
+from .taint import Conversion, ConversionLog
 from .user_code import code_folders
 
 EXAMPLE = "example"  # what the feed that is captured is called
-_ARMS = {"T": "true", "F": "false"}
+_OUTCOMES = {"T": "true", "F": "false"}
 
-Run = Callable[[Feed], object]
-Watch = Callable[[Feed], Seen]  # runs a feed, and gives what it saw
+RunFeed = Callable[[Feed], object]
+WatchFeed = Callable[[Feed], ConversionLog]  # runs a feed, and gives what it saw
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class DataBranch:
     """A branch or a kept value that depends on tensor data, and where it comes from.
 
     `places` are the lines at which tensors become the Python values that decide it. `others` are
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class BranchReport:
     """What watching eager on every feed showed.
 
     `idle` are lines that convert tensor data and change nothing that is computed: checks,
@@ -47,7 +47,7 @@ class Watched:
     `incomplete` is why not everything could be watched; empty where it could.
     """
 
-    found: tuple[Found, ...] = ()
+    found: tuple[DataBranch, ...] = ()
     idle: frozenset[Place] = frozenset()
     within: frozenset[Place] = frozenset()
     runs: int = 0
@@ -58,46 +58,48 @@ class Watched:
         """The branches alone."""
         return tuple(one.record for one in self.found)
 
-    def at(self, place: Place) -> tuple[Found, ...]:
+    def at(self, place: Place) -> tuple[DataBranch, ...]:
         """What the Python value made at a line decides."""
         return tuple(one for one in self.found if place in one.places)
 
 
 @dataclass
-class _Sources:
+class _DecisionCollector:
     """Collects, over feeds, what is decided by tensor data, and by which conversions."""
 
-    modules: dict[Meaning, str] = field(default_factory=dict)
-    places: dict[Meaning, set[Place]] = field(default_factory=dict)
-    values: dict[Meaning, dict[str, list[str]]] = field(default_factory=dict)
+    modules: dict[ValueUse, str] = field(default_factory=dict)
+    places: dict[ValueUse, set[Place]] = field(default_factory=dict)
+    values: dict[ValueUse, dict[str, list[str]]] = field(default_factory=dict)
     within: set[Place] = field(default_factory=set)
-    read: dict[Conversion, tuple[Meaning, ...]] = field(default_factory=dict)
+    read: dict[Conversion, tuple[ValueUse, ...]] = field(default_factory=dict)
 
-    def add(self, feed: str, seen: Seen) -> None:
+    def add(self, feed: str, seen: ConversionLog) -> None:
         """Take in what one feed showed."""
         for conversion, values in seen.items():
             if conversion not in self.read:
                 self.read[conversion] = self._read(conversion)
             for meaning in self.read[conversion]:
                 self.modules.setdefault(meaning, conversion.module)
-                self.places.setdefault(meaning, set()).add(_place(conversion))
+                self.places.setdefault(meaning, set()).add(_conversion_place(conversion))
                 self.values.setdefault(meaning, {}).setdefault(feed, []).extend(values)
 
-    def _read(self, conversion: Conversion) -> tuple[Meaning, ...]:
+    def _read(self, conversion: Conversion) -> tuple[ValueUse, ...]:
         """Sizes are kept by captures, so only branches on them count; of torch's own, likewise."""
-        found = meanings(conversion.sites, array=conversion.array)
+        found = find_value_uses(conversion.sites, array=conversion.array)
         site = conversion.sites[0]
         if conversion.within:
             self.within.add((site.file, site.line))
-            return tuple(m for m in found if isinstance(m, Test) and within(site.span, m.span))
-        return tuple(m for m in found if isinstance(m, Test)) if conversion.size else found
+            return tuple(
+                m for m in found if isinstance(m, BranchTest) and is_within(site.span, m.span)
+            )
+        return tuple(m for m in found if isinstance(m, BranchTest)) if conversion.size else found
 
     @property
-    def tests(self) -> list[Test]:
+    def tests(self) -> list[BranchTest]:
         """The branches, in the order in which they were met."""
-        return [meaning for meaning in self.places if isinstance(meaning, Test)]
+        return [meaning for meaning in self.places if isinstance(meaning, BranchTest)]
 
-    def held(self, reached: Collection[Meaning]) -> list[Held]:
+    def list_kept_values(self, reached: Collection[ValueUse]) -> list[KeptValue]:
         """The statements that keep a value which decides no branch that was reached."""
         decided = {
             meaning
@@ -105,17 +107,17 @@ class _Sources:
             if any(meaning in reached for meaning in found)
             for meaning in found
         }
-        return [m for m in self.places if isinstance(m, Held) and m not in decided]
+        return [m for m in self.places if isinstance(m, KeptValue) and m not in decided]
 
 
 def watch_branches(
     feeds: Sequence[tuple[str, Feed]],
     example: Feed | None,
-    watch: Watch,
-    run: Run,
+    watch: WatchFeed,
+    run: RunFeed,
     *,
-    quiet: frozenset[Form] = frozenset(),
-) -> Watched:
+    quiet: frozenset[FeedShapes] = frozenset(),
+) -> BranchReport:
     """Watch eager on the feeds that artifacts are judged on, and on the one that is captured.
 
     Without any value of tensor data in Python, feeds of the same form run the same code: one of
@@ -129,12 +131,14 @@ def watch_branches(
         quiet: forms of which a feed was watched before, and had no such value.
     """
     named = [*feeds] if example is None else [(EXAMPLE, example), *feeds]
-    sources = _Sources()
+    sources = _DecisionCollector()
     try:
-        runs = _collect(named, watch, sources, set(quiet))
-        ways = {name: _ways(run, feed, sources.tests) for name, feed in named if sources.tests}
+        runs = _collect_decisions(named, watch, sources, set(quiet))
+        ways = {
+            name: _trace_outcomes(run, feed, sources.tests) for name, feed in named if sources.tests
+        }
     except Exception as error:  # noqa: BLE001 - an instrumented run may fail where a plain one did not
-        return Watched(incomplete=first_line(error))
+        return BranchReport(incomplete=first_line(error))
     order = [*(name for name, _ in feeds), *([] if example is None else [EXAMPLE])]
     reached = {
         test: index
@@ -142,16 +146,16 @@ def watch_branches(
         if any(way[index] for way in ways.values())
     }
     found = [
-        *(_branch(test, index, ways, order, sources) for test, index in reached.items()),
-        *(_value(held, order, sources) for held in sources.held(reached)),
+        *(_make_branch(test, index, ways, order, sources) for test, index in reached.items()),
+        *(_make_kept_branch(held, order, sources) for held in sources.list_kept_values(reached)),
     ]
     idle = {
         place
         for meaning, places in sources.places.items()
-        if not isinstance(meaning, (Test, Held))
+        if not isinstance(meaning, (BranchTest, KeptValue))
         for place in (*places, (meaning.file, meaning.line))
     }
-    return Watched(
+    return BranchReport(
         found=tuple(found),
         idle=frozenset(idle),
         within=frozenset(sources.within),
@@ -159,12 +163,15 @@ def watch_branches(
     )
 
 
-def _ways(run: Run, feed: Feed, tests: Sequence[Test]) -> tuple[str, ...]:
-    return arms_of(lambda: run(feed), tests)
+def _trace_outcomes(run: RunFeed, feed: Feed, tests: Sequence[BranchTest]) -> tuple[str, ...]:
+    return trace_branch_outcomes(lambda: run(feed), tests)
 
 
-def _collect(
-    named: Sequence[tuple[str, Feed]], watch: Watch, sources: _Sources, forms: set[Form]
+def _collect_decisions(
+    named: Sequence[tuple[str, Feed]],
+    watch: WatchFeed,
+    sources: _DecisionCollector,
+    forms: set[FeedShapes],
 ) -> int:
     """Watch feed after feed, of known forms only where others had values; says how many were."""
     runs = 0
@@ -172,7 +179,7 @@ def _collect(
     while left:
         skipped = []
         for name, feed in left:
-            form = form_of(feed)
+            form = shapes_of_feed(feed)
             if form in forms and not sources.read:
                 skipped.append((name, feed))
                 continue
@@ -183,17 +190,21 @@ def _collect(
     return runs
 
 
-def _branch(
-    test: Test, index: int, ways: dict[str, tuple[str, ...]], order: list[str], sources: _Sources
-) -> Found:
+def _make_branch(
+    test: BranchTest,
+    index: int,
+    ways: dict[str, tuple[str, ...]],
+    order: list[str],
+    sources: _DecisionCollector,
+) -> DataBranch:
     arms: dict[str, str] = {}
     for name in order:
         for way in dict.fromkeys(ways[name][index]):
-            arms.setdefault(_ARMS[way], name)
-    captured = ways[_captured(order)][index]
+            arms.setdefault(_OUTCOMES[way], name)
+    captured = ways[_name_example(order)][index]
     others = tuple(name for name in order if ways[name][index] != captured)
     record = BranchRecord(
-        file=shortest(test.file),
+        file=shorten_path(test.file),
         line=test.line,
         condition=test.condition,
         module=sources.modules[test],
@@ -204,15 +215,15 @@ def _branch(
     )
     lines = range(test.span[0], test.span[2] + 1)
     places = {*sources.places[test], *((test.file, line) for line in lines)}
-    return Found(record=record, places=frozenset(places), others=others)
+    return DataBranch(record=record, places=frozenset(places), others=others)
 
 
-def _value(held: Held, order: list[str], sources: _Sources) -> Found:
+def _make_kept_branch(held: KeptValue, order: list[str], sources: _DecisionCollector) -> DataBranch:
     values = sources.values[held]
-    captured = values.get(_captured(order))
+    captured = values.get(_name_example(order))
     others = tuple(name for name in order if values.get(name) != captured)
     record = BranchRecord(
-        file=shortest(held.file),
+        file=shorten_path(held.file),
         line=held.line,
         condition=held.text,
         module=sources.modules[held],
@@ -220,31 +231,31 @@ def _value(held: Held, order: list[str], sources: _Sources) -> Found:
         kind="value",
         same=not others,
     )
-    return Found(record=record, places=frozenset(sources.places[held]), others=others)
+    return DataBranch(record=record, places=frozenset(sources.places[held]), others=others)
 
 
-def _captured(order: list[str]) -> str:
+def _name_example(order: list[str]) -> str:
     """The feed that was captured, or the one that stands for it."""
     return EXAMPLE if EXAMPLE in order else order[0]
 
 
-def _place(conversion: Conversion) -> Place:
+def _conversion_place(conversion: Conversion) -> Place:
     """The line at which the tensor became a Python value."""
     return conversion.sites[0].file, conversion.sites[0].line
 
 
-def converted_at(seen: Iterable[Conversion]) -> frozenset[Place]:
+def conversion_places(seen: Iterable[Conversion]) -> frozenset[Place]:
     """The lines of the user's code at which tensors became Python values."""
-    return frozenset(_place(conversion) for conversion in seen if not conversion.symbol)
+    return frozenset(_conversion_place(conversion) for conversion in seen if not conversion.symbol)
 
 
-def followed_at(seen: Iterable[Conversion]) -> frozenset[Place]:
+def symbol_places(seen: Iterable[Conversion]) -> frozenset[Place]:
     """The lines at which a capture made symbols of them, and no plain values."""
-    symbols = frozenset(_place(conversion) for conversion in seen if conversion.symbol)
-    return symbols - converted_at(seen)
+    symbols = frozenset(_conversion_place(conversion) for conversion in seen if conversion.symbol)
+    return symbols - conversion_places(seen)
 
 
-def shortest(file: str) -> str:
+def shorten_path(file: str) -> str:
     """A file relative to the current folder or to where it is imported from, if it lies there."""
     path = Path(file)
     for root in map(Path, (*code_folders(), *sys.path)):

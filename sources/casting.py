@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
 # What tells of a weight's form: asked without casting it.
-_FORM = frozenset((
+_METADATA_CALLS = frozenset((
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",
     "get_device", "__len__", "__hash__", "__bool__",
 ))  # fmt: skip
-_FORM_OF = frozenset((
+_METADATA_PROPERTIES = frozenset((
     "shape", "ndim", "device", "layout", "requires_grad", "grad", "is_cuda", "is_sparse",
     "is_quantized", "is_mkldnn", "is_meta", "is_leaf", "names", "grad_fn",
 ))  # fmt: skip
 
 
-class UncastWeight(Exception):  # noqa: N818 - no error of anybody's: there is no reference then
+class UncastWeightError(Exception):  # no error of anybody's: there is no reference then
     """A weight was computed with as it is, or written to; the message is one line that says how."""
 
 
-def sharing(module: torch.nn.Module) -> torch.nn.Module:
+def share_parameters(module: torch.nn.Module) -> torch.nn.Module:
     """A copy of the module that has the very parameters of it, and its buffers in float64."""
     twin = copy.deepcopy(module, {id(p): p for p in module.parameters()})
     for part in twin.modules():
@@ -46,21 +46,21 @@ def sharing(module: torch.nn.Module) -> torch.nn.Module:
 
 
 @contextmanager
-def casting(module: torch.nn.Module) -> Iterator[None]:
+def cast_weights_on_use(module: torch.nn.Module) -> Iterator[None]:
     """Within, every call that takes a float parameter of the module takes it in float64.
 
     Raises:
-        UncastWeight: from the call that got at a parameter all the same, as TorchScript's do.
+        UncastWeightError: from the call that got at a parameter all the same, as TorchScript's do.
     """
     floats = {id(p): p for p in module.parameters() if p.is_floating_point()}
-    copies = _Copies()
+    copies = _Float64Copies()
     with ExitStack() as modes:
-        modes.enter_context(_guard(floats, copies))
-        modes.enter_context(_casting(floats, copies))
+        modes.enter_context(_make_guard_mode(floats, copies))
+        modes.enter_context(_make_cast_mode(floats, copies))
         yield
 
 
-class _Copies:
+class _Float64Copies:
     """The memory of weights in float64, as long as anything uses it."""
 
     def __init__(self) -> None:
@@ -83,7 +83,9 @@ class _Copies:
         return tensor.untyped_storage()._cdata in self._storages
 
 
-def _casting(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchFunctionMode:
+def _make_cast_mode(
+    weights: Mapping[int, torch.Tensor], copies: _Float64Copies
+) -> TorchFunctionMode:
     import torch
 
     def cast(value: object) -> object:
@@ -93,28 +95,28 @@ def _casting(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchFunct
             return copies.of(value)
         return value
 
-    def casted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        asked = _property(func)
+    def cast_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        asked = _property_name(func)
         if asked == "dtype" and id(args[0]) in weights:
             return torch.float64
-        if asked in _FORM_OF or getattr(func, "__name__", "") in _FORM:
+        if asked in _METADATA_PROPERTIES or getattr(func, "__name__", "") in _METADATA_CALLS:
             return func(*args, **kwargs)
-        if _only_looks_up(func, args, kwargs):
+        if _is_lookup(func, args, kwargs):
             return func(*args, **kwargs).double()
         named = {key: cast(value) for key, value in kwargs.items()}
         return func(*map(cast, args), **named)
 
-    return through_calls(casted)
+    return through_calls(cast_arguments)
 
 
-def _property(func: Any) -> str:
+def _property_name(func: Any) -> str:
     """The name of the property that `func` reads; empty where it is a call."""
     if getattr(func, "__name__", "") != "__get__":
         return ""
     return str(getattr(getattr(func, "__self__", None), "__name__", ""))
 
 
-def _only_looks_up(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _is_lookup(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the call takes rows of a table: they are cast, and not the table."""
     import torch
 
@@ -122,18 +124,20 @@ def _only_looks_up(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return func is torch.nn.functional.embedding and not renormalised
 
 
-def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+def _argument_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """The tensors among arguments, those in lists as well; sparse ones have no one storage."""
     import torch
 
     for value in values:
         if isinstance(value, list | tuple):
-            yield from _tensors(value)
+            yield from _argument_tensors(value)
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
             yield value
 
 
-def _guard(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchDispatchMode:
+def _make_guard_mode(
+    weights: Mapping[int, torch.Tensor], copies: _Float64Copies
+) -> TorchDispatchMode:
     """Refuses operators on the parameters themselves, which the other mode did not see.
 
     And those that write to what was cast: the next call would not know of it.
@@ -146,12 +150,12 @@ def _guard(weights: Mapping[int, torch.Tensor], copies: _Copies) -> TorchDispatc
     def is_weight(tensor: torch.Tensor) -> bool:
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
 
-    def guarded(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        taken = list(_tensors((*args, *kwargs.values())))
+    def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        taken = list(_argument_tensors((*args, *kwargs.values())))
         if func not in copying and any(map(is_weight, taken)):
-            raise UncastWeight(f"{func} takes a weight as it is")
+            raise UncastWeightError(f"{func} takes a weight as it is")
         if func._schema.is_mutable and any(map(copies.hold, taken)):
-            raise UncastWeight(f"{func} may write to a weight")
+            raise UncastWeightError(f"{func} may write to a weight")
         return func(*args, **kwargs)
 
-    return through_operators(guarded)
+    return through_operators(check_operator)

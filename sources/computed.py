@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.contract import Array
 
 
-class Watch:
+class ValueProbe:
     """Whether any tensor that was computed passed the test."""
 
     def __init__(self, test: Callable[[Array], bool]) -> None:
@@ -29,14 +29,14 @@ class Watch:
                 self.found = self._test(one.detach().cpu().contiguous().numpy())
 
 
-def watching(watch: Watch) -> TorchDispatchMode:
+def probe_values(watch: ValueProbe) -> TorchDispatchMode:
     """A mode that shows `watch` what every operator gives."""
     from torch.utils._python_dispatch import _disable_current_modes
 
-    def shown(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def probe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value = func(*args, **kwargs)
         with _disable_current_modes():
             watch.see(value)
         return value
 
-    return through_operators(shown)
+    return through_operators(probe)

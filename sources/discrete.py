@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Origin(StrEnum):
+class DiscreteOrigin(StrEnum):
     """What a float follows from."""
 
     SIZES = "sizes"
     INTEGERS = "integers"
 
 
-_ROUNDS = frozenset({
+_ROUNDING_CALLS = frozenset({
     "floor", "ceil", "round", "trunc", "fix", "frac", "floor_divide", "remainder", "fmod", "sign",
     "lt", "le", "gt", "ge", "eq", "ne", "bucketize", "searchsorted", "heaviside",
 })  # fmt: skip
-_CASTS = frozenset({"_to_copy", "to", "copy", "type_as"})
+_CAST_CALLS = frozenset({"_to_copy", "to", "copy", "type_as"})
 _NEAREST = ("upsample_nearest", "_upsample_nearest")
 
 
-def finding_discrete(inputs: Iterable[torch.Tensor], found: set[Origin]) -> TorchDispatchMode:
+def watch_discrete_origins(
+    inputs: Iterable[torch.Tensor], found: set[DiscreteOrigin]
+) -> TorchDispatchMode:
     """A mode that adds to `found` the origin of floats that are made discrete in it.
 
     Args:
@@ -46,47 +48,49 @@ def finding_discrete(inputs: Iterable[torch.Tensor], found: set[Origin]) -> Torc
     for one in inputs:
         data[one] = one.is_floating_point() or one.is_complex()
 
-    def seen(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        operands = list(_tensors((*args, *kwargs.values())))
+    def note_origin(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        operands = list(_flat_tensors((*args, *kwargs.values())))
         name = func.overloadpacket.__name__.removesuffix("_")
         by_form = name.endswith("_like") or name.startswith("new_")  # an operand's form alone
         known = [] if by_form else [data[one] for one in operands if one in data]
         value = func(*args, **kwargs)
         if known:
-            data.update([(one, any(known)) for one in _tensors((value,))])
+            data.update([(one, any(known)) for one in _flat_tensors((value,))])
         if name.startswith(_NEAREST):
-            if not _is_whole(func, args):
-                found.add(Origin.SIZES)
-        elif not any(known) and operands and _rounds(name, args, operands, value, func):
-            found.add(Origin.INTEGERS if known else Origin.SIZES)
+            if not _is_integer_upsample(func, args):
+                found.add(DiscreteOrigin.SIZES)
+        elif not any(known) and operands and _is_rounding_call(name, args, operands, value, func):
+            found.add(DiscreteOrigin.INTEGERS if known else DiscreteOrigin.SIZES)
         return value
 
-    return through_operators(seen)
+    return through_operators(note_origin)
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+def _flat_tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
     import torch
 
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, tuple | list):
-            yield from _tensors(value)
+            yield from _flat_tensors(value)
 
 
-def _rounds(
+def _is_rounding_call(
     name: str, args: Sequence[Any], operands: Sequence[torch.Tensor], value: Any, func: Any
 ) -> bool:
     floats = any(one.is_floating_point() for one in operands)
     floats = floats or any(isinstance(one, float) and not one.is_integer() for one in args)
     if not floats:
         return False
-    if name in _CASTS:
-        return not any(one.is_floating_point() or one.is_complex() for one in _tensors((value,)))
-    return name in _ROUNDS or (name == "div" and "mode" in func._overloadname)
+    if name in _CAST_CALLS:
+        return not any(
+            one.is_floating_point() or one.is_complex() for one in _flat_tensors((value,))
+        )
+    return name in _ROUNDING_CALLS or (name == "div" and "mode" in func._overloadname)
 
 
-def _is_whole(func: Any, args: Sequence[Any]) -> bool:
+def _is_integer_upsample(func: Any, args: Sequence[Any]) -> bool:
     """Whether each axis of an image is enlarged by a whole number that stands in the call."""
     names = [one.name for one in func._schema.arguments]
     scales = [value for name, value in zip(names, args, strict=False) if "scale" in name]

@@ -10,18 +10,18 @@ from ..core.call import Binding, bind
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.interrupts import copies_ended
 from ..core.names import unknown
-from .eager_variants import describe_feed, place_raised
+from .eager_variants import describe_feed, find_raise_place
 from .eager_watched import EagerWatched
-from .exact import Exact, NoFloat64, holds_script, open_exact
-from .flat import SCOPE, flat_module
-from .load import training_modules
-from .mapped import rest
+from .exact import Float64Error, Float64Module, has_script, open_float64
+from .flat import SCOPE, make_flat_module
+from .load import modules_in_training
+from .mapped import release_pages
 from .outputs import OutputParts, split_outputs
-from .patience import TooLongError, Watch, counting, stepwise, within
-from .quiet import QuietForms
-from .remembered import Before
-from .stability import unstable_outputs, unstable_reason
-from .work import Meter, MoreWorkError, Work, WorkExceededError, metering
+from .patience import DeadlineExceededError, StepCounter, count_steps, limit_steps, make_step_mode
+from .quiet import QuietShapes
+from .remembered import ModuleSnapshot
+from .stability import explain_instability, find_unstable_outputs
+from .work import Meter, MoreWorkError, Work, WorkExceededError, make_meter_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Feed, Outputs
     from ..core.signature import Signature
-    from .loaded import Loaded
+    from .loaded import LoadedModule
 
 
 # Steps (lines of Python, calls) that a run on values far out may take at least: a minute or so.
-_PATIENCE = 5_000_000
-_TIMES = 50  # as many as the longest run on usual values: what an early exit saves is less
+_MIN_STEP_LIMIT = 5_000_000
+_STEP_FACTOR = 50  # as many as the longest run on usual values: what an early exit saves is less
 
 
-def open_eager(loaded: Loaded, signature: Signature) -> Eager:
+def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
     """Bind the signature's inputs to the parameters of the module's forward.
 
     Raises:
@@ -70,14 +70,14 @@ class Eager(EagerWatched):
         binding: Binding,
         *,
         drop: tuple[str, ...] = (),
-        patience: int = _PATIENCE,
+        patience: int = _MIN_STEP_LIMIT,
     ) -> None:
         self.inputs = inputs
         self._module = module
         self._binding = binding
         self._drop = drop
         self._dropped: set[str] = set()  # those names to drop that outputs had
-        self._flat = flat_module(module, binding, drop=drop)
+        self._flat = make_flat_module(module, binding, drop=drop)
         self._seen: dict[str, None] = {}  # names of outputs
         self._constants: dict[str, list[object]] = {}  # values of outputs that are no tensors
         self._written: frozenset[int] = frozenset()
@@ -85,16 +85,16 @@ class Eager(EagerWatched):
             None  # outputs that are tensors; to a tracer sizes are too
         )
         self._notes: dict[str, None] = {}  # in order, each once
-        self._exact: Exact | None = None
+        self._exact: Float64Module | None = None
         self._no_float64 = ""
         self._watched = None
-        self._quiet = QuietForms()
+        self._quiet = QuietShapes()
         self._asks = None
         self._discrete = None
         self._patience = patience
         self._longest = 0  # steps, of the runs without a limit
 
-    def on(self, module: torch.nn.Module) -> Eager:
+    def with_module(self, module: torch.nn.Module) -> Eager:
         """The same inputs into another module that is called alike: a copy of this one's."""
         other = Eager(module, self.inputs, self._binding, drop=self._drop)
         other._written, other._kept = self._written, self._kept
@@ -151,30 +151,30 @@ class Eager(EagerWatched):
         Raises:
             CheckpointError: eager rejects the feed, or returns no tensor.
         """
-        with self._counted():
+        with self._count_steps():
             return self._arrays(feed)
 
     def _arrays(self, feed: Feed) -> Outputs:
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
 
-    def run_in_time(self, feed: Feed) -> Outputs:
+    def run_with_deadline(self, feed: Feed) -> Outputs:
         """As `run`, for values far out: on these a loop of the model's own may never end.
 
         Raises:
             CheckpointError: also where it takes many more steps than all runs so far.
         """
-        with self._in_time(feed):
+        with self._deadline(feed):
             return self._arrays(feed)
 
     @contextmanager
-    def _in_time(self, feed: Feed) -> Iterator[None]:
-        limit = max(self._patience, _TIMES * self._longest)
-        watch = Watch(limit)
-        script = stepwise(watch) if holds_script(self._module) else nullcontext()
+    def _deadline(self, feed: Feed) -> Iterator[None]:
+        limit = max(self._patience, _STEP_FACTOR * self._longest)
+        watch = StepCounter(limit)
+        script = make_step_mode(watch) if has_script(self._module) else nullcontext()
         try:
-            with within(watch), script:
+            with limit_steps(watch), script:
                 yield
-        except (TooLongError, CheckpointError) as error:
+        except (DeadlineExceededError, CheckpointError) as error:
             if not watch.over:
                 raise  # TorchScript makes an error of its own of what ended it
             form = describe_feed(feed, self.inputs)
@@ -184,8 +184,8 @@ class Eager(EagerWatched):
             ) from error
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        with counting() as watch:
+    def _count_steps(self) -> Iterator[None]:
+        with count_steps() as watch:
             yield
         self._longest = max(self._longest, watch.steps)
 
@@ -198,7 +198,7 @@ class Eager(EagerWatched):
         """
         meter = Meter(most)
         try:
-            with self._in_time(feed), metering(meter):
+            with self._deadline(feed), make_meter_mode(meter):
                 outputs = self._arrays(feed)
         except (WorkExceededError, CheckpointError) as error:
             if not meter.exceeded:
@@ -218,17 +218,19 @@ class Eager(EagerWatched):
             return None
         try:
             if self._exact is None:
-                self._exact = open_exact(self._module, self.inputs, self._binding, drop=self._drop)
-            with self._in_time(feed):
+                self._exact = open_float64(
+                    self._module, self.inputs, self._binding, drop=self._drop
+                )
+            with self._deadline(feed):
                 return self._exact.run(feed)
-        except (NoFloat64, CheckpointError) as error:
+        except (Float64Error, CheckpointError) as error:
             self._no_float64 = str(error)
             self._exact = None
             return None
 
-    def rest(self) -> None:
+    def release_pages(self) -> None:
         """Give the memory of weights that lie in mapped files back, until they are used again."""
-        rest(self._module)
+        release_pages(self._module)
 
     def weights(self) -> dict[str, Array]:
         """The float32 parameters by name, read-only, without a copy where they lie on the CPU."""
@@ -240,9 +242,9 @@ class Eager(EagerWatched):
             if parameter.dtype is torch.float32
         }
 
-    def before(self) -> Before:
+    def before(self) -> ModuleSnapshot:
         """The module's state as it is now, to be put back."""
-        return Before(self._module)
+        return ModuleSnapshot(self._module)
 
     def check_stable(self, feed: Feed) -> Outputs:
         """Make sure that the same feed gives the same outputs twice; returns them.
@@ -254,20 +256,20 @@ class Eager(EagerWatched):
             CheckpointError: outputs differ; the message says which, and what may be the cause.
         """
         first, second = self.run(feed), self.run(feed)
-        training = training_modules(self._module)
+        training = modules_in_training(self._module)
         if training:
             self._notes[f"in training mode during forward: {', '.join(training)}"] = None
-        unstable = unstable_outputs(first, second)
+        unstable = find_unstable_outputs(first, second)
         if unstable:
             raise CheckpointError(
                 f"eager gives other values for the same feed: {', '.join(unstable)}"
-                f" ({unstable_reason(training)})",
+                f" ({explain_instability(training)})",
                 hint="make forward deterministic in eval mode, with dropout only if self.training",
             )
         self._look_closely(feed, first)
         return first
 
-    def _given(self, feed: Feed) -> list[torch.Tensor]:
+    def _input_tensors(self, feed: Feed) -> list[torch.Tensor]:
         """Copies, C-contiguous and writable: models may write into their inputs."""
         import numpy as np
         import torch
@@ -279,13 +281,13 @@ class Eager(EagerWatched):
     ) -> dict[str, torch.Tensor]:
         import torch
 
-        given = self._given(feed) if given is None else given
+        given = self._input_tensors(feed) if given is None else given
         versions = [tensor._version for tensor in given]
         try:
             with torch.no_grad(), copies_ended():
                 value = self._binding.call(self._module, given)
         except Exception as error:
-            place = place_raised(error)
+            place = find_raise_place(error)
             at, or_line = (f" (at {place})", ", or that line") if place else ("", "")
             raise CheckpointError(
                 f"eager rejects {describe_feed(feed, self.inputs)}: {first_line(error)}{at}",
@@ -363,7 +365,7 @@ class Eager(EagerWatched):
 
     def _flat_now(self) -> torch.nn.Module:
         """The flat module with what the runs so far showed."""
-        return flat_module(
+        return make_flat_module(
             self._module,
             self._binding,
             written=self._written,

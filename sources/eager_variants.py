@@ -11,12 +11,12 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import CheckpointError
-from .branches import shortest
-from .computed import Watch, watching
-from .in_turn import in_turn
-from .off import off_feed, off_weights
-from .plain_attention import plain_paths
-from .ties import Choices, settling
+from .branches import shorten_path
+from .computed import ValueProbe, probe_values
+from .in_turn import sum_sequentially
+from .off import perturb_feed, perturb_weights
+from .plain_attention import disable_attention_fast_paths
+from .ties import TieChoices, order_ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..core.contract import Array, Feed, Outputs
 
 _Answer = TypeVar("_Answer")  # outputs, or outputs that there may be none of
-_MOST_KEPT = 1 << 28  # bytes of answers that are kept
+_CACHE_LIMIT = 1 << 28  # bytes of answers that are kept
 
 
 class EagerVariants(ABC):
@@ -37,7 +37,7 @@ class EagerVariants(ABC):
     _answers: dict[tuple[int, object], tuple[Feed, Any]] | None = None
 
     @contextmanager
-    def keeping_answers(self) -> Iterator[None]:
+    def cache_answers(self) -> Iterator[None]:
         """Keep what the variants answer until the end, for callers that ask again and again.
 
         Answers are known by the feed's identity. Beyond 256 MiB no more are kept.
@@ -56,7 +56,7 @@ class EagerVariants(ABC):
         if key not in self._answers:
             answers = [outputs or {} for _, outputs in self._answers.values()]
             found = answer()
-            if sum(array.nbytes for one in answers for array in one.values()) > _MOST_KEPT:
+            if sum(array.nbytes for one in answers for array in one.values()) > _CACHE_LIMIT:
                 return found
             self._answers[key] = feed, found  # with the feed, so that its identity is not reused
         known: _Answer = self._answers[key][1]
@@ -67,7 +67,7 @@ class EagerVariants(ABC):
         """Run one feed; arrays by output name."""
 
     @abstractmethod
-    def run_in_time(self, feed: Feed) -> Outputs:
+    def run_with_deadline(self, feed: Feed) -> Outputs:
         """As `run`, stopped where it takes much longer than other feeds."""
 
     @abstractmethod
@@ -83,12 +83,12 @@ class EagerVariants(ABC):
 
         Of a model that does not run while it is watched, what was seen until then counts.
         """
-        watch = Watch(test)
-        with suppress(CheckpointError), watching(watch):
+        watch = ValueProbe(test)
+        with suppress(CheckpointError), probe_values(watch):
             self._tensors(feed)
         return watch.found
 
-    def run_off(self, feed: Feed, share: float, seed: int) -> Outputs:
+    def run_perturbed(self, feed: Feed, share: float, seed: int) -> Outputs:
         """Run one feed with every float weight and input off by `share` of itself, at random.
 
         Integers that change are decided by errors of that size. The weights are put back. With the
@@ -99,41 +99,41 @@ class EagerVariants(ABC):
         """
 
         def answer() -> Outputs:
-            with off_weights(self._module, share, seed):
-                return self.run_in_time(off_feed(feed, share, seed))
+            with perturb_weights(self._module, share, seed):
+                return self.run_with_deadline(perturb_feed(feed, share, seed))
 
         return self._once((share, seed), feed, answer)
 
-    def run_in_turn(self, feed: Feed) -> Outputs:
-        """Run one feed with its sums taken one element after the other (see `in_turn`).
+    def run_sequential_sums(self, feed: Feed) -> Outputs:
+        """Run one feed with its sums taken one element after the other (see `sum_sequentially`).
 
         Raises:
             CheckpointError: eager rejects the feed.
         """
 
         def answer() -> Outputs:
-            with in_turn():
+            with sum_sequentially():
                 return self.run(feed)
 
         return self._once("in turn", feed, answer)
 
-    def run_plain(self, feed: Feed) -> Outputs:
-        """Run one feed without the fast paths of attention (see `plain_paths`).
+    def run_plain_attention(self, feed: Feed) -> Outputs:
+        """Run one feed without the fast paths of attention (see `disable_attention_fast_paths`).
 
         Raises:
             CheckpointError: eager rejects the feed.
         """
 
         def answer() -> Outputs:
-            with plain_paths():
-                return self.run_in_time(feed)
+            with disable_attention_fast_paths():
+                return self.run_with_deadline(feed)
 
         return self._once("plain", feed, answer)
 
-    def run_settled(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
+    def run_with_tie_order(self, feed: Feed, *, last: bool, exact: bool = False) -> Outputs | None:
         """Run one feed with equal scores taken by index, the last first or the first first.
 
-        None where no `topk` or `sort` leaves a choice (see `ties`), or, if the answer should be
+        None where no `topk` or `sort` leaves a choice, or, if the answer should be
         the `exact` one, there is no float64.
 
         Raises:
@@ -141,15 +141,15 @@ class EagerVariants(ABC):
         """
 
         def answer() -> Outputs | None:
-            choices, refused = Choices(last=last), self._no_float64
-            with settling(choices):
-                found = self.run_exact(feed) if exact else self.run_in_time(feed)
+            choices, refused = TieChoices(last=last), self._no_float64
+            with order_ties(choices):
+                found = self.run_exact(feed) if exact else self.run_with_deadline(feed)
             self._no_float64 = refused  # that it does not run so says nothing of how it runs
             return found if choices.made else None
 
         return self._once(("settled", last, exact), feed, answer)
 
-    def draws_off(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
+    def draw_perturbed(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
         """`run_off` by seeds from 0, each with the share and its negative.
 
         A draw that the model rejects, as one that checks the range of its inputs may, is left out.
@@ -157,7 +157,7 @@ class EagerVariants(ABC):
         for seed in range(pairs):
             for sign in (1, -1):
                 with suppress(CheckpointError):
-                    yield self.run_off(feed, sign * share, seed)
+                    yield self.run_perturbed(feed, sign * share, seed)
 
 
 def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
@@ -166,7 +166,7 @@ def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
     return ", ".join(forms)
 
 
-def place_raised(error: Exception) -> str:
+def find_raise_place(error: Exception) -> str:
     """`FILE:LINE` of the innermost line that is not Python's, torch's or ours; else empty."""
     import torch
 
@@ -178,5 +178,5 @@ def place_raised(error: Exception) -> str:
         file = frame.filename
         is_pythons = file.startswith(standard) and "-packages" not in file.removeprefix(standard)
         if not (file.startswith(("<", *others)) or is_pythons):
-            return f"{shortest(file)}:{frame.lineno}"
+            return f"{shorten_path(file)}:{frame.lineno}"
     return ""

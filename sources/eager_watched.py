@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..core.arrays import to_array
 from ..core.errors import CheckpointError
-from .arms import Place, lines_reached
-from .branches import Watched, watch_branches
-from .discrete import Origin, finding_discrete
+from .arms import Place, trace_lines
+from .branches import BranchReport, watch_branches
+from .discrete import DiscreteOrigin, watch_discrete_origins
 from .eager_variants import EagerVariants
-from .quiet import QuietForms, is_same_bits, may_watch
-from .taint import Seen, taint_watch
-from .work import asking_nonfinite
+from .quiet import QuietShapes, is_bitwise_equal, is_watchable
+from .taint import ConversionLog, track_taint
+from .work import watch_nonfinite_queries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -30,13 +30,13 @@ class EagerWatched(EagerVariants):
     """What is watched while eager runs; a run that answers is watched too, where it may be."""
 
     _binding: Binding
-    _watched: tuple[tuple[str, ...], Watched] | None
-    _quiet: QuietForms
+    _watched: tuple[tuple[str, ...], BranchReport] | None
+    _quiet: QuietShapes
     _asks: bool | None
-    _discrete: frozenset[Origin] | None
+    _discrete: frozenset[DiscreteOrigin] | None
 
     @abstractmethod
-    def _given(self, feed: Feed) -> list[torch.Tensor]:
+    def _input_tensors(self, feed: Feed) -> list[torch.Tensor]:
         """The tensors of a feed, in the order of the inputs."""
 
     @abstractmethod
@@ -46,11 +46,11 @@ class EagerWatched(EagerVariants):
         """The outputs as tensors, of these very tensors where they are given."""
 
     @abstractmethod
-    def _in_time(self, feed: Feed) -> AbstractContextManager[None]:
+    def _deadline(self, feed: Feed) -> AbstractContextManager[None]:
         """Ends what runs in the block where it takes many more steps than other feeds."""
 
     @abstractmethod
-    def _counted(self) -> AbstractContextManager[None]:
+    def _count_steps(self) -> AbstractContextManager[None]:
         """Counts the steps of the block as those of a usual feed."""
 
     def run_reference(self, feed: Feed, *, far: bool) -> Outputs:
@@ -64,30 +64,30 @@ class EagerWatched(EagerVariants):
                 outputs, seen = self._run_watched(feed, far=far)
                 if self._quiet.add(feed, seen):
                     return outputs
-        return self.run_in_time(feed) if far else self.run(feed)
+        return self.run_with_deadline(feed) if far else self.run(feed)
 
-    def _run_watched(self, feed: Feed, *, far: bool = False) -> tuple[Outputs, Seen]:
-        given = self._given(feed)
-        limited = self._in_time(feed) if far else self._counted()
-        with limited, taint_watch(self._module, given) as seen:
+    def _run_watched(self, feed: Feed, *, far: bool = False) -> tuple[Outputs, ConversionLog]:
+        given = self._input_tensors(feed)
+        limited = self._deadline(feed) if far else self._count_steps()
+        with limited, track_taint(self._module, given) as seen:
             tensors = self._tensors(feed, given)
         return {name: to_array(tensor) for name, tensor in tensors.items()}, seen
 
     def _look_closely(self, feed: Feed, outputs: Outputs) -> None:
         """Watch one run: for branches, if that gives the same bits, and for questions about NaN."""
-        if not may_watch(self._module):
+        if not is_watchable(self._module):
             return
         found: list[str] = []
         try:
-            with asking_nonfinite(found):
+            with watch_nonfinite_queries(found):
                 watched, seen = self._run_watched(feed)
         except CheckpointError:  # watching changes the model: both are asked for apart
             return
         self._asks = bool(found)
-        if is_same_bits(outputs, watched):
+        if is_bitwise_equal(outputs, watched):
             self._quiet.open(feed, seen)
 
-    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> Watched:
+    def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> BranchReport:
         """Which branches depend on tensor data, and which of the feeds take which arm.
 
         Asked again for the same feeds, it answers from memory.
@@ -100,13 +100,13 @@ class EagerWatched(EagerVariants):
             self._watched = names, found
         return self._watched[1]
 
-    def reached(self, feed: Feed, places: Collection[Place]) -> frozenset[Place]:
+    def find_reached_lines(self, feed: Feed, places: Collection[Place]) -> frozenset[Place]:
         """Which of the lines (file, line) eager runs on this feed."""
-        return lines_reached(lambda: self._tensors(feed), places)
+        return trace_lines(lambda: self._tensors(feed), places)
 
-    def _watch(self, feed: Feed) -> Seen:
-        given = self._given(feed)
-        with taint_watch(self._module, given) as seen:
+    def _watch(self, feed: Feed) -> ConversionLog:
+        given = self._input_tensors(feed)
+        with track_taint(self._module, given) as seen:
             self._binding.call(self._module, given)
         return seen
 
@@ -115,22 +115,22 @@ class EagerWatched(EagerVariants):
         if self._asks is not None:
             return self._asks  # seen already in `check_stable`
         found: list[str] = []
-        with suppress(CheckpointError), asking_nonfinite(found):
+        with suppress(CheckpointError), watch_nonfinite_queries(found):
             self._tensors(feed)
         return bool(found)
 
-    def discrete_of(self, feed: Feed) -> frozenset[Origin]:
+    def find_discrete_origins(self, feed: Feed) -> frozenset[DiscreteOrigin]:
         """What the floats follow from that are made whole numbers and that no input moves.
 
         Asked again, it answers from memory, whatever the feed.
         """
         if self._discrete is None:
-            found: set[Origin] = set()
-            given = self._given(feed)
+            found: set[DiscreteOrigin] = set()
+            given = self._input_tensors(feed)
             try:
-                with finding_discrete(given, found):
+                with watch_discrete_origins(given, found):
                     self._tensors(feed, given)
             except CheckpointError:  # such as an operator that calls functions: not looked into
-                found = set(Origin)
+                found = set(DiscreteOrigin)
             self._discrete = frozenset(found)
         return self._discrete

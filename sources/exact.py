@@ -11,7 +11,7 @@ from ..core.arrays import to_array
 from ..core.call import Binding
 from ..core.errors import first_line
 from ..core.torch_modes import through_calls
-from .casting import UncastWeight, casting, sharing
+from .casting import UncastWeightError, cast_weights_on_use, share_parameters
 from .outputs import split_outputs
 
 if TYPE_CHECKING:
@@ -22,64 +22,68 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Feed, Outputs
 
-_ROOM = 0.5  # of the memory that is free: more than that for a copy of the weights is too much
+_MEMORY_SHARE = (
+    0.5  # of the memory that is free: more than that for a copy of the weights is too much
+)
 _WIDTH = 8  # bytes of a float64
-_WHOLE = 2**30  # bytes in float64 up to which a copy of all weights is made: casting takes time
-_AT_ONCE = 3  # weights that one call may take
-_IN_A_DTYPE = (
+_WHOLE_COPY_LIMIT = (
+    2**30
+)  # bytes in float64 up to which a copy of all weights is made: casting takes time
+_CONCURRENT_COPIES = 3  # weights that one call may take
+_DTYPE_CALLS = (
     "to", "type_as", "zeros", "ones", "full", "empty", "arange", "linspace", "tensor", "softmax",
     "log_softmax", "sum", "mean", "cumsum", "zeros_like", "ones_like", "full_like", "_cast_Float",
 )  # fmt: skip
-_SMALLER = (5, 6, 15)  # float16, float32 and bfloat16 as TorchScript counts dtypes
+_SMALLER_DTYPES = (5, 6, 15)  # float16, float32 and bfloat16 as TorchScript counts dtypes
 
 
-class NoFloat64(Exception):  # noqa: N818 - no error of anybody's: the judge falls back to its table
+class Float64Error(Exception):  # no error of anybody's: the judge falls back to its table
     """The model cannot be run in float64; the message is one line that says why."""
 
 
-def open_exact(
+def open_float64(
     module: torch.nn.Module,
     inputs: tuple[str, ...],
     binding: Binding,
     *,
     drop: Sequence[str] = (),
-    whole: int = _WHOLE,
-) -> Exact:
+    whole: int = _WHOLE_COPY_LIMIT,
+) -> Float64Module:
     """The module in float64: a copy, or beyond `whole` bytes each weight when it is used.
 
     Raises:
-        NoFloat64: it holds quantized weights, cannot be copied, or memory is too small.
+        Float64Error: it holds quantized weights, cannot be copied, or memory is too small.
     """
-    if _script_rounds(module):
-        raise NoFloat64("its TorchScript asks for a smaller float dtype, which would round it")
+    if _has_rounding_script(module):
+        raise Float64Error("its TorchScript asks for a smaller float dtype, which would round it")
     sizes = [tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers())]
-    lean = sum(sizes) > whole and not holds_script(module)
-    _check_room(_AT_ONCE * max(sizes) if lean else sum(sizes))
+    lean = sum(sizes) > whole and not has_script(module)
+    _check_memory(_CONCURRENT_COPIES * max(sizes) if lean else sum(sizes))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of gradients, which nobody asks for
-            twin = sharing(module) if lean else copy.deepcopy(module).double()
+            twin = share_parameters(module) if lean else copy.deepcopy(module).double()
     except Exception as error:
-        raise NoFloat64(f"it cannot be copied in float64: {first_line(error)}") from error
-    return Exact(twin, inputs, binding, lean=lean, drop=drop)
+        raise Float64Error(f"it cannot be copied in float64: {first_line(error)}") from error
+    return Float64Module(twin, inputs, binding, lean=lean, drop=drop)
 
 
-def _check_room(needed: int) -> None:
+def _check_memory(needed: int) -> None:
     free = _free_memory()
-    if free is not None and needed > _ROOM * free:
-        raise NoFloat64(
+    if free is not None and needed > _MEMORY_SHARE * free:
+        raise Float64Error(
             f"its weights need {needed / 1e9:.1f} GB in float64, {free / 1e9:.1f} GB are free"
         )
 
 
-def holds_script(module: torch.nn.Module) -> bool:
+def has_script(module: torch.nn.Module) -> bool:
     """Whether any part of it is TorchScript, whose operators pass through no Python."""
     import torch
 
     return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
-class Exact:
+class Float64Module:
     """The module with float64 weights, fed float64: what each output would be without roundoff.
 
     Every float dtype that the model's code asks for is raised to float64 as well, so that a
@@ -106,50 +110,52 @@ class Exact:
         """Run one feed; float outputs are float64, the others as they are.
 
         Raises:
-            NoFloat64: the model refuses float64 (a custom operator, a constant in its code), or
+            Float64Error: the model refuses float64 (a custom operator, a constant in its code), or
                 rounds to less all the same.
         """
         import torch
 
-        given = [_raised(torch.from_numpy(_copy(feed[name]))) for name in self._inputs]
+        given = [
+            _promote_to_float64(torch.from_numpy(_copy_input(feed[name]))) for name in self._inputs
+        ]
         try:
-            cast = casting(self._module) if self._lean else nullcontext()
-            with torch.no_grad(), _default_float64(), _raising(), cast:
+            cast = cast_weights_on_use(self._module) if self._lean else nullcontext()
+            with torch.no_grad(), _default_float64(), _make_promotion_mode(), cast:
                 value = self._binding.call(self._module, given)
-        except NoFloat64:
+        except Float64Error:
             raise
-        except UncastWeight as error:
-            raise NoFloat64(f"it is too large for a copy in float64, and {error}") from error
+        except UncastWeightError as error:
+            raise Float64Error(f"it is too large for a copy in float64, and {error}") from error
         except Exception as error:
-            raise NoFloat64(f"it does not run in float64: {first_line(error)}") from error
+            raise Float64Error(f"it does not run in float64: {first_line(error)}") from error
         tensors = split_outputs(value, taken=self._inputs, drop=self._drop).tensors
         for name, tensor in tensors.items():
             if _is_smaller(tensor):
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                raise NoFloat64(f"its output {name!r} is {dtype} even so")
+                raise Float64Error(f"its output {name!r} is {dtype} even so")
         return {name: to_array(tensor) for name, tensor in tensors.items()}
 
 
-def _script_rounds(module: torch.nn.Module) -> bool:
+def _has_rounding_script(module: torch.nn.Module) -> bool:
     """Whether TorchScript code, which no function mode reaches, names a smaller float dtype."""
     import torch
 
     scripts = [one for one in module.modules() if isinstance(one, torch.jit.ScriptModule)]
     return any(
-        _names_smaller(node)
+        _is_smaller_cast(node)
         for script in scripts[:1]  # the outermost holds the others
         if hasattr(script, "inlined_graph")
-        for node in _nodes(script.inlined_graph)
+        for node in _dtype_nodes(script.inlined_graph)
     )
 
 
-def _nodes(graph: Any) -> Iterator[torch._C.Node]:  # torch does not type its graphs
+def _dtype_nodes(graph: Any) -> Iterator[torch._C.Node]:  # torch does not type its graphs
     """Nodes that cast, make a tensor, or compute in a dtype that they name."""
-    for kind in _IN_A_DTYPE:
+    for kind in _DTYPE_CALLS:
         yield from graph.findAllNodes(f"aten::{kind}", recurse=True)
 
 
-def _names_smaller(node: torch._C.Node) -> bool:
+def _is_smaller_cast(node: torch._C.Node) -> bool:
     """Whether a constant dtype argument of the node is float32 or smaller."""
     import torch
 
@@ -158,7 +164,7 @@ def _names_smaller(node: torch._C.Node) -> bool:
     names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
     for name, value in zip(names, node.inputs(), strict=False):
         constant: object = value.toIValue() if name == "dtype" else None
-        if isinstance(constant, int) and constant in _SMALLER:
+        if isinstance(constant, int) and constant in _SMALLER_DTYPES:
             return True
     return False
 
@@ -175,14 +181,14 @@ def _default_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _raising() -> TorchFunctionMode:
+def _make_promotion_mode() -> TorchFunctionMode:
     """A mode in which every call that asks for a smaller float dtype gets float64."""
     import torch
 
     smaller = {torch.float32, torch.float16, torch.bfloat16}
     methods = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 
-    def raised(value: object) -> object:
+    def promote(value: object) -> object:
         if isinstance(value, torch.dtype) and value in smaller:
             return torch.float64
         return value
@@ -190,8 +196,8 @@ def _raising() -> TorchFunctionMode:
     def in_float64(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func in methods:
             return args[0].double()
-        named = {key: raised(value) for key, value in kwargs.items()}
-        result = func(*(raised(value) for value in args), **named)
+        named = {key: promote(value) for key, value in kwargs.items()}
+        result = func(*(promote(value) for value in args), **named)
         _refuse_rounding(func, args, result)
         return result
 
@@ -204,7 +210,7 @@ def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:
     Values that float32 holds as they are, such as the inputs themselves, lose nothing.
 
     Raises:
-        NoFloat64: values were rounded.
+        Float64Error: values were rounded.
     """
     import torch
 
@@ -217,7 +223,7 @@ def _refuse_rounding(func: Any, args: Sequence[object], result: object) -> None:
             kept = value.to(into.dtype).to(torch.float64)
             if not torch.equal(kept.nan_to_num(), value.nan_to_num()):
                 dtype = str(into.dtype).removeprefix("torch.")
-                raise NoFloat64(f"its {name} rounds to {dtype} all the same")
+                raise Float64Error(f"its {name} rounds to {dtype} all the same")
 
 
 def _is_smaller(tensor: torch.Tensor) -> bool:
@@ -226,11 +232,11 @@ def _is_smaller(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-def _raised(tensor: torch.Tensor) -> torch.Tensor:
+def _promote_to_float64(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _copy(array: Array) -> Array:
+def _copy_input(array: Array) -> Array:
     import numpy as np
 
     return np.array(array, order="C")

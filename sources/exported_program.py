@@ -11,8 +11,8 @@ from ..core.errors import CheckpointError, first_line
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
 from ..core.tree import leaves
 from .identify import weight_files
-from .loaded import Loaded
-from .recorded_inputs import recorded_inputs
+from .loaded import LoadedModule
+from .recorded_inputs import read_recorded_inputs
 from .sniff import PT2
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
-_ENDLESS = 2**31  # upper bounds from here on mean "no bound"
+_ENDLESS_SIZE = 2**31  # upper bounds from here on mean "no bound"
 
 
-def load(checkpoint: Checkpoint) -> Loaded:
+def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
     """Open the program and read its inputs: names, dtypes, sizes and ranges."""
     import torch
 
@@ -47,16 +47,20 @@ def load(checkpoint: Checkpoint) -> Loaded:
             f"{path} cannot be opened as an exported program: {first_line(error)}",
             hint="export it again with torch.export.save, on this version of torch",
         ) from error
-    inputs = _inputs(program)
-    sizes = _Sizes(program, inputs)
+    inputs = _program_inputs(program)
+    sizes = _SymbolicSizes(program, inputs)
     told = {name: spec for name, value in inputs.items() if (spec := sizes.spec(name, value))}
-    known = recorded_inputs(path) or told
-    return Loaded(
-        kind=PT2, module=module, takes=_takes(program), known=known, notes=tuple(sizes.notes)
+    known = read_recorded_inputs(path) or told
+    return LoadedModule(
+        kind=PT2,
+        module=module,
+        takes=_program_parameters(program),
+        known=known,
+        notes=tuple(sizes.notes),
     )
 
 
-def _arguments(program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object]]:
+def _sample_arguments(program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object]]:
     """The args and kwargs of the export, with torch's argument records for the values."""
     from torch.export.graph_signature import InputKind
     from torch.utils._pytree import tree_unflatten
@@ -70,10 +74,10 @@ def _arguments(program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, 
     return args, kwargs
 
 
-def _names(program: ExportedProgram) -> list[str]:
+def _argument_names(program: ExportedProgram) -> list[str]:
     """Forward's parameter names, the positional ones first."""
     signature = program.module_call_graph[0].signature
-    args, kwargs = _arguments(program)
+    args, kwargs = _sample_arguments(program)
     names = (signature.forward_arg_names if signature else None) or [
         *(f"arg_{index}" for index in range(len(args))),
         *kwargs,
@@ -81,30 +85,32 @@ def _names(program: ExportedProgram) -> list[str]:
     return list(names)
 
 
-def _takes(program: ExportedProgram) -> tuple[Parameter, ...]:
+def _program_parameters(program: ExportedProgram) -> tuple[Parameter, ...]:
     """Parameters as the program wants them: by position or by name as they were exported."""
-    args, kwargs = _arguments(program)
+    args, kwargs = _sample_arguments(program)
     kinds = [Kind.POSITIONAL] * len(args) + [Kind.KEYWORD] * len(kwargs)
     values = [*args, *kwargs.values()]
     return tuple(
-        Parameter(name=name, kind=kind, listed=isinstance(value, list), constant=_constant(value))
-        for name, kind, value in zip(_names(program), kinds, values, strict=True)
+        Parameter(
+            name=name, kind=kind, listed=isinstance(value, list), constant=_constant_leaves(value)
+        )
+        for name, kind, value in zip(_argument_names(program), kinds, values, strict=True)
     )
 
 
-def _constant(value: object) -> tuple[object, ...]:
+def _constant_leaves(value: object) -> tuple[object, ...]:
     from torch.export.graph_signature import ConstantArgument
 
     return (value.value,) if isinstance(value, ConstantArgument) else ()
 
 
-def _inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
+def _program_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
     """The program's tensor inputs by dotted name, as fake tensors with symbolic sizes."""
     from torch.export.graph_signature import TensorArgument
 
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    args, kwargs = _arguments(program)
-    tree = dict(zip(_names(program), [*args, *kwargs.values()], strict=True))
+    args, kwargs = _sample_arguments(program)
+    tree = dict(zip(_argument_names(program), [*args, *kwargs.values()], strict=True))
     return {
         ".".join(path): nodes[record.name].meta["val"]
         for path, record in leaves(tree, lambda value: isinstance(value, TensorArgument))
@@ -112,7 +118,7 @@ def _inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
     }
 
 
-class _Sizes:
+class _SymbolicSizes:
     """Turns symbolic sizes into named dims; one symbol is one name wherever it stands."""
 
     def __init__(self, program: ExportedProgram, inputs: dict[str, torch.Tensor]) -> None:
@@ -122,7 +128,7 @@ class _Sizes:
         self.largest = _largest_integers(program)
         self.tied: set[object] = set()  # symbols inside expressions such as 2*s0
         for value in inputs.values():
-            for expression in _expressions(value):
+            for expression in _size_expressions(value):
                 if not expression.is_symbol:
                     self.tied.update(expression.free_symbols)
                     self.notes.append(
@@ -162,11 +168,11 @@ class _Sizes:
         found = self.ranges.get(symbol)
         if found is None:
             return UNBOUNDED[0], None
-        finite = found.upper.is_Integer and int(found.upper) < _ENDLESS
+        finite = found.upper.is_Integer and int(found.upper) < _ENDLESS_SIZE
         return max(int(found.lower), 1), int(found.upper) if finite else None
 
 
-def _expressions(value: torch.Tensor) -> Iterator[sympy.Expr]:
+def _size_expressions(value: torch.Tensor) -> Iterator[sympy.Expr]:
     sizes: tuple[int | torch.SymInt, ...] = tuple(value.shape)
     return (size.node.expr for size in sizes if not isinstance(size, int))
 
@@ -178,7 +184,7 @@ def _largest_integers(program: ExportedProgram) -> dict[str, int]:
     if program.example_inputs is None:
         return {}
     args, kwargs = program.example_inputs
-    tree = dict(zip(_names(program), [*args, *kwargs.values()], strict=True))
+    tree = dict(zip(_argument_names(program), [*args, *kwargs.values()], strict=True))
     return {
         ".".join(path): int(sample.max())
         for path, sample in leaves(tree, lambda value: isinstance(value, torch.Tensor))

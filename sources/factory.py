@@ -17,36 +17,36 @@ from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, 
 from ..core.names import nearest
 from .hyper_parameters import HyperParameters
 from .loaded import Module
-from .user_code import code_folders, user_code_importable
+from .user_code import code_folders, make_user_code_importable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
-_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_OBJECT_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FETCHES = "pretrained"  # the parameter by which factories fetch weights: timm, torchvision
 _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class FactoryResult:
     """The module, and what was said to the factory beside the user's own arguments."""
 
     module: Module
     notes: tuple[str, ...] = ()
 
 
-def build(
+def build_module(
     spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
 ) -> torch.nn.Module:
-    """As `built`, the module alone."""
-    return built(spec, arguments, recorded).module
+    """As `call_factory`, the module alone."""
+    return call_factory(spec, arguments, recorded).module
 
 
-def built(
+def call_factory(
     spec: str, arguments: Mapping[str, str], recorded: HyperParameters | None = None
-) -> Built:
+) -> FactoryResult:
     """Call the factory `package.module:name` with `arguments`, converted by its annotations.
 
     What it takes beside them comes from `recorded`. A factory that would fetch weights by default
@@ -58,12 +58,14 @@ def built(
     """
     from torch import nn
 
-    if not _SPEC.fullmatch(spec):
+    if not _OBJECT_SPEC.fullmatch(spec):
         raise UsageError(
-            f"--model {spec!r} is not of the form PKG.MOD:FACTORY", hint=_mend(spec), option="model"
+            f"--model {spec!r} is not of the form PKG.MOD:FACTORY",
+            hint=_suggest_spec(spec),
+            option="model",
         )
-    with user_code_importable(), seeded():  # importing may build, too
-        found = _found(spec, "--model")
+    with make_user_code_importable(), use_fixed_seed():  # importing may build, too
+        found = _resolve_object(spec, "--model")
         if isinstance(found, nn.Module):
             if arguments:
                 raise UsageError(
@@ -73,15 +75,15 @@ def built(
                     option="model-arg",
                     code=ErrorCode.NO_EFFECT,
                 )
-            return Built(module=found)
+            return FactoryResult(module=found)
         if not callable(found):
             raise UsageError(
                 f"--model {spec} is a {type(found).__name__}, which cannot be called",
                 hint="name a function or class that builds the module",
                 option="model",
             )
-        more = _beside(found, arguments, recorded or HyperParameters())
-        module = _call(found, arguments, spec, more)
+        more = _extra_arguments(found, arguments, recorded or HyperParameters())
+        module = _call_with_arguments(found, arguments, spec, more)
     if not isinstance(module, nn.Module):
         raise CheckpointError(
             f"the factory {spec} returned {type(module).__name__}, not a torch.nn.Module",
@@ -92,7 +94,7 @@ def built(
     notes = [f"built with the hyper_parameters of the checkpoint: {told}"] if told else []
     if more.get(_FETCHES) is False:
         notes.append(f"{spec} was given {_FETCHES}=False: the weights are the checkpoint's")
-    return Built(module=module, notes=tuple(notes))
+    return FactoryResult(module=module, notes=tuple(notes))
 
 
 def check_acyclic(module: torch.nn.Module) -> None:
@@ -121,7 +123,7 @@ def check_acyclic(module: torch.nn.Module) -> None:
             open_parts += [(child, f"{name}.{key}".strip("."), False) for key, child in children]
 
 
-def _beside(
+def _extra_arguments(
     factory: Callable[..., object], arguments: Mapping[str, str], recorded: HyperParameters
 ) -> dict[str, object]:
     """What the factory is given that the user did not say.
@@ -129,7 +131,7 @@ def _beside(
     Raises:
         UsageError: a recorded value is no plain data, or weights were to be fetched.
     """
-    signature = _signature(factory)
+    signature = _factory_signature(factory)
     if _BOOLS.get(arguments.get(_FETCHES, "").lower()):
         raise UsageError(
             f"--model-arg {_FETCHES}={arguments[_FETCHES]} would fetch weights, and the checkpoint "
@@ -146,23 +148,25 @@ def _beside(
     return more
 
 
-def find(spec: str, option: str) -> object:
+def import_object(spec: str, option: str) -> object:
     """The object that `package.module:name` names; `option` is where the user wrote it.
 
     Raises:
         UsageError: there is no such module or name.
         CheckpointError: the user's module raised while it was imported.
     """
-    with user_code_importable():
-        return _found(spec, option)
+    with make_user_code_importable():
+        return _resolve_object(spec, option)
 
 
-def _found(spec: str, option: str) -> object:
+def _resolve_object(spec: str, option: str) -> object:
     module_name, _, attribute = spec.partition(":")
-    return _attribute(_import(module_name, f"{option} {spec}"), attribute, f"{option} {spec}")
+    return _find_attribute(
+        _import_module(module_name, f"{option} {spec}"), attribute, f"{option} {spec}"
+    )
 
 
-def _mend(spec: str) -> str:
+def _suggest_spec(spec: str) -> str:
     path, _, name = spec.partition(":")
     if path.endswith(".py"):
         dotted = path.removesuffix(".py").strip("./").replace("/", ".")
@@ -170,23 +174,23 @@ def _mend(spec: str) -> str:
     return "for example --model nets.resnet:build"
 
 
-def _import(name: str, asked: str) -> ModuleType:
+def _import_module(name: str, asked: str) -> ModuleType:
     importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(f"importing {name}", error) from error
-        near = nearest(name, _importable())
+            raise _user_code_error(f"importing {name}", error) from error
+        near = nearest(name, _list_importable())
         raise UsageError(
             f"{asked}: there is no module {error.name!r} in {Path.cwd()} or installed",
             hint=f"did you mean {near[0]}?" if near else "run modelc in the folder that holds it",
         ) from error
     except (Exception, SystemExit) as error:
-        raise _broken(f"importing {name}", error) from error
+        raise _user_code_error(f"importing {name}", error) from error
 
 
-def _importable() -> list[str]:
+def _list_importable() -> list[str]:
     """Dotted names of the modules in the user's folders, two folders deep."""
     names = []
     for here in map(Path, code_folders()):
@@ -195,7 +199,7 @@ def _importable() -> list[str]:
     return [name.removesuffix(".__init__") for name in names]
 
 
-def _attribute(module: ModuleType, path: str, asked: str) -> object:
+def _find_attribute(module: ModuleType, path: str, asked: str) -> object:
     found: object = module
     for part in path.split("."):
         if not hasattr(found, part):
@@ -211,21 +215,21 @@ def _attribute(module: ModuleType, path: str, asked: str) -> object:
     return found
 
 
-def _call(
+def _call_with_arguments(
     factory: Callable[..., object],
     arguments: Mapping[str, str],
     spec: str,
     more: Mapping[str, object],
 ) -> object:
-    signature = _signature(factory)
+    signature = _factory_signature(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     values: dict[str, object] = dict(more)
     for name, text in arguments.items():
         parameter = signature.parameters.get(name)
         if parameter is None and not open_ended:
-            raise _no_parameter(name, signature, spec)
+            raise _unknown_parameter_error(name, signature, spec)
         annotation = inspect.Parameter.empty if parameter is None else parameter.annotation
-        values[name] = _convert(name, text, annotation)
+        values[name] = _convert_argument(name, text, annotation)
     first = [
         values.pop(name)
         for name, parameter in signature.parameters.items()
@@ -242,11 +246,11 @@ def _call(
     try:
         return factory(*first, **values)
     except (Exception, SystemExit) as error:
-        raise _broken(f"the factory {spec}", error) from error
+        raise _user_code_error(f"the factory {spec}", error) from error
 
 
 @contextmanager
-def seeded() -> Iterator[None]:
+def use_fixed_seed() -> Iterator[None]:
     """Draw the same each time: weights that no file fills must not differ from load to load."""
     import torch
 
@@ -255,7 +259,7 @@ def seeded() -> Iterator[None]:
         yield
 
 
-def _signature(factory: Callable[..., object]) -> inspect.Signature:
+def _factory_signature(factory: Callable[..., object]) -> inspect.Signature:
     try:
         return inspect.signature(factory, eval_str=True)
     except NameError:  # annotations that only type checkers can resolve
@@ -264,7 +268,7 @@ def _signature(factory: Callable[..., object]) -> inspect.Signature:
         return inspect.Signature([inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)])
 
 
-def _no_parameter(name: str, signature: inspect.Signature, spec: str) -> UsageError:
+def _unknown_parameter_error(name: str, signature: inspect.Signature, spec: str) -> UsageError:
     names = list(signature.parameters)
     near = nearest(name, names)
     return UsageError(
@@ -274,7 +278,7 @@ def _no_parameter(name: str, signature: inspect.Signature, spec: str) -> UsageEr
     )
 
 
-def _convert(name: str, text: str, annotation: object) -> object:
+def _convert_argument(name: str, text: str, annotation: object) -> object:
     """Read the text as the annotation says; without one, as a Python literal or plain text."""
     choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
     if NoneType in choices and text.lower() == "none":
@@ -298,7 +302,7 @@ def _convert(name: str, text: str, annotation: object) -> object:
         return text
 
 
-def _broken(what: str, error: Exception | SystemExit) -> CheckpointError:
+def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointError:
     """An error of the user's own code, with the innermost line of it."""
     frames = [
         frame

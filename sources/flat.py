@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SCOPE = "model"  # the attribute under which the flat module holds the user's
 
 
-def flat_module(  # noqa: PLR0913 - what runs of eager showed of the module
+def make_flat_module(  # noqa: PLR0913 - what runs of eager showed of the module
     module: torch.nn.Module,
     binding: Binding,
     *,

@@ -25,16 +25,16 @@ _LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class CacheLayer:
     """What one layer keeps of a position: heads and size of its key, and of its value."""
 
     key: tuple[int, int]
     value: tuple[int, int]
 
 
-def cached(
+def wrap_with_cache(
     model: PreTrainedModel, *, past: bool
-) -> tuple[torch.nn.Module, tuple[Parameter, ...], tuple[Layer, ...]]:
+) -> tuple[torch.nn.Module, tuple[Parameter, ...], tuple[CacheLayer, ...]]:
     """The model with keys and values out, and in where `past`; its parameters and its layers.
 
     Outputs are `logits` and `present.N.key`, `present.N.value`; inputs beside the tokens
@@ -45,7 +45,7 @@ def cached(
     """
     import inspect
 
-    layers = _layers(model)
+    layers = _probe_layers(model)
     names = ["input_ids", "attention_mask"]
     if "position_ids" in inspect.signature(model.forward).parameters:
         names.append("position_ids")
@@ -53,13 +53,13 @@ def cached(
         names.append(PAST)
     # By name: a model without position_ids leaves a place out in the middle.
     takes = tuple(Parameter(name=name, kind=Kind.KEYWORD) for name in names)
-    return _module(model), takes, layers
+    return _make_cache_module(model), takes, layers
 
 
-def cached_inputs(
+def cache_inputs(
     known: Mapping[str, InputSpec],
     names: Collection[str],
-    layers: Sequence[Layer],
+    layers: Sequence[CacheLayer],
     *,
     past: bool,
     window: int | None = None,
@@ -83,10 +83,10 @@ def cached_inputs(
         "input_ids": InputSpec(
             name="input_ids", dtype="int64", dims=(batch, length), values=ids.values
         ),
-        "attention_mask": _whole("attention_mask", (batch, total), 1),
+        "attention_mask": _integer_input("attention_mask", (batch, total), 1),
     }
     if "position_ids" in names:
-        places = _whole("position_ids", (batch, length), total.high - 1)
+        places = _integer_input("position_ids", (batch, length), total.high - 1)
         found["position_ids"] = places if past else _ending_with(places, prompt)
     for index, layer in enumerate(layers if past else ()):
         for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
@@ -103,37 +103,37 @@ def _ending_with(spec: InputSpec, length: Dim) -> InputSpec:
     return replace(spec, values=ValueRange(low=0, high=high, high_dim=last))
 
 
-def _whole(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
+def _integer_input(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
     return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
 
 
-def _layers(model: PreTrainedModel) -> tuple[Layer, ...]:
+def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     """What each layer keeps, seen by running one token."""
     import torch
 
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     others = sorted(set(kinds) - set(_LAYERS))
     if others:
-        raise _refused(model, f"its layers are {', '.join(others)}, which keep other states")
+        raise _no_cache_error(model, f"its layers are {', '.join(others)}, which keep other states")
     try:
         with torch.no_grad():
             one = torch.zeros((1, 1), dtype=torch.int64)
             cache = model(input_ids=one, use_cache=True).past_key_values
         pairs = [(layer.keys, layer.values) for layer in cache.layers]
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        raise _refused(model, first_line(error)) from error
+        raise _no_cache_error(model, first_line(error)) from error
     for key, value in pairs:
         for tensor in (key, value):
             plain = isinstance(tensor, torch.Tensor) and tensor.ndim == _RANK
             if not plain or tensor.shape[_ALONG] != 1:
-                raise _refused(model, "a layer of its cache is no key and value a position")
+                raise _no_cache_error(model, "a layer of its cache is no key and value a position")
     return tuple(
-        Layer(key=(key.shape[1], key.shape[3]), value=(value.shape[1], value.shape[3]))
+        CacheLayer(key=(key.shape[1], key.shape[3]), value=(value.shape[1], value.shape[3]))
         for key, value in pairs
     )
 
 
-def _refused(model: PreTrainedModel, why: str) -> UsageError:
+def _no_cache_error(model: PreTrainedModel, why: str) -> UsageError:
     return UsageError(
         f"{type(model).__name__} has no past keys and values that can be inputs: {why}",
         hint=Hint("convert it without them: ", Option("model-arg", "task=text-generation")),
@@ -141,7 +141,7 @@ def _refused(model: PreTrainedModel, why: str) -> UsageError:
     )
 
 
-def _module(model: PreTrainedModel) -> torch.nn.Module:
+def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
     from torch import nn
 
     class Cached(nn.Module):
@@ -164,7 +164,7 @@ def _module(model: PreTrainedModel) -> torch.nn.Module:
             made = self.model(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
-                past_key_values=_cache(past_key_values),
+                past_key_values=_make_cache(past_key_values),
                 use_cache=True,
                 **more,
             )
@@ -176,7 +176,7 @@ def _module(model: PreTrainedModel) -> torch.nn.Module:
     return Cached()
 
 
-def _cache(past: tuple[dict[str, torch.Tensor], ...] | None) -> DynamicCache:
+def _make_cache(past: tuple[dict[str, torch.Tensor], ...] | None) -> DynamicCache:
     """Filled with the past, where there is one. Without a config no layer cuts what it is given."""
     from transformers import DynamicCache
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 _PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 
 
-def number(config: object, *names: str) -> int | None:
+def config_number(config: object, *names: str) -> int | None:
     """The first of these attributes that is a whole number; None where none is."""
     for name in names:
-        value = find(config, name)
+        value = config_value(config, name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return None
 
 
-def numbers(config: object, name: str) -> tuple[int, ...]:
+def config_numbers(config: object, name: str) -> tuple[int, ...]:
     """The attribute as whole numbers; empty where it is none."""
-    value = find(config, name)
+    value = config_value(config, name)
     if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
         return tuple(value)
     return ()
 
 
-def find(config: object, name: str) -> object:
+def config_value(config: object, name: str) -> object:
     """The attribute of the config, or of one of its parts."""
     for part in (config, *(getattr(config, part, None) for part in _PARTS)):
         value = getattr(part, name, None)

@@ -21,24 +21,24 @@ from ..core.errors import (
     first_line,
 )
 from ..core.torch_file import refuse_unsound
-from .broken_package import named_breakage
-from .factory import seeded
-from .huggingface_cache import cached, cached_inputs
-from .huggingface_config import number
-from .huggingface_inputs import LONGEST, Asked, known_inputs
+from .broken_package import blame_broken_package
+from .factory import use_fixed_seed
+from .huggingface_cache import cache_inputs, wrap_with_cache
+from .huggingface_config import config_number
+from .huggingface_inputs import LONGEST, InputQuery, infer_inputs
 from .huggingface_tasks import (
     CACHED,
     PREFILL,
     USE_CACHE,
     WITH_PAST,
-    class_for,
+    find_class,
     keeps_cache,
     length_of,
     task_of,
 )
 from .identify import weight_files
-from .loaded import Loaded
-from .sniff import HUGGINGFACE, STATE_DICT, sniff
+from .loaded import LoadedModule
+from .sniff import HUGGINGFACE, STATE_DICT, sniff_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,29 +53,29 @@ _CACHED_BY = f"{_OR}, and of task={PREFILL} and task={WITH_PAST}"
 _POOLER = ".pooler."  # in the body, and yet each head's own
 
 
-def load(checkpoint: Checkpoint) -> Loaded:
+def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     """Build the class that config.json names, with its weights in float32."""
     folder = Path(checkpoint.path)
-    config = _config(folder)
-    with named_breakage("transformers"):
+    config = _read_config(folder)
+    with blame_broken_package("transformers"):
         _check_installed(folder)
         task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
-        kind, found_by = class_for(folder, config, task)
+        kind, found_by = find_class(folder, config, task)
     for file in weight_files(checkpoint):
-        if file.suffix != ".json" and sniff(file) == STATE_DICT:
+        if file.suffix != ".json" and sniff_kind(file) == STATE_DICT:
             refuse_unsound(file, str(file))
-    with named_breakage("transformers"):
+    with blame_broken_package("transformers"):
         model, report = _from_pretrained(kind, folder)
-    misfit = _misfit(kind, folder, config, task)
-    notes = [*found_by, *_notes(report, misfit, strict=checkpoint.strict)]
+    misfit = _describe_mismatch(kind, folder, config, task)
+    notes = [*found_by, *_load_notes(report, misfit, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were brought to float32")
     kept = keeps_cache(checkpoint.factory_args)
-    if not kept and _without_cache(model) and task not in CACHED and checkpoint.method is None:
+    if not kept and _disable_cache(model) and task not in CACHED and checkpoint.method is None:
         both = getattr(model.config, "is_encoder_decoder", False)
         notes.append(_NO_CACHE + (_OR if both else _CACHED_BY))
-    loaded = _opened(model, folder, tuple(notes), length or LONGEST)
+    loaded = _make_loaded(model, folder, tuple(notes), length or LONGEST)
     if length is not None and "input_ids" not in loaded.known:
         raise UsageError(
             f"--model-arg length={length} has no effect: {kind.__name__} takes no tokens",
@@ -86,32 +86,34 @@ def load(checkpoint: Checkpoint) -> Loaded:
     return _with_cache(loaded, past=task == WITH_PAST) if task in CACHED else loaded
 
 
-def _opened(model: PreTrainedModel, folder: Path, notes: tuple[str, ...], length: int) -> Loaded:
+def _make_loaded(
+    model: PreTrainedModel, folder: Path, notes: tuple[str, ...], length: int
+) -> LoadedModule:
     takes = parameters_of(model.forward)
-    asked = Asked(
+    asked = InputQuery(
         name=type(model).__name__,
         required={parameter.name for parameter in takes if parameter.required},
-        reserved=_reserved(model),
+        reserved=_count_reserved_positions(model),
         length=length,
-        preprocessor=_preprocessor(folder),
+        preprocessor=_read_preprocessor(folder),
     )
-    known = known_inputs(model.config, tuple(parameter.name for parameter in takes), asked)
-    return Loaded(
+    known = infer_inputs(model.config, tuple(parameter.name for parameter in takes), asked)
+    return LoadedModule(
         kind=HUGGINGFACE, module=model, takes=takes, known=known, assumed=True, notes=notes
     )
 
 
-def _with_cache(loaded: Loaded, *, past: bool) -> Loaded:
+def _with_cache(loaded: LoadedModule, *, past: bool) -> LoadedModule:
     """The same with keys and values among its outputs, and among its inputs."""
     model = cast("PreTrainedModel", loaded.module.eval())
-    module, takes, layers = cached(model, past=past)
+    module, takes, layers = wrap_with_cache(model, past=past)
     names = [parameter.name for parameter in takes]
-    window = number(model.config, "sliding_window")
-    known = cached_inputs(loaded.known, names, layers, past=past, window=window)
+    window = config_number(model.config, "sliding_window")
+    known = cache_inputs(loaded.known, names, layers, past=past, window=window)
     return replace(loaded, module=module, takes=takes, known=known)
 
 
-def _without_cache(model: PreTrainedModel) -> bool:
+def _disable_cache(model: PreTrainedModel) -> bool:
     """Turn the cache off, for each part that has a config of its own; whether it would have one.
 
     An encoder's config may say `use_cache` and nothing comes of it: it is no decoder.
@@ -126,14 +128,14 @@ def _without_cache(model: PreTrainedModel) -> bool:
     )
 
 
-def _reserved(model: PreTrainedModel) -> int:
+def _count_reserved_positions(model: PreTrainedModel) -> int:
     """How many positions no token can have: those up to the padding's, as RoBERTa counts them."""
     places = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
     padding = [index for p in places if isinstance(index := getattr(p, "padding_idx", None), int)]
     return max(padding) + 1 if padding else 0
 
 
-def _preprocessor(folder: Path) -> dict[str, object]:
+def _read_preprocessor(folder: Path) -> dict[str, object]:
     """What the folder's preprocessor says; it is optional, and says sizes alone here."""
     try:
         found = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
@@ -142,7 +144,7 @@ def _preprocessor(folder: Path) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _config(folder: Path) -> dict[str, object]:
+def _read_config(folder: Path) -> dict[str, object]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -181,7 +183,7 @@ def _from_pretrained(
     import torch
 
     try:
-        with quiet(), seeded():
+        with silence_transformers(), use_fixed_seed():
             loaded: object = kind.from_pretrained(
                 folder,
                 dtype=torch.float32,
@@ -198,7 +200,7 @@ def _from_pretrained(
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """No bars and no load report: what they say comes back as notes and errors."""
     from transformers.utils import logging
 
@@ -214,46 +216,48 @@ def quiet() -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Misfit:
+class _WeightMismatch:
     """How it is said that the folder's weights are not all of the class's.
 
     `body` is what names of the class's body begin with: all names, where it has no head.
     """
 
-    told: str
-    headless: str
+    summary: str
+    missing_head: str
     hint: str
     body: str = ""
 
     def error(self, missing: Sequence[str], parts: Sequence[str]) -> CheckpointError:
         """Weights of the head alone are missing where none of the body is, and none misfits."""
         of_body = [name for name in missing if name.startswith(self.body) and _POOLER not in name]
-        told = self.headless if missing and len(parts) == 1 and not of_body else self.told
-        return CheckpointError(f"{told}: {'; '.join(parts)}", hint=self.hint)
+        summary = self.missing_head if missing and len(parts) == 1 and not of_body else self.summary
+        return CheckpointError(f"{summary}: {'; '.join(parts)}", hint=self.hint)
 
 
-def _misfit(
+def _describe_mismatch(
     kind: type[PreTrainedModel], folder: Path, config: dict[str, object], task: str | None
-) -> _Misfit:
+) -> _WeightMismatch:
     """By config.json the class is a claim of the folder's; by a task it is the user's."""
     if task is None:
-        told = f"{folder} does not fit the class its config names"
+        summary = f"{folder} does not fit the class its config names"
         mend = "correct 'architectures' in config.json, or add --no-strict to go on without"
-        return _Misfit(told=told, headless="", hint=mend)
+        return _WeightMismatch(summary=summary, missing_head="", hint=mend)
     named = config.get("architectures")
     saved = "it was saved without naming a class"
     if isinstance(named, list) and named:
         saved = f"it was saved as {', '.join(map(str, named))}"
     base = str(getattr(kind, "base_model_prefix", "") or "")
-    return _Misfit(
-        told=f"{folder} does not fit {kind.__name__}, the class of task {task}",
-        headless=f"{folder} has no weights for the head of task {task} ({kind.__name__})",
+    return _WeightMismatch(
+        summary=f"{folder} does not fit {kind.__name__}, the class of task {task}",
+        missing_head=f"{folder} has no weights for the head of task {task} ({kind.__name__})",
         hint=f"{saved}: give a task that it has weights for, or add --no-strict for random ones",
         body=f"{base}." if base and re.search("For|Head", kind.__name__) else "",
     )
 
 
-def _notes(report: dict[str, set[object]], misfit: _Misfit, *, strict: bool) -> list[str]:
+def _load_notes(
+    report: dict[str, set[object]], misfit: _WeightMismatch, *, strict: bool
+) -> list[str]:
     """Missing and misfitting weights stop a strict load: they would be random numbers.
 
     Weights that the class does not use (a pre-training head, say) are usual, and only noted.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from ..core.dims import Dim
 from ..core.signature import InputSpec, RowOrder, ValueRange
 from .huggingface_audio import audio_inputs
-from .huggingface_config import find, number
+from .huggingface_config import config_number, config_value
 from .huggingface_series import series_inputs
 
 LONGEST = 128  # tokens, unless more are asked for: what texts are cut to most often
-_USUAL = 32  # tokens that the model is captured at
+_USUAL_LENGTH = 32  # tokens that the model is captured at
 _BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
 _CHOICES = Dim(name="choices", low=2, opt=3, high=4)
 _USUAL_SIDE = 224  # pixels, where neither config nor preprocessor says
@@ -22,7 +22,7 @@ _CORNERS = 4  # of a box: left, top, right, bottom
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class InputQuery:
     """A model whose inputs are asked for: its class, what it requires, and its preprocessor.
 
     `reserved` is how many of its positions no token can have: RoBERTa's begin after the padding's.
@@ -36,25 +36,25 @@ class Asked:
     preprocessor: Mapping[str, object] = field(default_factory=dict)
 
 
-def known_inputs(
-    config: object, parameters: Sequence[str], asked: Asked | None = None
+def infer_inputs(
+    config: object, parameters: Sequence[str], asked: InputQuery | None = None
 ) -> dict[str, InputSpec]:
     """Token, image, audio and time series inputs among forward's parameters, in their order.
 
     What the model does without is left out where it says nothing by itself, as positions do.
     Empty where the model takes none of these: the user then says the inputs.
     """
-    asked = asked or Asked()
+    asked = asked or InputQuery()
     specs: dict[str, InputSpec] = {}
     if "past_values" in parameters:
         specs = series_inputs(config, parameters, _BATCH)
     else:
         if "input_ids" in parameters:
-            specs.update(_tokens(config, asked))
+            specs.update(_token_inputs(config, asked))
         elif "decoder_input_ids" in parameters:
-            specs.update(_decoder_tokens(config, asked))
+            specs.update(_decoder_inputs(config, asked))
         if "pixel_values" in parameters:
-            specs.update(_images(config, asked))
+            specs.update(_image_inputs(config, asked))
         specs.update(audio_inputs(config, parameters, _BATCH))
     if not getattr(config, "is_encoder_decoder", False):
         specs = {name: spec for name, spec in specs.items() if not name.startswith("decoder_")}
@@ -65,64 +65,69 @@ def known_inputs(
     }
 
 
-def _tokens(config: object, asked: Asked) -> dict[str, InputSpec]:
-    vocabulary = number(config, "vocab_size")
+def _token_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
+    vocabulary = config_number(config, "vocab_size")
     if vocabulary is None:
         return {}
-    most = number(config, "max_position_embeddings", "n_positions")
-    longest = _longest(None if most is None else most - asked.reserved, asked)
-    length = _length("sequence", longest)
+    most = config_number(config, "max_position_embeddings", "n_positions")
+    longest = _length_limit(None if most is None else most - asked.reserved, asked)
+    length = _length_dim("sequence", longest)
     dims = (_BATCH, _CHOICES, length) if asked.name.endswith("ForMultipleChoice") else (
         _BATCH, length)  # fmt: skip
-    kinds = number(config, "type_vocab_size") or 0
+    kinds = config_number(config, "type_vocab_size") or 0
     found = {
-        "input_ids": _whole("input_ids", dims, vocabulary - 1),
-        "attention_mask": _whole("attention_mask", dims, 1),
-        "position_ids": _whole("position_ids", dims, longest - 1),
+        "input_ids": _integer_spec("input_ids", dims, vocabulary - 1),
+        "attention_mask": _integer_spec("attention_mask", dims, 1),
+        "position_ids": _integer_spec("position_ids", dims, longest - 1),
     }
     if kinds >= _RANK_2:
-        found["token_type_ids"] = _whole("token_type_ids", dims, kinds - 1)
-    places = number(config, "max_2d_position_embeddings")
+        found["token_type_ids"] = _integer_spec("token_type_ids", dims, kinds - 1)
+    places = config_number(config, "max_2d_position_embeddings")
     if places is not None:  # where each token stands on its page
         corners = ValueRange(low=0, high=places - 1, order=RowOrder.ASCENDING)
         box_dims = (*dims, Dim.fixed(_CORNERS))
         found["bbox"] = InputSpec(name="bbox", dtype="int64", dims=box_dims, values=corners)
-    return {**found, **_decoder_tokens(config, asked)}
+    return {**found, **_decoder_inputs(config, asked)}
 
 
-def _longest(most: int | None, asked: Asked) -> int:
+def _length_limit(most: int | None, asked: InputQuery) -> int:
     return asked.length if most is None else max(min(most, asked.length), 1)
 
 
-def _decoder_tokens(config: object, asked: Asked) -> dict[str, InputSpec]:
+def _decoder_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
     decoder = getattr(config, "decoder", None) or config
-    vocabulary = number(decoder, "vocab_size") or number(config, "vocab_size")
+    vocabulary = config_number(decoder, "vocab_size") or config_number(config, "vocab_size")
     if vocabulary is None:
         return {}
-    most = number(decoder, "max_target_positions", "max_position_embeddings", "n_positions")
-    dims = (_BATCH, _length("decoder_sequence", _longest(most, asked)))
+    most = config_number(decoder, "max_target_positions", "max_position_embeddings", "n_positions")
+    dims = (_BATCH, _length_dim("decoder_sequence", _length_limit(most, asked)))
     return {
-        "decoder_input_ids": _whole("decoder_input_ids", dims, vocabulary - 1),
-        "decoder_attention_mask": _whole("decoder_attention_mask", dims, 1),
+        "decoder_input_ids": _integer_spec("decoder_input_ids", dims, vocabulary - 1),
+        "decoder_attention_mask": _integer_spec("decoder_attention_mask", dims, 1),
     }
 
 
-def _images(config: object, asked: Asked) -> dict[str, InputSpec]:
+def _image_inputs(config: object, asked: InputQuery) -> dict[str, InputSpec]:
     """Pixels, with frames where the model takes videos."""
-    sides = _sides(config, asked.preprocessor)
-    channels = number(config, "num_channels") or 3
-    frames = number(config, "num_frames")
+    sides = _image_sides(config, asked.preprocessor)
+    channels = config_number(config, "num_channels") or 3
+    frames = config_number(config, "num_frames")
     sizes = (channels, *sides) if frames is None else (frames, channels, *sides)
     dims = (_BATCH, *(Dim.fixed(size) for size in sizes))
     return {
         "pixel_values": InputSpec(name="pixel_values", dtype="float32", dims=dims),
-        "pixel_mask": _whole("pixel_mask", (_BATCH, *(Dim.fixed(side) for side in sides)), 1),
+        "pixel_mask": _integer_spec(
+            "pixel_mask", (_BATCH, *(Dim.fixed(side) for side in sides)), 1
+        ),
     }
 
 
-def _sides(config: object, preprocessor: Mapping[str, object]) -> tuple[int, int]:
+def _image_sides(config: object, preprocessor: Mapping[str, object]) -> tuple[int, int]:
     """Height and width: the config's, the preprocessor's, or the usual."""
-    for found in (find(config, "image_size"), *map(preprocessor.get, ("crop_size", "size"))):
+    for found in (
+        config_value(config, "image_size"),
+        *map(preprocessor.get, ("crop_size", "size")),
+    ):
         if isinstance(found, int):
             return found, found
         if isinstance(found, (tuple, list)) and len(found) == _RANK_2:
@@ -137,10 +142,10 @@ def _sides(config: object, preprocessor: Mapping[str, object]) -> tuple[int, int
     return _USUAL_SIDE, _USUAL_SIDE
 
 
-def _whole(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
+def _integer_spec(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
     """Whole numbers from 0 to `high`."""
     return InputSpec(name=name, dtype="int64", dims=dims, values=ValueRange(low=0, high=high))
 
 
-def _length(name: str, longest: int) -> Dim:
-    return Dim(name=name, low=1, opt=min(_USUAL, longest), high=longest, bounded=False)
+def _length_dim(name: str, longest: int) -> Dim:
+    return Dim(name=name, low=1, opt=min(_USUAL_LENGTH, longest), high=longest, bounded=False)

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 # As in --model-arg task=fill-mask --model-arg length=512 --model-arg use_cache=true
 ARGUMENT, LENGTH, USE_CACHE = "task", "length", "use_cache"
 PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
-_LEAST = 2  # tokens: of one there is no sequence
+_MIN_LENGTH = 2  # tokens: of one there is no sequence
 CACHED = (PREFILL, WITH_PAST)  # tasks whose outputs are keys and values as well
-_OF_TWO = ("text2text-generation", "automatic-speech-recognition")  # of encoder-decoders
+_ENCODER_DECODER_TASKS = (
+    "text2text-generation",
+    "automatic-speech-recognition",
+)  # of encoder-decoders
 # The task names of the Hugging Face Hub, with transformers' own table for each; the first that
 # knows the model is taken.
 TASKS: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +86,7 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
     task = arguments.get(ARGUMENT)
     if task is not None and task not in TASKS:
         base = task.removesuffix("-with-past").removesuffix("-prefill")
-        if base == task or base not in _OF_TWO:
+        if base == task or base not in _ENCODER_DECODER_TASKS:
             raise unknown("task", task, list(TASKS))
     return task
 
@@ -97,10 +100,10 @@ def length_of(arguments: Mapping[str, str]) -> int | None:
     text = arguments.get(LENGTH)
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < _LEAST:
+    if not text.isdecimal() or int(text) < _MIN_LENGTH:
         raise UsageError(
             f"--model-arg {LENGTH}={text} is no number of tokens",
-            hint=Hint(f"give {_LEAST} or more, as ", Option("model-arg", f"{LENGTH}=512")),
+            hint=Hint(f"give {_MIN_LENGTH} or more, as ", Option("model-arg", f"{LENGTH}=512")),
             option="model-arg",
         )
     return int(text)
@@ -122,7 +125,7 @@ def keeps_cache(arguments: Mapping[str, str]) -> bool:
     return text == "true"
 
 
-def class_for(
+def find_class(
     folder: Path, config: Mapping[str, object], task: str | None
 ) -> tuple[type[PreTrainedModel], tuple[str, ...]]:
     """The class of the folder's model, and notes on how it was found.
@@ -132,13 +135,13 @@ def class_for(
         UsageError: the model has no such task.
     """
     if task is not None:
-        return _by_task(folder, task), ()
+        return _class_by_task(folder, task), ()
     import transformers
 
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         note = "config.json names no architecture: opened without a head, as feature-extraction"
-        return _by_task(folder, "feature-extraction"), (note,)
+        return _class_by_task(folder, "feature-extraction"), (note,)
     found = getattr(transformers, str(names[0]), None)
     if found is None:
         raise CheckpointError(
@@ -155,15 +158,17 @@ def class_for(
     return chosen, ()
 
 
-def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
-    config = _typed_config(folder)
+def _class_by_task(folder: Path, task: str) -> type[PreTrainedModel]:
+    config = _load_config(folder)
     if task not in TASKS:
-        raise _no_past(f"--model-arg task={task}", *_whole_of(config))
-    found = _class_in(TASKS[task], config)
+        raise _no_past_error(f"--model-arg task={task}", *_whole_task(config))
+    found = _first_class(TASKS[task], config)
     if found is None and task in CACHED and getattr(config, "is_encoder_decoder", False):
-        raise _no_past(f"task {task} of a {config.model_type} model", *_whole_of(config))
+        raise _no_past_error(f"task {task} of a {config.model_type} model", *_whole_task(config))
     if found is None:
-        others = [name for name, tables in TASKS.items() if _class_in(tables, config) is not None]
+        others = [
+            name for name, tables in TASKS.items() if _first_class(tables, config) is not None
+        ]
         raise UsageError(
             f"a {config.model_type} model has no task {task!r}",
             hint=f"it has {', '.join(others) or 'none that modelc knows'}",
@@ -171,7 +176,7 @@ def _by_task(folder: Path, task: str) -> type[PreTrainedModel]:
     return found
 
 
-def _no_past(asked: str, base: str, part: str) -> UsageError:
+def _no_past_error(asked: str, base: str, part: str) -> UsageError:
     """Keys and values of the past are those of decoders without an encoder so far."""
     alone = f", or its encoder alone: --model-arg task={base} --method {part}" if part else ""
     return UsageError(
@@ -181,16 +186,16 @@ def _no_past(asked: str, base: str, part: str) -> UsageError:
     )
 
 
-def _whole_of(config: Any) -> tuple[str, str]:
+def _whole_task(config: Any) -> tuple[str, str]:
     """The task that converts an encoder-decoder whole, and where its class keeps the encoder."""
-    for task in _OF_TWO:
-        kind = _class_in(TASKS[task], config)
+    for task in _ENCODER_DECODER_TASKS:
+        kind = _first_class(TASKS[task], config)
         if kind is not None:
-            return task, encoder_of(kind, config)
-    return _OF_TWO[0], ""
+            return task, find_encoder(kind, config)
+    return _ENCODER_DECODER_TASKS[0], ""
 
 
-def encoder_of(kind: type[PreTrainedModel], config: Any) -> str:
+def find_encoder(kind: type[PreTrainedModel], config: Any) -> str:
     """The path of the encoder in a class, as `model.encoder`; empty where it has none.
 
     The module is built without memory for its weights.
@@ -205,7 +210,7 @@ def encoder_of(kind: type[PreTrainedModel], config: Any) -> str:
     return next(names, "")
 
 
-def _typed_config(folder: Path) -> Any:
+def _load_config(folder: Path) -> Any:
     """The config as transformers' own object; there is one class a model type."""
     from transformers import AutoConfig
 
@@ -218,7 +223,7 @@ def _typed_config(folder: Path) -> Any:
         ) from error
 
 
-def _class_in(tables: tuple[str, ...], config: Any) -> type[PreTrainedModel] | None:
+def _first_class(tables: tuple[str, ...], config: Any) -> type[PreTrainedModel] | None:
     import transformers
 
     for name in tables:

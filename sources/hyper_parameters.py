@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import inspect
     from pathlib import Path
 
-KEY, _NAME = "hyper_parameters", "hparams_name"  # as Lightning writes them
-_MARK = b"pytorch-lightning_version"
-_HEAD = 1 << 20  # bytes of the pickle that are looked at for it
-_PLAIN = (str, int, float, bool, type(None))
+HPARAMS, _NAME_KEY = "hyper_parameters", "hparams_name"  # as Lightning writes them
+_LIGHTNING_MARK = b"pytorch-lightning_version"
+_HEAD_BYTES = 1 << 20  # bytes of the pickle that are looked at for it
+_PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +58,15 @@ class HyperParameters:
         return found
 
 
-def recorded_in(found: object) -> HyperParameters:
+def find_hyper_parameters(found: object) -> HyperParameters:
     """The hyper-parameters in what a checkpoint file holds; none where it is not Lightning's."""
     if not isinstance(found, Mapping):
         return HyperParameters()
-    values = found.get(KEY)
+    values = found.get(HPARAMS)
     values = vars(values) if isinstance(values, Namespace) else values
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         return HyperParameters()
-    name = found.get(_NAME)
+    name = found.get(_NAME_KEY)
     return HyperParameters(values=values, name=name if isinstance(name, str) else "")
 
 
@@ -78,7 +78,7 @@ def is_lightning(path: Path) -> bool:
             if name is None:
                 return False
             with archive.open(name) as data:
-                return _MARK in data.read(_HEAD)
+                return _LIGHTNING_MARK in data.read(_HEAD_BYTES)
     except (zipfile.BadZipFile, OSError, RuntimeError, ValueError, EOFError, zlib.error):
         return False
 
@@ -89,7 +89,7 @@ def _check_plain(name: str, value: object) -> None:
     Raises:
         UsageError: it is not.
     """
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN_TYPES):
         return
     if isinstance(value, Mapping):
         for key, child in value.items():
@@ -100,7 +100,7 @@ def _check_plain(name: str, value: object) -> None:
             _check_plain(name, child)
         return
     raise UsageError(
-        f"{KEY} of the checkpoint hold {name}, a {type(value).__name__}: no plain data",
+        f"{HPARAMS} of the checkpoint hold {name}, a {type(value).__name__}: no plain data",
         hint=Hint(
             "give it with ",
             Option("model-arg", f"{name.partition('.')[0]}=VALUE"),

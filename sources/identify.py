@@ -11,13 +11,13 @@ from ..core.digest import joint_digest, record_of
 from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
 from ..core.names import nearest, refuse_pipe
 from ..core.records import Checkpoint, FileRecord
-from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, pickled_class, sniff
+from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-INDEXES = {".safetensors.index.json": SAFETENSORS, ".bin.index.json": STATE_DICT}
-_FOUND_BY = (  # in a folder, the first pattern that one file alone has
+INDEX_SUFFIXES = {".safetensors.index.json": SAFETENSORS, ".bin.index.json": STATE_DICT}
+_WEIGHT_PATTERNS = (  # in a folder, the first pattern that one file alone has
     "*.safetensors.index.json",
     "model.safetensors",
     "*.safetensors",
@@ -47,9 +47,9 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         ConsentError: it is a pickled module, which is not allowed.
         CheckpointError: it is no checkpoint, or it is damaged.
     """
-    kind, files = openable(path, factory, allow_pickle=allow_pickle)
+    kind, files = check_openable(path, factory, allow_pickle=allow_pickle)
     root = path if path.is_dir() else path.parent
-    records = tuple(_record(file, root) for file in files)
+    records = tuple(_file_record(file, root) for file in files)
     return Checkpoint(
         path=str(path),
         kind=kind,
@@ -65,7 +65,7 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     )
 
 
-def openable(
+def check_openable(
     path: Path, factory: str | None, *, allow_pickle: bool = False
 ) -> tuple[str, list[Path]]:
     """The kind and the files of what can be opened with such a factory; nothing is hashed.
@@ -76,11 +76,11 @@ def openable(
         CheckpointError: it is no checkpoint, or it is damaged.
     """
     if not path.exists():
-        raise _no_such_file(path)
+        raise _no_such_file_error(path)
     refuse_pipe(path)
-    kind, files = contents(path, with_factory=factory is not None)
+    kind, files = find_contents(path, with_factory=factory is not None)
     if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
-        raise _needs_factory(path, kind)
+        raise _needs_factory_error(path, kind)
     return kind, files
 
 
@@ -91,30 +91,30 @@ def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     return tuple(root / file.name for file in checkpoint.files if file.role == WEIGHTS)
 
 
-def contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
+def find_contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
     """The kind and the files; a user's own factory goes before a folder's config.json.
 
     Raises:
         CheckpointError: it is no checkpoint, or it is damaged.
     """
     if path.is_dir():
-        kind, files = _weights_in(path)
+        kind, files = _find_weights(path)
         config = path / "config.json"
         if config.is_file() and not with_factory:
             return HUGGINGFACE, [config, *files]
         return kind, files
-    for suffix, kind in INDEXES.items():
+    for suffix, kind in INDEX_SUFFIXES.items():
         if path.name.endswith(suffix):
-            return kind, [path, *_shards(path, kind)]
-    return sniff(path), [path]
+            return kind, [path, *_list_shards(path, kind)]
+    return sniff_kind(path), [path]
 
 
-def _weights_in(folder: Path) -> tuple[str, list[Path]]:
+def _find_weights(folder: Path) -> tuple[str, list[Path]]:
     """The weights of a folder: one index and its shards, or one file."""
-    for pattern in _FOUND_BY:
+    for pattern in _WEIGHT_PATTERNS:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
-            return contents(found[0], with_factory=True)
+            return find_contents(found[0], with_factory=True)
     held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(
         f"{folder} holds neither config.json with weights nor an index of shards (holds {held})",
@@ -122,7 +122,7 @@ def _weights_in(folder: Path) -> tuple[str, list[Path]]:
     )
 
 
-def _shards(index: Path, kind: str) -> list[Path]:
+def _list_shards(index: Path, kind: str) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         shards = [index.parent / name for name in names]
@@ -133,20 +133,20 @@ def _shards(index: Path, kind: str) -> list[Path]:
         ) from error
     for name, shard in zip(names, shards, strict=True):
         inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-        if not inside or not name or not _is_there(shard):
+        if not inside or not name or not _file_exists(shard):
             raise CheckpointError(
                 f"{index} names the shard {name!r}, which is not beside it",
                 hint="download every shard into the index's folder",
             )
-        if sniff(shard) != kind:
+        if sniff_kind(shard) != kind:
             raise CheckpointError(
-                f"{index} names the shard {name!r}, which is {sniff(shard)} and not {kind}",
+                f"{index} names the shard {name!r}, which is {sniff_kind(shard)} and not {kind}",
                 hint="download every shard again",
             )
     return shards
 
 
-def _is_there(path: Path) -> bool:
+def _file_exists(path: Path) -> bool:
     """Whether there is a file of that name, which may be none that a file can have."""
     try:
         return path.is_file()
@@ -154,12 +154,12 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _record(path: Path, root: Path) -> FileRecord:
+def _file_record(path: Path, root: Path) -> FileRecord:
     role = CONFIG if path.suffix == ".json" else WEIGHTS
     return record_of(path, name=path.relative_to(root).as_posix(), role=role)
 
 
-def _no_such_file(path: Path) -> UsageError:
+def _no_such_file_error(path: Path) -> UsageError:
     if _is_hub_name(path):
         return UsageError(
             f"there is no file or folder {path}, and modelc downloads nothing",
@@ -185,8 +185,8 @@ def _is_hub_name(path: Path) -> bool:
     return len(path.parts) == _OWNED and not path.suffix and not path.parent.exists()
 
 
-def _needs_factory(path: Path, kind: str) -> UsageError | ConsentError:
-    whole = pickled_class(path) if kind == STATE_DICT and path.is_file() else None
+def _needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
+    whole = find_pickled_class(path) if kind == STATE_DICT and path.is_file() else None
     if whole is not None:
         return ConsentError(
             f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",

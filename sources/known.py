@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..core.dims import Dim
-    from .loaded import Loaded
+    from .loaded import LoadedModule
 
 
-def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, InputSpec]:
+def merge_known_inputs(
+    loaded: LoadedModule, patterns: Sequence[InputPattern]
+) -> dict[str, InputSpec]:
     """What is known, where that is only assumed in the form that the user gives it.
 
     An input that the user states whole (dtype and every dim) then stands in for the known one, or
@@ -28,7 +30,7 @@ def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, 
     if not loaded.assumed:
         return loaded.known
     ranges = {dim.name: dim for one in patterns for dim in one.dims or () if dim and dim.bounded}
-    known = {name: _within(spec, ranges) for name, spec in loaded.known.items()}
+    known = {name: _with_ranges(spec, ranges) for name, spec in loaded.known.items()}
     whole = [p for p in patterns if p.whole]
     # What follows a dim may follow one that is known alone: it is settled with all the others.
     plain = [replace(p, values=None) if p.values and p.values.follows else p for p in whole]
@@ -40,7 +42,7 @@ def known_beside(loaded: Loaded, patterns: Sequence[InputPattern]) -> dict[str, 
     return known
 
 
-def _within(spec: InputSpec, ranges: Mapping[str | None, Dim]) -> InputSpec:
+def _with_ranges(spec: InputSpec, ranges: Mapping[str | None, Dim]) -> InputSpec:
     """The input with the ranges that are given to its named dims."""
     dims = (dim if dim.name is None else ranges.get(dim.name, dim) for dim in spec.dims)
     return replace(spec, dims=tuple(dims))

@@ -13,11 +13,11 @@ from . import (
     state_dict_file,
     torchscript_archive,
 )
-from .half_casts import half_cast
-from .loaded import Loaded
+from .half_casts import find_half_cast
+from .loaded import LoadedModule
 from .method import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
-from .weights import form_of, lay_apart, refuse_form
+from .weights import check_form, tensor_form, unshare_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
-__all__ = ["Loaded", "load", "training_modules"]
+__all__ = ["LoadedModule", "load_checkpoint", "modules_in_training"]
 
-_OPENERS: dict[str, Callable[[Checkpoint], Loaded]] = {
-    STATE_DICT: state_dict_file.load,
-    SAFETENSORS: safetensors_files.load,
-    TORCHSCRIPT: torchscript_archive.load,
-    PT2: exported_program.load,
-    HUGGINGFACE: huggingface_folder.load,
+_OPENERS: dict[str, Callable[[Checkpoint], LoadedModule]] = {
+    STATE_DICT: state_dict_file.load_state_dict_file,
+    SAFETENSORS: safetensors_files.load_safetensors,
+    TORCHSCRIPT: torchscript_archive.load_torchscript,
+    PT2: exported_program.load_exported_program,
+    HUGGINGFACE: huggingface_folder.load_huggingface,
 }
 
 
-def load(checkpoint: Checkpoint) -> Loaded:
+def load_checkpoint(checkpoint: Checkpoint) -> LoadedModule:
     """Open a checkpoint: its module in eval mode, in float32 where it was in half precision.
 
     Raises:
@@ -60,8 +60,8 @@ def load(checkpoint: Checkpoint) -> Loaded:
                 f"{name} is lazy: it has no size before the module has run, and no weights here",
                 hint="run the module once on an example before its factory returns it",
             )
-        refuse_form(name, tensor, form_of(tensor))  # whatever the factory built
-    _settle_lazy(loaded.module)
+        check_form(name, tensor, tensor_form(tensor))  # whatever the factory built
+    _materialize_lazy_modules(loaded.module)
     if checkpoint.method is not None:
         loaded = with_method(loaded, checkpoint.method)
     notes = list(loaded.notes)
@@ -69,7 +69,7 @@ def load(checkpoint: Checkpoint) -> Loaded:
         notes.append(f"--model {checkpoint.factory} is not used: the file brings its own code")
     if loaded.kind != PT2:  # its graph has the precision written into it
         notes.extend(_to_float32(loaded.module))
-    lay_apart(loaded.module.parameters())
+    unshare_elements(loaded.module.parameters())
     for parameter in loaded.module.parameters():  # not at once: ScriptModules refuse that
         parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))
@@ -104,12 +104,12 @@ def _check_arguments(checkpoint: Checkpoint) -> None:
         )
 
 
-def training_modules(module: torch.nn.Module) -> tuple[str, ...]:
+def modules_in_training(module: torch.nn.Module) -> tuple[str, ...]:
     """The names of the modules in training mode; the outermost is '(the model)'."""
     return tuple(name or "(the model)" for name, part in module.named_modules() if part.training)
 
 
-def _settle_lazy(module: torch.nn.Module) -> None:
+def _materialize_lazy_modules(module: torch.nn.Module) -> None:
     """Make lazy modules what they become in their first run: their weights are filled already."""
     from torch.nn.modules.lazy import LazyModuleMixin
 
@@ -129,7 +129,7 @@ def _to_eval(module: torch.nn.Module) -> list[str]:
     except NotImplementedError:  # an exported program's module has no modes to change
         for part in module.modules():
             part.training = False
-    still = training_modules(module)
+    still = modules_in_training(module)
     return [f"still in training mode after eval(): {', '.join(still)}"] if still else []
 
 
@@ -147,7 +147,7 @@ def _to_float32(module: torch.nn.Module) -> list[str]:
         if tensor.dtype in half
     }
     names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.values()})
-    place = half_cast(module) if found else None
+    place = find_half_cast(module) if found else None
     if place is not None:
         kept = f"{len(found)} {' and '.join(names)} tensors of the module were kept so"
         return [f"{kept}, as {place} casts to half precision"]

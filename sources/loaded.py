@@ -11,13 +11,14 @@ from ..core.signature import InputSpec
 if TYPE_CHECKING:
     import torch
 
-    Module: TypeAlias = torch.nn.Module
-else:
+if not TYPE_CHECKING:
     Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
+else:
+    Module: TypeAlias = torch.nn.Module
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedModule:
     """An eager module in eval mode on the CPU.
 
     `kind` is the checkpoint's, or `pickle` where a pickled object was allowed. `known` is what the

@@ -17,19 +17,19 @@ from ..core.contract import Array
 from ..core.errors import Hint, Option, UsageError, first_line
 from ..core.loading import Named, items_of, named, watched
 from ..core.tree import leaves
-from .factory import find, seeded
+from .factory import import_object, use_fixed_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_OPTION = "--samples"
-_SHOWN = 5  # parts without an input that a note lists
+_SAMPLES_OPTION = "--samples"
+_SHOWN_NAMES = 5  # parts without an input that a note lists
 # optional parameters that take what a model learns from: fed, they would add a loss to the outputs
-_LABEL = re.compile(r"(\w*_)?(labels?|targets?|positions_label)|(start|end)_positions")
+_LABEL_NAME = re.compile(r"(\w*_)?(labels?|targets?|positions_label)|(start|end)_positions")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaderful:
+class LoaderSamples:
     """What a loader gave: arrays by input name, an item each, and notes on what was left out."""
 
     items: tuple[dict[str, Array], ...]
@@ -54,7 +54,7 @@ def read_loader(
     inputs: Sequence[str] = (),
     settled: bool = False,
     most: int = 1,
-) -> Loaderful:
+) -> LoaderSamples:
     """The first `most` items of the loader `package.module:name`, drawn from seed 0.
 
     A mapping gives what is a parameter, a tuple goes to the required parameters in order.
@@ -70,23 +70,27 @@ def read_loader(
         UsageError: there is no such loader, it raised, or an item lacks an input.
         CheckpointError: the module that holds it raised while it was imported.
     """
-    with _repeatable():
-        items = items_of(spec, lambda name: find(name, _OPTION))
+    with _fix_seeds():
+        items = items_of(spec, lambda name: import_object(name, _SAMPLES_OPTION))
         taken = list(islice(watched(items, spec), most))
     if not taken:
         raise UsageError(f"the loader {spec} gives nothing", hint="yield at least one item")
-    names = tuple(inputs) if settled else _names(taken[0], takes, inputs, spec)
-    found = [_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(taken)]
+    names = tuple(inputs) if settled else _input_names(taken[0], takes, inputs, spec)
+    found = [_item_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(taken)]
     surplus = dict.fromkeys(name.partition(".")[0] for _, rest in found for name in rest)
-    listed = ", ".join([*list(surplus)[:_SHOWN], *(["..."] if len(surplus) > _SHOWN else [])])
+    listed = ", ".join(
+        [*list(surplus)[:_SHOWN_NAMES], *(["..."] if len(surplus) > _SHOWN_NAMES else [])]
+    )
     verb = "are" if len(surplus) > 1 else "is"
     taken_in = f"{names[0]} is the only input" if len(names) == 1 else f"inputs: {', '.join(names)}"
     told = f"{listed} of each item of {spec} {verb} left out: {taken_in}"
-    return Loaderful(items=tuple(arrays for arrays, _ in found), notes=(told,) if surplus else ())
+    return LoaderSamples(
+        items=tuple(arrays for arrays, _ in found), notes=(told,) if surplus else ()
+    )
 
 
 @contextmanager
-def _repeatable() -> Iterator[None]:
+def _fix_seeds() -> Iterator[None]:
     """Shuffle and augment the same each time, so that a run can be judged again."""
     import numpy as np
 
@@ -94,14 +98,14 @@ def _repeatable() -> Iterator[None]:
     random.seed(0)
     np.random.seed(0)
     try:
-        with seeded():
+        with use_fixed_seed():
             yield
     finally:
         random.setstate(plain)
         np.random.set_state(arrays)
 
 
-def _names(
+def _input_names(
     item: object, takes: Sequence[Parameter], asked: Sequence[str], spec: str
 ) -> tuple[str, ...]:
     """The inputs that the first item gives, in the order of the parameters."""
@@ -114,8 +118,12 @@ def _names(
     if not isinstance(mapping, Mapping):
         wanted = [p.name for p in plain if p.required or p.name in heads]
         return tuple(wanted or [p.name for p in plain[:1]] or ["x"])
-    held = [".".join(path) for path, leaf in leaves(mapping, _is_array) if _is_array(leaf)]
-    kept = {p.name for p in plain if p.required or p.name in heads or not _LABEL.fullmatch(p.name)}
+    held = [
+        ".".join(path) for path, leaf in leaves(mapping, _is_array_like) if _is_array_like(leaf)
+    ]
+    kept = {
+        p.name for p in plain if p.required or p.name in heads or not _LABEL_NAME.fullmatch(p.name)
+    }
     names = [n for p in plain if p.name in kept for n in held if n.partition(".")[0] == p.name]
     if not names and any(p.kind is Kind.REST_BY_NAME for p in takes):
         names = held
@@ -132,18 +140,18 @@ def _names(
     return tuple(dict.fromkeys([*names, *asked]))
 
 
-def _is_array(value: object) -> bool:
+def _is_array_like(value: object) -> bool:
     import numpy as np
     import torch
 
     return isinstance(value, (np.ndarray, np.generic, torch.Tensor))
 
 
-def _arrays(
+def _item_arrays(
     item: object, names: Sequence[str], where: str
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    found = named(item, names, _is_array)
-    if found is None and _is_array(item):
+    found = named(item, names, _is_array_like)
+    if found is None and _is_array_like(item):
         # a lone array beside several inputs: only a call that requires no more can take it
         found = Named(parts={})
     parts = {} if found is None else found.parts
@@ -154,15 +162,15 @@ def _arrays(
             f"{where} lacks {', '.join(lacking) or ', '.join(names)}; it holds {held}",
             hint="give dicts by input name, or tuples in the order of the inputs",
         )
-    return {name: _array(parts[name], f"{name} of {where}") for name in names}, found.surplus
+    return {name: _item_array(parts[name], f"{name} of {where}") for name in names}, found.surplus
 
 
-def _array(value: object, what: str) -> Array:
+def _item_array(value: object, what: str) -> Array:
     """As numpy, half precision as float32."""
     import numpy as np
     import torch
 
-    if not _is_array(value):
+    if not _is_array_like(value):
         raise UsageError(
             f"{what} is a {type(value).__name__}, not an array or a tensor",
             hint="give tensors or numpy arrays",

@@ -26,7 +26,7 @@ _OWN_REFERENCES = 2  # to a storage that one tensor has: the tensor's, and that 
 _SELF = Path("/proc/self")
 
 
-class Places:
+class FileMappings:
     """Where files are mapped privately into this process, as it is when this is made."""
 
     def __init__(self, maps: Path = _SELF / "maps") -> None:
@@ -50,13 +50,13 @@ class Places:
         return index >= 0 and start + tensor.nbytes <= self._ends[index]
 
 
-class Taking:
+class MappedTakeover:
     """Has tensors of a module lie where those of a mapped file do, instead of copying them."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # of what was taken, in order
         self._ends: list[int] = []
-        self.places = Places()
+        self.places = FileMappings()
 
     def take(self, own: torch.Tensor, given: torch.Tensor) -> bool:
         """Whether `own` now lies where `given` does; only where nobody can tell it from a copy.
@@ -65,7 +65,7 @@ class Taking:
         would stay behind. Tensors that are tied by being one object stay so. What the file ties
         and the module does not must not become one.
         """
-        if not _alike(own, given):  # sparse tensors among them, whose elements lie nowhere
+        if not _is_same_layout(own, given):  # sparse tensors among them, whose elements lie nowhere
             return False
         start, end = given.data_ptr(), given.data_ptr() + given.nbytes
         fits = self.places.hold(given) and given.nbytes >= mmap.PAGESIZE
@@ -73,7 +73,7 @@ class Taking:
         free = (not place or self._ends[place - 1] <= start) and (
             place == len(self._starts) or end <= self._starts[place]
         )
-        if not fits or not free or not _is_alone(own):
+        if not fits or not free or not _is_sole_owner(own):
             return False
         own.data = given
         self._starts.insert(place, start)
@@ -81,23 +81,23 @@ class Taking:
         return True
 
 
-def rest(module: torch.nn.Module) -> None:
+def release_pages(module: torch.nn.Module) -> None:
     """Give the pages of mapped weights back to the system; they are read again when used.
 
     What was written to is kept. Where the system cannot, nothing happens. What the allocator keeps
     of memory that was freed goes back as well: it can be as much as the weights.
     """
-    places = Places()
+    places = FileMappings()
     for tensor in (*module.parameters(), *module.buffers()) if places else ():
         if places.hold(tensor):
-            _advise(tensor.data_ptr(), tensor.nbytes, _PAGEOUT)
+            _advise_kernel(tensor.data_ptr(), tensor.nbytes, _PAGEOUT)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
 
 
 @contextmanager
-def changing(tensor: torch.Tensor, places: Places) -> Iterator[None]:
+def preserve_tensor(tensor: torch.Tensor, places: FileMappings) -> Iterator[None]:
     """Within, the tensor may be written to; afterwards it is as it was, bit for bit.
 
     Of a mapped tensor that is as its file has it, no copy is made: the pages that were written are
@@ -114,17 +114,17 @@ def changing(tensor: torch.Tensor, places: Places) -> Iterator[None]:
                 tensor.copy_(before)
             return
         flat = tensor.detach().view(-1).view(torch.uint8)
-        first, last = _inner(flat.data_ptr(), flat.numel())
+        first, last = _whole_pages(flat.data_ptr(), flat.numel())
         head, tail = flat[:first].clone(), flat[last:].clone()
         try:
             yield
         finally:
-            if not _advise(flat.data_ptr(), flat.numel(), mmap.MADV_DONTNEED):
+            if not _advise_kernel(flat.data_ptr(), flat.numel(), mmap.MADV_DONTNEED):
                 raise RuntimeError("the kernel would not drop pages of a mapped file")
             flat[:first], flat[last:] = head, tail
 
 
-def _alike(own: torch.Tensor, given: torch.Tensor) -> bool:
+def _is_same_layout(own: torch.Tensor, given: torch.Tensor) -> bool:
     """Whether both have the same form, so that a copy would have the same memory layout."""
     import torch
 
@@ -140,7 +140,7 @@ def _alike(own: torch.Tensor, given: torch.Tensor) -> bool:
     )
 
 
-def _is_alone(tensor: torch.Tensor) -> bool:
+def _is_sole_owner(tensor: torch.Tensor) -> bool:
     """Whether no other tensor shares the memory."""
     import torch
 
@@ -153,7 +153,7 @@ def _is_alone(tensor: torch.Tensor) -> bool:
 
 def _is_clean(tensor: torch.Tensor) -> bool:
     """Whether none of the tensor's whole pages was written to since its file was mapped."""
-    start, end = _inner(tensor.data_ptr(), tensor.nbytes)
+    start, end = _whole_pages(tensor.data_ptr(), tensor.nbytes)
     first, last = ((tensor.data_ptr() + offset) // mmap.PAGESIZE for offset in (start, end))
     entries = array("Q")
     try:
@@ -179,16 +179,16 @@ def _private_files(maps: Path) -> Iterator[tuple[int, int]]:
             yield int(start, 16), int(end, 16)
 
 
-def _inner(start: int, size: int) -> tuple[int, int]:
+def _whole_pages(start: int, size: int) -> tuple[int, int]:
     """The whole pages within a span, as offsets in it; empty where it has none."""
     first = -start % mmap.PAGESIZE
     last = size - (start + size) % mmap.PAGESIZE
     return (first, last) if first < last else (size, size)
 
 
-def _advise(start: int, size: int, advice: int) -> bool:
+def _advise_kernel(start: int, size: int, advice: int) -> bool:
     """Tell the kernel of the whole pages within a span; whether it took it."""
-    first, last = _inner(start, size)
+    first, last = _whole_pages(start, size)
     if first == last:
         return True
     libc: Any = ctypes.CDLL(None, use_errno=True)

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .bodies import bodies
-from .places import Site
-from .spans import Chain, Span, span_of, text_of
-from .telling import only_tells, raises
+from .bodies import find_conditional_spans
+from .places import CodeSite
+from .spans import Chain, Span, source_text, span_of
+from .telling import has_raise, is_report_only
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Test:
+class BranchTest:
     """A branch in the source: where its condition stands, and where what is done if it holds.
 
     `whole` is the statement or expression with all its arms.
@@ -34,7 +34,7 @@ class Test:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class KeptValue:
     """A statement that keeps a Python value made of tensor data; branches may follow from it."""
 
     file: str
@@ -43,54 +43,54 @@ class Held:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle:
+class IdleUse:
     """A place whose value changes nothing that is computed: a check, a message."""
 
     file: str
     line: int
 
 
-Meaning: TypeAlias = Test | Held | Idle
+ValueUse: TypeAlias = BranchTest | KeptValue | IdleUse
 
 
-def assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[Meaning]:
+def read_assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[ValueUse]:
     """A check; a branch where its error is caught: what is done if it fails is the raising."""
     if not caught:
-        yield Idle(file=file, line=node.lineno)
+        yield IdleUse(file=file, line=node.lineno)
         return
-    yield Test(
+    yield BranchTest(
         file=file,
         kind="if",
         line=node.lineno,
-        condition=f"not ({text_of(file, node.test)})",
+        condition=f"not ({source_text(file, node.test)})",
         span=span_of(node.test),
         whole=span_of(node),
         taken=(span_of(node),),
     )
 
 
-def branch(
+def read_branch(
     node: ast.AST, condition: ast.AST, file: str, above: Sequence[ast.AST], *, caught: bool = False
-) -> Iterator[Meaning]:
+) -> Iterator[ValueUse]:
     """The branch as it is watched; one that only raises or tells on one side is idle.
 
     Where what it raises is `caught`, it is not.
     """
     line = getattr(condition, "lineno", 0)
-    kind, taken = "if", bodies(node, condition, above)
+    kind, taken = "if", find_conditional_spans(node, condition, above)
     if isinstance(node, ast.If):
         line = node.lineno
         function = next((n for n in reversed(above) if isinstance(n, _FUNCTIONS)), None)
-        tells = [only_tells(block, node, function) for block in (node.body, node.orelse)]
-        if any(tells) and not (caught and raises(node)):
-            yield Idle(file=file, line=line)
+        tells = [is_report_only(block, node, function) for block in (node.body, node.orelse)]
+        if any(tells) and not (caught and has_raise(node)):
+            yield IdleUse(file=file, line=line)
             return
     elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
         kind, line = "while" if isinstance(node, ast.While) else "for", node.lineno
-    text = text_of(file, condition)
+    text = source_text(file, condition)
     if isinstance(node, (ast.For, ast.AsyncFor)):
-        text = f"{text_of(file, node.target)} in {text}"
-    yield Test(
+        text = f"{source_text(file, node.target)} in {text}"
+    yield BranchTest(
         file=file,
         kind=kind,
         line=line,
@@ -101,13 +101,13 @@ def branch(
     )
 
 
-def held(site: Site, node: ast.AST) -> Held:
+def make_kept_value(site: CodeSite, node: ast.AST) -> KeptValue:
     """A statement or expression that keeps a value made at a site."""
     line = getattr(node, "lineno", site.line)
-    return Held(file=site.file, line=line, text=text_of(site.file, node))
+    return KeptValue(file=site.file, line=line, text=source_text(site.file, node))
 
 
-def conditions_of(node: ast.AST) -> list[ast.expr]:
+def list_conditions(node: ast.AST) -> list[ast.expr]:
     """What a statement or expression asks before it goes on."""
     if isinstance(node, (ast.If, ast.While, ast.IfExp)):
         return [node.test]
@@ -116,6 +116,6 @@ def conditions_of(node: ast.AST) -> list[ast.expr]:
     return [node.iter] if isinstance(node, (ast.For, ast.AsyncFor)) else []
 
 
-def function_of(chain: Chain) -> ast.AST:
+def find_function(chain: Chain) -> ast.AST:
     """The innermost function; without one, the file."""
     return next((node for node in reversed(chain) if isinstance(node, _FUNCTIONS)), chain[0])

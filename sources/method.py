@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .loaded import Loaded
+    from .loaded import LoadedModule
 
 _SHOWN = 10  # methods that an error lists
 # What each wrapper's class calls; not an attribute of it, which a script would take along.
 _CALLED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
-def with_method(loaded: Loaded, name: str) -> Loaded:
+def with_method(loaded: LoadedModule, name: str) -> LoadedModule:
     """What was loaded, with the method `name` in place of forward.
 
     `name` may lead through submodules (`decoder.step`); where it ends at a submodule, that is
@@ -47,17 +47,17 @@ def with_method(loaded: Loaded, name: str) -> Loaded:
             option="method",
         )
     place, _, last = name.rpartition(".")
-    owner = _part(loaded.module, place, name)
-    found = _member(owner, last, name)
-    module = found if _is_module(found) else _caller(owner, last, found)
-    takes = _parameters(found)
+    owner = _find_part(loaded.module, place, name)
+    found = _find_member(owner, last, name)
+    module = found if _is_module(found) else _make_caller(owner, last, found)
+    takes = _method_parameters(found)
     names = {parameter.name for parameter in takes}
     is_told = loaded.kind == HUGGINGFACE  # by parameter name; elsewhere it is of forward alone
     known = {key: spec for key, spec in loaded.known.items() if is_told and key in names}
     return replace(loaded, module=module, takes=takes, known=known, call=name)
 
 
-def methods_of(module: torch.nn.Module) -> tuple[str, ...]:
+def list_methods(module: torch.nn.Module) -> tuple[str, ...]:
     """The public methods that the module's classes add to torch's and that take an argument."""
     from torch import nn
 
@@ -79,7 +79,7 @@ def _is_method(name: str, value: object) -> bool:
     return code.co_argcount + code.co_kwonlyargcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
 
 
-def _part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
+def _find_part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
     # not get_submodule, which ScriptModules refuse
     parts: dict[str, torch.nn.Module] = dict(module.named_modules())
     if place in parts:
@@ -94,7 +94,7 @@ def _part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
     )
 
 
-def _member(owner: torch.nn.Module, last: str, name: str) -> Any:
+def _find_member(owner: torch.nn.Module, last: str, name: str) -> Any:
     """The bound method or submodule.
 
     Raises:
@@ -106,7 +106,7 @@ def _member(owner: torch.nn.Module, last: str, name: str) -> Any:
     is_torchs = getattr(type(owner), last, None) is getattr(nn.Module, last, ())
     if callable(found) and not is_torchs:
         return found
-    names = list(methods_of(owner))
+    names = list(list_methods(owner))
     inside = [path for path, _ in owner.named_modules() if path.endswith(f".{last}")]
     near = inside[:1] or difflib.get_close_matches(last, names, n=3)
     plain = found is None or is_torchs
@@ -132,20 +132,20 @@ def _is_script(value: object) -> bool:
     return isinstance(value, torch.jit.ScriptModule)
 
 
-def _parameters(called: Any) -> tuple[Parameter, ...]:
+def _method_parameters(called: Any) -> tuple[Parameter, ...]:
     """Those of a method or of a submodule's forward, scripted or not."""
     function = called.forward if _is_module(called) else called
     schema = getattr(function, "schema", None)
     return parameters_of(function) if schema is None else parameters_of_schema(schema)
 
 
-def owner_of(module: torch.nn.Module) -> torch.nn.Module | None:
+def find_owner(module: torch.nn.Module) -> torch.nn.Module | None:
     """The module whose method a wrapper of `with_method` calls; None for any other module."""
     inner: torch.nn.Module | None = getattr(module, "model", None)
     return inner if type(module) in _CALLED else None
 
 
-def called_on(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.Module:
+def rebind_method(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.Module:
     """The wrapper of `with_method` with another owner, by the same method.
 
     Raises:
@@ -159,10 +159,10 @@ def called_on(module: torch.nn.Module, owner: torch.nn.Module) -> torch.nn.Modul
             hint="return a module that has it, or change the one given",
             option="method",
         )
-    return _caller(owner, name, method)
+    return _make_caller(owner, name, method)
 
 
-def _caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
+def _make_caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
     """A module whose forward is the method; `owner` is its submodule `model`."""
     from torch import nn
 
@@ -174,13 +174,13 @@ def _caller(owner: torch.nn.Module, name: str, method: Any) -> torch.nn.Module:
             self.model = owner
             self.training = owner.training
 
-        forward = _written(method, name) or _passing(name)
+        forward = _compile_forward(method, name) or _make_forwarder(name)
 
     _CALLED[Called] = name
     return Called()
 
 
-def _passing(name: str) -> Callable[..., object]:
+def _make_forwarder(name: str) -> Callable[..., object]:
     """A forward that hands all on."""
 
     def forward(self: Any, *args: object, **kwargs: object) -> object:
@@ -189,12 +189,16 @@ def _passing(name: str) -> Callable[..., object]:
     return forward
 
 
-def _written(method: Any, name: str) -> Callable[..., object] | None:
+def _compile_forward(method: Any, name: str) -> Callable[..., object] | None:
     """A forward with the method's own parameters, as torch.jit.script needs it.
 
     None where the method's source does not say them: it is then out of that capture's reach.
     """
-    written = _of_schema(method, name) if hasattr(method, "schema") else _of_source(method, name)
+    written = (
+        _schema_signature(method, name)
+        if hasattr(method, "schema")
+        else _source_signature(method, name)
+    )
     if written is None:
         return None
     text, names = written
@@ -210,7 +214,7 @@ def _written(method: Any, name: str) -> Callable[..., object] | None:
     return forward
 
 
-def _of_source(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
+def _source_signature(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
     function = getattr(method, "__func__", None)
     if not isinstance(method, MethodType) or not isinstance(function, FunctionType):
         return None
@@ -234,7 +238,7 @@ def _of_source(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
     return f"def forward({ast.unparse(arguments)}):\n    {line}\n", dict(function.__globals__)
 
 
-def _of_schema(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
+def _schema_signature(method: Any, name: str) -> tuple[str, dict[str, Any]] | None:
     """The same of a method in a TorchScript archive, by the types that it says."""
     import typing
 

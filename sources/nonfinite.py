@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-_BLOCK = 1 << 22  # elements that are counted at once
+_BLOCK_SIZE = 1 << 22  # elements that are counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonFinite:
+class NonFiniteWeight:
     """One weight with how many of its elements are NaN, and how many are Inf."""
 
     name: str
@@ -27,19 +27,19 @@ class NonFinite:
         return f"{self.name} has {told}"
 
 
-def nonfinite_weights(module: torch.nn.Module) -> tuple[NonFinite, ...]:
+def find_nonfinite_weights(module: torch.nn.Module) -> tuple[NonFiniteWeight, ...]:
     """Parameters with NaN or Inf, then buffers with NaN: Inf in a buffer is most often a mask."""
     named = ((name, one, True) for name, one in module.named_parameters())
     buffers = ((name, one, False) for name, one in module.named_buffers())
     found = (
-        _counted(name, one, inf=inf)
+        _count_nonfinite(name, one, inf=inf)
         for name, one, inf in chain(named, buffers)
-        if _is_plain(one) and not _is_finite(one)
+        if _is_plain_tensor(one) and not _is_all_finite(one)
     )
     return tuple(one for one in found if one.nan or one.inf)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_plain_tensor(tensor: torch.Tensor) -> bool:
     """Whether it has elements that can be asked: a class of tensors of its own need not answer."""
     import torch
 
@@ -50,7 +50,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.dtype in floats and tensor.numel() > 0
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
+def _is_all_finite(tensor: torch.Tensor) -> bool:
     """Whether all is finite: the smallest and the largest say so, and need no memory."""
     import torch
 
@@ -58,10 +58,10 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(float(low)) and math.isfinite(float(high))
 
 
-def _counted(name: str, tensor: torch.Tensor, *, inf: bool) -> NonFinite:
+def _count_nonfinite(name: str, tensor: torch.Tensor, *, inf: bool) -> NonFiniteWeight:
     flat = tensor.detach().reshape(-1)
-    blocks = [flat[start : start + _BLOCK] for start in range(0, flat.numel(), _BLOCK)]
-    return NonFinite(
+    blocks = [flat[start : start + _BLOCK_SIZE] for start in range(0, flat.numel(), _BLOCK_SIZE)]
+    return NonFiniteWeight(
         name=name,
         nan=sum(int(block.isnan().sum()) for block in blocks),
         inf=sum(int(block.isinf().sum()) for block in blocks) if inf else 0,

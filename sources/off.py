@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from .mapped import Places, changing
+from .mapped import FileMappings, preserve_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def off_weights(module: torch.nn.Module, share: float, seed: int) -> Iterator[None]:
+def perturb_weights(module: torch.nn.Module, share: float, seed: int) -> Iterator[None]:
     """Every float parameter times 1 + share * N(0, 1), element by element; put back at the end."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    places = Places()
+    places = FileMappings()
     floats = [p for p in dict.fromkeys(module.parameters()) if p.is_floating_point()]
     with ExitStack() as changed:
         for parameter in floats:
-            changed.enter_context(changing(parameter, places))
+            changed.enter_context(preserve_tensor(parameter, places))
             with torch.no_grad():
                 noise = torch.randn(parameter.shape, generator=generator)
                 parameter.mul_(noise.mul_(share).add_(1).to(parameter.dtype))
         yield
 
 
-def off_feed(feed: Feed, share: float, seed: int) -> Feed:
+def perturb_feed(feed: Feed, share: float, seed: int) -> Feed:
     """Every float input with noise of `share` of its RMS, so that zeros and ties move too."""
     import numpy as np
 

@@ -8,14 +8,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.tree import Path, leaves, names_of
-from .object_parts import CACHE, parts_of
+from .object_parts import CACHE, split_object
 
 if TYPE_CHECKING:
     import torch
 
-    Tensor: TypeAlias = torch.Tensor
-else:
+if not TYPE_CHECKING:
     Tensor: TypeAlias = Any  # a record's fields may be read at run time, without torch
+else:
+    Tensor: TypeAlias = torch.Tensor
 
 PRESENT = "present"  # what the states of a cache are called, as in ONNX exports of decoders
 _PLAIN = (bool, int, float, complex, str, bytes, Enum)
@@ -50,8 +51,8 @@ def split_outputs(
     """
     import torch
 
-    pairs = list(leaves(value, _is_tensor, parts_of))
-    shown = _shorten([path for path, _ in pairs])
+    pairs = list(leaves(value, _is_tensor, split_object))
+    shown = _shorten_paths([path for path, _ in pairs])
     names = names_of(
         [(path, leaf) for path, (_, leaf) in zip(shown, pairs, strict=True)],
         _is_tensor,
@@ -60,7 +61,11 @@ def split_outputs(
     plain = (*_PLAIN, torch.dtype, torch.device)
     parts = OutputParts()
     for name, path, (place, leaf) in zip(names, shown, pairs, strict=True):
-        by = [one for one in drop if one == name or _is_below(path, one) or _is_below(place, one)]
+        by = [
+            one
+            for one in drop
+            if one == name or _is_at_or_below(path, one) or _is_at_or_below(place, one)
+        ]
         if by:
             parts.dropped.update(by)
         elif isinstance(leaf, torch.Tensor):
@@ -72,12 +77,12 @@ def split_outputs(
     return parts
 
 
-def _is_below(path: Path, name: str) -> bool:
+def _is_at_or_below(path: Path, name: str) -> bool:
     """Whether `name` is the dotted path of this place or of one above it."""
     return f"{'.'.join(path)}.".startswith(f"{name}.")
 
 
-def _shorten(paths: Sequence[Path]) -> list[Path]:
+def _shorten_paths(paths: Sequence[Path]) -> list[Path]:
     """The paths with `present` for the place of the cache, where there is one cache alone."""
     caches = {path[: path.index(CACHE)] for path in paths if CACHE in path}
     return [

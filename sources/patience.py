@@ -25,48 +25,48 @@ if TYPE_CHECKING:
 
     from torch.utils._python_dispatch import TorchDispatchMode
 
-_HEARD = 8  # turns of a loop: what waits for a thread is raised at the end of one
-_AGAIN = 1.0  # seconds until the call is told once more: a bare except may have taken it
+_CHECK_INTERVAL = 8  # turns of a loop: what waits for a thread is raised at the end of one
+_REPEAT_SECONDS = 1.0  # seconds until the call is told once more: a bare except may have taken it
 _IMPORT = "_find_and_load"  # of importlib: what runs in it is an import
 _OURS = Path(__file__).parent
 _OWN, _TORCH, _USERS = "own", "torch", "user"
 
 
-class TooLongError(StopCallError):
+class DeadlineExceededError(StopCallError):
     """It takes too many steps."""
 
 
 @contextmanager
-def within(watch: Watch) -> Iterator[None]:
+def limit_steps(watch: StepCounter) -> Iterator[None]:
     """End the code in the block when the watch has counted so many steps as it allows.
 
     What runs is Python: it is ended at its next instruction. One operator that takes for ever is
-    not ended, and a loop within TorchScript only in `stepwise`.
+    not ended, and a loop within TorchScript only in `make_step_mode`.
 
     Raises:
-        TooLongError: it took more.
+        DeadlineExceededError: it took more.
     """
     try:
-        with _tracing(watch):
+        with _trace_calls(watch):
             yield
     finally:
         while not watch.ended:  # what was told and not heard before comes now
-            with suppress(TooLongError):
+            with suppress(DeadlineExceededError):
                 watch.end()
     if watch.over:
-        raise TooLongError
+        raise DeadlineExceededError
 
 
 @contextmanager
-def counting() -> Iterator[Watch]:
+def count_steps() -> Iterator[StepCounter]:
     """Count the steps of the code in the block, however many there are."""
-    watch = Watch(math.inf)
-    with _tracing(watch):
+    watch = StepCounter(math.inf)
+    with _trace_calls(watch):
         yield watch
 
 
 @contextmanager
-def _tracing(watch: Watch) -> Iterator[None]:
+def _trace_calls(watch: StepCounter) -> Iterator[None]:
     before = sys.gettrace()
     sys.settrace(watch.enter)
     try:
@@ -76,7 +76,7 @@ def _tracing(watch: Watch) -> Iterator[None]:
 
 
 @cache
-def _kind_of(file: str) -> str:
+def _code_owner(file: str) -> str:
     """Whose code it is: of torch's, calls count, and nothing is counted while we clean up."""
     import torch
 
@@ -85,21 +85,21 @@ def _kind_of(file: str) -> str:
     return _TORCH if file.startswith(str(Path(torch.__file__).parent)) else _USERS
 
 
-def stepwise(watch: Watch) -> TorchDispatchMode:
+def make_step_mode(watch: StepCounter) -> TorchDispatchMode:
     """A mode in which every operator passes through Python and counts, those of TorchScript too."""
 
-    def counted(func: Any, args: Any, kwargs: Any) -> Any:
+    def count(func: Any, args: Any, kwargs: Any) -> Any:
         watch.step()
         watch.stop()
         return func(*args, **kwargs)
 
-    return through_operators(counted)
+    return through_operators(count)
 
 
-class Watch:
+class StepCounter:
     """Counts the steps of this thread, and tells it to end `again` until it has ended."""
 
-    def __init__(self, most: float, *, again: float = _AGAIN) -> None:
+    def __init__(self, most: float, *, again: float = _REPEAT_SECONDS) -> None:
         self._thread, self._most, self._again = threading.get_ident(), most, again
         self.steps = 0
         self.over = False  # whether it took more
@@ -114,23 +114,23 @@ class Watch:
         self.steps += 1
         if self.steps > self._most and not self.over:
             self.over = True
-            threading.Thread(target=self._tell, daemon=True, name="modelc-patience").start()
+            threading.Thread(target=self._interrupt, daemon=True, name="modelc-patience").start()
 
     def stop(self) -> None:
         """Raise where it was too much; the interpreter traces no more then.
 
         Raises:
-            TooLongError: it was.
+            DeadlineExceededError: it was.
         """
         if self.over and not self._imports:
-            raise TooLongError
+            raise DeadlineExceededError
 
     def enter(self, frame: FrameType, *_: object) -> Callable[..., Any] | None:
         """Count a call, and the lines of its code where it is the user's."""
         if frame.f_code.co_name == _IMPORT and frame.f_code.co_filename.startswith("<frozen"):
             self._imports += 1
             return self._import
-        kind = _kind_of(frame.f_code.co_filename)
+        kind = _code_owner(frame.f_code.co_filename)
         if kind == _OWN:
             return None
         self.step()
@@ -146,22 +146,22 @@ class Watch:
             self.stop()  # in the user's code: ours and torch's put away what they hold
         return self._follow
 
-    def _tell(self) -> None:
+    def _interrupt(self) -> None:
         while not self._ended.wait(self._again):
             with self._lock:  # not while it ends: then nobody would be there to take it
                 if not self._ended.is_set():
-                    _raise_in(self._thread, TooLongError)
+                    _raise_in_thread(self._thread, DeadlineExceededError)
 
     def end(self) -> None:
         """No word any more; one that was given and not heard yet is raised in here."""
         with self._lock:
             self._ended.set()
-        for _ in range(_HEARD):
+        for _ in range(_CHECK_INTERVAL):
             pass
         self.ended = True
 
 
-def _raise_in(thread: int, kind: type[BaseException]) -> None:
+def _raise_in_thread(thread: int, kind: type[BaseException]) -> None:
     """Have the thread raise this at its next instruction.
 
     It is never taken back by a None: CPython 3.11 would go on looking for what it was told of, and

@@ -13,16 +13,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-_OURS = str(Path(__file__).parent.parent)
-_ROOMS = tuple(f"{_OURS}/{room}/" for room in ("sources", "core", "pipeline", "converters"))
+_PACKAGE_ROOT = str(Path(__file__).parent.parent)
+_OWN_FOLDERS = tuple(
+    f"{_PACKAGE_ROOT}/{room}/" for room in ("sources", "core", "pipeline", "converters")
+)
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 _PACKAGES = ("site-packages", "dist-packages")  # within the standard library's own folder
 # Frames of torch that only pass a call of the user's on.
-_PASSING = ("_tensor.py", "overrides.py", "_python_dispatch.py", "_ops.py", "_jit_internal.py")
+_PASS_THROUGH_FILES = (
+    "_tensor.py",
+    "overrides.py",
+    "_python_dispatch.py",
+    "_ops.py",
+    "_jit_internal.py",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class CodeSite:
     """One place of the user's code; the span is (line, column, last line, last column)."""
 
     file: str
@@ -35,7 +43,9 @@ class Site:
         return self.span[0]
 
 
-def where(paths: Mapping[int, str], watcher: str) -> tuple[tuple[Site, ...], bool, str]:
+def find_user_frames(
+    paths: Mapping[int, str], watcher: str
+) -> tuple[tuple[CodeSite, ...], bool, str]:
     """The user's frames that led here, whether torch's code asked, and the innermost module.
 
     Args:
@@ -43,30 +53,30 @@ def where(paths: Mapping[int, str], watcher: str) -> tuple[tuple[Site, ...], boo
         watcher: the file that asks: its frames stand between those of torch.
     """
     frame: FrameType | None = sys._getframe(1)
-    sites: list[Site] = []
+    sites: list[CodeSite] = []
     within, module = False, ""
-    while frame is not None and not _is_above(frame.f_code.co_filename, watcher):
+    while frame is not None and not _is_runner_frame(frame.f_code.co_filename, watcher):
         name = frame.f_code.co_filename
-        if is_users(name):
-            sites.append(_site(frame))
+        if is_user_code(name):
+            sites.append(_make_site(frame))
             module = module or paths.get(id(frame.f_locals.get("self")), "")
         elif not sites:  # what lies between two of the watcher's frames passes a call on
-            within = name != watcher and (within or not name.endswith(_PASSING))
+            within = name != watcher and (within or not name.endswith(_PASS_THROUGH_FILES))
         frame = frame.f_back
     return tuple(sites), within, module
 
 
-def _is_above(file: str, watcher: str) -> bool:
+def _is_runner_frame(file: str, watcher: str) -> bool:
     """Whether the frame is of whoever runs eager: the user's code is below it."""
-    return file != watcher and file.startswith(_ROOMS)
+    return file != watcher and file.startswith(_OWN_FOLDERS)
 
 
-def is_users(file: str) -> bool:
+def is_user_code(file: str) -> bool:
     """Whether a file is the model's code: not torch, NumPy, the standard library or ours."""
     import numpy as np
     import torch
 
-    if file.startswith(("<", *_ROOMS)):
+    if file.startswith(("<", *_OWN_FOLDERS)):
         return False
     roots = tuple(f"{Path(str(library.__file__)).parent}/" for library in (torch, np))
     if file.startswith(roots):
@@ -75,15 +85,15 @@ def is_users(file: str) -> bool:
     return inner == file or inner.startswith(_PACKAGES)
 
 
-def _site(frame: FrameType) -> Site:
-    return Site(
+def _make_site(frame: FrameType) -> CodeSite:
+    return CodeSite(
         file=frame.f_code.co_filename,
         function=frame.f_code.co_name,
-        span=_span(frame.f_code, frame.f_lasti, frame.f_lineno),
+        span=_instruction_span(frame.f_code, frame.f_lasti, frame.f_lineno),
     )
 
 
-def _span(code: CodeType, offset: int, line: int) -> tuple[int, int, int, int]:
+def _instruction_span(code: CodeType, offset: int, line: int) -> tuple[int, int, int, int]:
     """Where the instruction stands in the source; the bare line where that is not known."""
     found = next(islice(code.co_positions(), offset // 2, None), (None, None, None, None))
     first, last, column, end = found

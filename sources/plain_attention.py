@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def plain_paths() -> Iterator[None]:
+def disable_attention_fast_paths() -> Iterator[None]:
     """Within, attention takes neither nested tensors nor a fused kernel."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel

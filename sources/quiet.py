@@ -10,36 +10,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from .exact import holds_script
+from .exact import has_script
 
 if TYPE_CHECKING:
     import torch
 
     from ..core.contract import Feed, Outputs
-    from .taint import Seen
+    from .taint import ConversionLog
 
-Form: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # each input with its shape
+FeedShapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # each input with its shape
 
 # Modules that take another path where a mode sees their calls, by the name of a class or a base.
-_ASKING = frozenset(
+_UNWATCHABLE_CLASSES = frozenset(
     ("MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer", "OptimizedModule")
 )
 
 
-def form_of(feed: Feed) -> Form:
+def shapes_of_feed(feed: Feed) -> FeedShapes:
     """The shapes that Python code can tell feeds apart by, data aside."""
     return tuple((name, tuple(array.shape)) for name, array in feed.items())
 
 
-def may_watch(module: torch.nn.Module) -> bool:
+def is_watchable(module: torch.nn.Module) -> bool:
     """Whether no part is known to compute otherwise where it is watched, or not to be seen."""
-    if holds_script(module):
+    if has_script(module):
         return False
     kinds = {type(part) for part in module.modules()}
-    return not any(base.__name__ in _ASKING for kind in kinds for base in kind.__mro__)
+    return not any(base.__name__ in _UNWATCHABLE_CLASSES for kind in kinds for base in kind.__mro__)
 
 
-def is_same_bits(one: Outputs, other: Outputs) -> bool:
+def is_bitwise_equal(one: Outputs, other: Outputs) -> bool:
     """Whether all outputs are equal in names, dtypes, shapes and bytes."""
     return list(one) == list(other) and all(
         array.dtype == other[name].dtype
@@ -49,7 +49,7 @@ def is_same_bits(one: Outputs, other: Outputs) -> bool:
     )
 
 
-class QuietForms:
+class QuietShapes:
     """The forms of feeds on which a watched run turned no tensor data into Python values.
 
     Closed until a run was shown to be the same when it is watched, and from the first on that
@@ -58,27 +58,27 @@ class QuietForms:
 
     def __init__(self) -> None:
         self._is_open = False
-        self._forms: set[Form] = set()
+        self._forms: set[FeedShapes] = set()
 
     @property
-    def forms(self) -> frozenset[Form]:
+    def forms(self) -> frozenset[FeedShapes]:
         """The forms so far; none where one was not quiet."""
         return frozenset(self._forms)
 
     def is_open(self, feed: Feed) -> bool:
         """Whether the feed may be watched while it is run, and is of a form not seen yet."""
-        return self._is_open and form_of(feed) not in self._forms
+        return self._is_open and shapes_of_feed(feed) not in self._forms
 
-    def open(self, feed: Feed, seen: Seen) -> None:
+    def open(self, feed: Feed, seen: ConversionLog) -> None:
         """A watched run gave the same bits as a plain one."""
         self._is_open = True
         self.add(feed, seen)
 
-    def add(self, feed: Feed, seen: Seen) -> bool:
+    def add(self, feed: Feed, seen: ConversionLog) -> bool:
         """Take in a watched run; whether it was quiet."""
         if seen:
             self._is_open = False
             self._forms.clear()
         elif self._is_open:
-            self._forms.add(form_of(feed))
+            self._forms.add(shapes_of_feed(feed))
         return not seen

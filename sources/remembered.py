@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
     import torch
 
-_SMALL = 1 << 20  # bytes: larger tensors are not copied, so that weights are held once
+_SMALL_TENSOR_BYTES = 1 << 20  # bytes: larger tensors are not copied, so that weights are held once
 
 
-class Before:
+class ModuleSnapshot:
     """A module's state before its first run: attributes, their entries, and small tensors."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._names = {id(part): name for name, part in module.named_modules()}
         self._parts = list(_plain_parts(module))
-        self._now = _State(self._parts)
+        self._now = _ModuleState(self._parts)
 
     def changed(self) -> tuple[str, ...]:
         """The attributes and buffers that are others now, by their names in the module."""
         now = {id(part): vars(part) for part in self._parts}
         names = [
             ".".join(filter(None, (self._names[part], name)))
-            for part, name in self._now.differing(now)
+            for part, name in self._now.compare(now)
         ]
         return tuple(dict.fromkeys(names))
 
@@ -38,7 +38,7 @@ class Before:
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """Within, the module is as it was before its first run; afterwards as it is now."""
-        after = _State(self._parts)
+        after = _ModuleState(self._parts)
         self._now.restore()
         try:
             yield
@@ -46,7 +46,7 @@ class Before:
             after.restore()
 
 
-class _State:
+class _ModuleState:
     """Every attribute of the modules, what dicts (of hooks, too) and lists hold, small tensors.
 
     Larger tensors are not held, but for tables that forward writes into (`max_norm`).
@@ -60,17 +60,17 @@ class _State:
         self._entries: list[tuple[Any, Any]] = [
             (value, value.copy()) for value in inner if type(value) in (dict, list, OrderedDict)
         ]
-        kept = [value for _, copied in self._entries for value in _values(copied)]
+        kept = [value for _, copied in self._entries for value in _entry_values(copied)]
         tensors = {id(one): one for one in (*inner, *kept) if isinstance(one, torch.Tensor)}
-        self._versions = {key: _version(one) for key, one in tensors.items()}
+        self._versions = {key: _write_count(one) for key, one in tensors.items()}
         written = {id(part.weight) for part in parts if getattr(part, "max_norm", None) is not None}
         self._copies = [
             (one, one.detach().clone())
             for key, one in tensors.items()
-            if one.layout is torch.strided and (one.nbytes <= _SMALL or key in written)
+            if one.layout is torch.strided and (one.nbytes <= _SMALL_TENSOR_BYTES or key in written)
         ]
 
-    def differing(self, now: dict[int, dict[str, Any]]) -> Iterator[tuple[int, str]]:
+    def compare(self, now: dict[int, dict[str, Any]]) -> Iterator[tuple[int, str]]:
         """The module, by its id, and the name of each attribute, buffer or entry that changed."""
         copies = {id(value): copied for value, copied in self._entries}
         for part, held in self._held:
@@ -80,19 +80,21 @@ class _State:
                 if before is not after or (name in held) != (name in mine):
                     yield id(part), name
                 elif id(before) in copies:
-                    yield from ((id(part), key) for key in self._entered(copies[id(before)], after))
-                elif self._written(after):
+                    yield from (
+                        (id(part), key) for key in self._compare_entries(copies[id(before)], after)
+                    )
+                elif self._is_written(after):
                     yield id(part), name
 
-    def _entered(self, before: Any, after: Any) -> Iterator[str]:
+    def _compare_entries(self, before: Any, after: Any) -> Iterator[str]:
         """The keys of a dict or list, as `_buffers` is one, of which the entry is another."""
-        old, new = _by_key(before), _by_key(after)
+        old, new = _entries_by_key(before), _entries_by_key(after)
         for key in {**old, **new}:
-            if old.get(key) is not new.get(key) or self._written(new.get(key)):
+            if old.get(key) is not new.get(key) or self._is_written(new.get(key)):
                 yield str(key)
 
-    def _written(self, value: object) -> bool:
-        version = _version(value)
+    def _is_written(self, value: object) -> bool:
+        version = _write_count(value)
         return version != self._versions.get(id(value), version)
 
     def restore(self) -> None:
@@ -119,7 +121,7 @@ def _plain_parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
             yield part
 
 
-def _version(value: object) -> int:
+def _write_count(value: object) -> int:
     """How often a tensor was written to; 0 for what is none, or does not tell."""
     import torch
 
@@ -131,9 +133,9 @@ def _version(value: object) -> int:
         return 0
 
 
-def _by_key(value: Any) -> dict[object, object]:
+def _entries_by_key(value: Any) -> dict[object, object]:
     return dict(enumerate(value)) if isinstance(value, list) else dict(value)
 
 
-def _values(value: Any) -> list[object]:
+def _entry_values(value: Any) -> list[object]:
     return list(value) if isinstance(value, list) else list(value.values())

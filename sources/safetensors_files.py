@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, Hint, Option, UsageError, first_line
-from .factory import built
-from .factory_inputs import loaded_from
+from .factory import call_factory
+from .factory_inputs import wrap_built_module
 from .identify import weight_files
 from .sniff import SAFETENSORS
-from .weight_sets import TOP, WeightSet, choose_set
-from .weights import Filling, renaming
+from .weight_sets import TOP_KEY, WeightSet, choose_weight_set
+from .weights import ModuleFiller, find_renaming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.records import Checkpoint
-    from .loaded import Loaded
+    from .loaded import LoadedModule
 
-PORTION = 256 * 2**20  # bytes of one file that are mapped at once
+PORTION_BYTES = 256 * 2**20  # bytes of one file that are mapped at once
 
 
-def load(checkpoint: Checkpoint) -> Loaded:
+def load_safetensors(checkpoint: Checkpoint) -> LoadedModule:
     """Build the module and fill it; at most one portion is held twice."""
     if checkpoint.factory is None:
         raise UsageError(
@@ -36,48 +36,50 @@ def load(checkpoint: Checkpoint) -> Loaded:
             option="model",
         )
     files = weight_files(checkpoint)
-    made = built(checkpoint.factory, checkpoint.factory_args)
-    chosen, said = choose_set(
-        [set_in(files)], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
+    made = call_factory(checkpoint.factory, checkpoint.factory_args)
+    chosen, said = choose_weight_set(
+        [read_weight_set(files)], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
         path=checkpoint.path,
     )  # fmt: skip
-    filling = Filling(module=made.module, rename=renaming(chosen.shapes, made.module.state_dict()))
+    filling = ModuleFiller(
+        module=made.module, rename=find_renaming(chosen.shapes, made.module.state_dict())
+    )
     for file in files:
-        for portion in portions(file):
+        for portion in read_portions(file):
             filling.add(chosen.within(portion))
     notes = (*said, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
-    return loaded_from(made.module, kind=SAFETENSORS, notes=notes)
+    return wrap_built_module(made.module, kind=SAFETENSORS, notes=notes)
 
 
-def set_in(files: Sequence[Path]) -> WeightSet:
+def read_weight_set(files: Sequence[Path]) -> WeightSet:
     """The weights of all files, of which only names and shapes are read."""
     from safetensors import safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}
     places: dict[str, Path] = {}
     for path in files:
-        with _reading(path), safe_open(path, framework="pt") as file:
+        with _translate_errors(path), safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 shapes[key] = tuple(file.get_slice(key).get_shape())
                 places[key] = path
 
     def read(name: str) -> torch.Tensor:
-        with _reading(places[name]), safe_open(places[name], framework="pt") as file:
+        with _translate_errors(places[name]), safe_open(places[name], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
             return tensor
 
-    return WeightSet(key=TOP, shapes=shapes, read=read)
+    return WeightSet(key=TOP_KEY, shapes=shapes, read=read)
 
 
-def _keys(path: Path) -> list[str]:
+def _tensor_names(path: Path) -> list[str]:
     from safetensors import safe_open
 
-    with _reading(path), safe_open(path, framework="pt") as file:
+    with _translate_errors(path), safe_open(path, framework="pt") as file:
         return list(file.keys())
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     """Tell what the reader refuses: it raises anything at a file that changes, or a new dtype."""
     try:
         yield
@@ -87,15 +89,15 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def portions(path: Path, *, size: int = PORTION) -> Iterator[dict[str, torch.Tensor]]:
+def read_portions(path: Path, *, size: int = PORTION_BYTES) -> Iterator[dict[str, torch.Tensor]]:
     """The tensors of one file, about `size` bytes at a time; each lot has a mapping of its own."""
     from safetensors import safe_open
 
-    keys = _keys(path)
+    keys = _tensor_names(path)
     while keys:
         portion: dict[str, torch.Tensor] = {}
         held = 0
-        with _reading(path), safe_open(path, framework="pt") as file:
+        with _translate_errors(path), safe_open(path, framework="pt") as file:
             while keys and held < size:
                 key = keys.pop(0)
                 portion[key] = file.get_tensor(key)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-_SUFFIXES = (".npz", ".safetensors", ".pt", ".pth")
+_SAMPLE_SUFFIXES = (".npz", ".safetensors", ".pt", ".pth")
 
 
 def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]:
@@ -34,7 +34,7 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         CheckpointError: a .pt holds more than tensors and plain values.
     """
     if path.is_dir():
-        raise _is_folder(path)
+        raise _folder_error(path)
     if not path.is_file():
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=1)
@@ -44,20 +44,20 @@ def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]
         found = _from_npz(path)
     elif path.suffix == ".safetensors":
         found = _from_safetensors(path)
-    elif path.suffix in _SUFFIXES:
+    elif path.suffix in _SAMPLE_SUFFIXES:
         found = _from_torch(path, parameters)
     else:
         raise UsageError(
             f"samples in {path.suffix or 'a file without suffix'} cannot be read: {path}",
-            hint=f"save them as {', '.join(_SUFFIXES)}",
+            hint=f"save them as {', '.join(_SAMPLE_SUFFIXES)}",
         )
     if not found:
         raise UsageError(f"{path} holds no arrays", hint="save at least one named array")
     return found
 
 
-def _is_folder(path: Path) -> UsageError:
-    files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
+def _folder_error(path: Path) -> UsageError:
+    files = sorted(one for one in path.iterdir() if one.suffix in _SAMPLE_SUFFIXES)
     return UsageError(
         f"{path} is a folder, and --samples takes one file",
         hint=f"--samples {files[0]}"
@@ -67,7 +67,7 @@ def _is_folder(path: Path) -> UsageError:
     )
 
 
-def specs_of(samples: Mapping[str, Array]) -> dict[str, InputSpec]:
+def infer_specs(samples: Mapping[str, Array]) -> dict[str, InputSpec]:
     """The form of the samples, every dim fixed.
 
     Raises:
@@ -105,7 +105,7 @@ def _from_safetensors(path: Path) -> dict[str, Array]:
     try:
         header_of(path)
         with safe_open(path, framework="pt") as file:
-            return {name: _array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no dict
+            return {name: _tensor_array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no dict
     except Exception as error:  # the readers' edge: torch may not have a dtype, or numpy not
         raise UsageError(
             f"{path} cannot be read as safetensors: {first_line(error)}",
@@ -117,7 +117,7 @@ def _from_torch(path: Path, parameters: Sequence[str]) -> dict[str, Array]:
     import torch
 
     found: dict[str, Array] = {}
-    tree = _by_name(read_safely(path), parameters, path)
+    tree = _name_arguments(read_safely(path), parameters, path)
     for place, leaf in leaves(tree, lambda value: isinstance(value, torch.Tensor)):
         name = ".".join(place)
         if not isinstance(leaf, torch.Tensor):
@@ -125,11 +125,11 @@ def _from_torch(path: Path, parameters: Sequence[str]) -> dict[str, Array]:
                 f"{path}: {name} is a {type(leaf).__name__}, not a tensor",
                 hint=f"leave {name} out, or bind it in the factory",
             )
-        found[name] = _array(leaf)
+        found[name] = _tensor_array(leaf)
     return found
 
 
-def _by_name(value: object, parameters: Sequence[str], path: Path) -> Mapping[str, object]:
+def _name_arguments(value: object, parameters: Sequence[str], path: Path) -> Mapping[str, object]:
     """What was saved, as keyword arguments."""
     if isinstance(value, Mapping):
         return {str(key): child for key, child in value.items()}
@@ -144,7 +144,7 @@ def _by_name(value: object, parameters: Sequence[str], path: Path) -> Mapping[st
     return dict(zip(names, value, strict=False))
 
 
-def _array(tensor: torch.Tensor) -> Array:
+def _tensor_array(tensor: torch.Tensor) -> Array:
     import torch
 
     half = tensor.dtype in (torch.float16, torch.bfloat16)

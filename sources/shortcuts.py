@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from types import FunctionType
-from typing import TypeAlias
 
-Place: TypeAlias = tuple[str, int]  # file and line
+from .arms import Place
 
 # transformers asks of a padding mask whether it hides anything; where it does not, sdpa gets none,
 # or `is_causal` in its place. While a model is traced or exported these give False at once.
@@ -19,16 +18,16 @@ _SHORTCUTS = {
 }
 
 
-def are_shortcut(places: Collection[Place]) -> bool:
+def are_library_shortcuts(places: Collection[Place]) -> bool:
     """Whether all places lie in such functions, as the libraries that are loaded have them."""
-    spans = list(_spans())
+    spans = list(_shortcut_spans())
     return bool(places) and all(
         any(file == known and first <= line <= last for known, first, last in spans)
         for file, line in places
     )
 
 
-def _spans() -> list[tuple[str, int, int]]:
+def _shortcut_spans() -> list[tuple[str, int, int]]:
     """File, first and last line of each."""
     found = []
     for name, functions in _SHORTCUTS.items():

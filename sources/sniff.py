@@ -22,16 +22,16 @@ PT2 = "pt2"
 HUGGINGFACE = "huggingface"
 PICKLE = "pickle"  # known only once a state_dict file is opened
 
-_JUDGE = "judge it: modelc validate {path} --against CHECKPOINT"
+_VALIDATE = "judge it: modelc validate {path} --against CHECKPOINT"
 _BUILD = "; build from it: modelc build-ov {path} --against CHECKPOINT"
-_CONVERTED = {  # files that some converter made, by suffix: what they are, and what takes them
-    ".onnx": ("an ONNX model", _JUDGE + _BUILD), ".xml": ("an OpenVINO model", _JUDGE),
-    ".engine": ("a TensorRT engine", _JUDGE), ".plan": ("a TensorRT engine", _JUDGE),
+_ARTIFACT_KINDS = {  # files that some converter made, by suffix: what they are, and what takes them
+    ".onnx": ("an ONNX model", _VALIDATE + _BUILD), ".xml": ("an OpenVINO model", _VALIDATE),
+    ".engine": ("a TensorRT engine", _VALIDATE), ".plan": ("a TensorRT engine", _VALIDATE),
 }  # fmt: skip
-_AGAIN = "copy or download the file again and compare its size with the original's"
+_DOWNLOAD_HINT = "copy or download the file again and compare its size with the original's"
 
 
-def sniff(path: Path) -> str:
+def sniff_kind(path: Path) -> str:
     """The kind of one file.
 
     Raises:
@@ -40,20 +40,20 @@ def sniff(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(40)
     if not head:
-        raise CheckpointError(f"{path} is empty", hint=_AGAIN)
+        raise CheckpointError(f"{path} is empty", hint=_DOWNLOAD_HINT)
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_zip(path)
-    if path.suffix == ".safetensors" or _looks_like_safetensors(head):
+    if path.suffix == ".safetensors" or _is_safetensors_header(head):
         if head.startswith(b"version https://git-lfs"):
-            raise _no_checkpoint(path, head)
+            raise _not_a_checkpoint_error(path, head)
         _check_safetensors(path)
         return SAFETENSORS
     if head.startswith(PICKLES):
         return STATE_DICT
-    raise _no_checkpoint(path, head)
+    raise _not_a_checkpoint_error(path, head)
 
 
-def pickled_class(path: Path) -> str | None:
+def find_pickled_class(path: Path) -> str | None:
     """The class of the object that a state_dict file holds, where that is a class of its own.
 
     A file of weights alone begins with a dict; `torch.save(module)` begins with the module's class.
@@ -78,10 +78,10 @@ def pickled_class(path: Path) -> str | None:
 
 def _kind_of_zip(path: Path) -> str:
     if not is_archive(path):
-        raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_AGAIN)
+        raise CheckpointError(f"{path} is a zip archive that was cut short", hint=_DOWNLOAD_HINT)
     fault = fault_of_archive(path)
     if fault:
-        raise CheckpointError(f"{path} is no sound zip archive: {fault}", hint=_AGAIN)
+        raise CheckpointError(f"{path} is no sound zip archive: {fault}", hint=_DOWNLOAD_HINT)
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     inner = {name.partition("/")[2] for name in names}
@@ -97,7 +97,7 @@ def _kind_of_zip(path: Path) -> str:
     )
 
 
-def _looks_like_safetensors(head: bytes) -> bool:
+def _is_safetensors_header(head: bytes) -> bool:
     return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LIMIT
 
 
@@ -107,21 +107,21 @@ def _check_safetensors(path: Path) -> None:
         header_of(path)
     except ShortError as error:
         raise CheckpointError(
-            f"{path} is cut short or damaged: {first_line(error)}", hint=_AGAIN
+            f"{path} is cut short or damaged: {first_line(error)}", hint=_DOWNLOAD_HINT
         ) from error
     except ValueError as error:
         raise CheckpointError(
-            f"{path} is cut short or no safetensors file: {first_line(error)}", hint=_AGAIN
+            f"{path} is cut short or no safetensors file: {first_line(error)}", hint=_DOWNLOAD_HINT
         ) from error
 
 
-def _no_checkpoint(path: Path, head: bytes) -> CheckpointError:
+def _not_a_checkpoint_error(path: Path, head: bytes) -> CheckpointError:
     if head.startswith(b"version https://git-lfs"):
         return CheckpointError(
             f"{path} is a Git LFS pointer, not the file itself", hint="run git lfs pull"
         )
-    if path.suffix in _CONVERTED:
-        what, hint = _CONVERTED[path.suffix]
+    if path.suffix in _ARTIFACT_KINDS:
+        what, hint = _ARTIFACT_KINDS[path.suffix]
         return CheckpointError(
             f"{path} is {what}, not a PyTorch checkpoint", hint=hint.format(path=path)
         )

@@ -10,10 +10,10 @@ from typing import TypeAlias
 Span: TypeAlias = tuple[int, int, int, int]  # line, column, last line, column after the last
 Chain: TypeAlias = list[ast.AST]  # from the file down to the innermost node
 
-_CONDITION = 100  # characters of a condition that are told
+_MAX_TEXT = 100  # characters of a condition that are told
 
 
-def text_of(file: str, node: ast.AST) -> str:
+def source_text(file: str, node: ast.AST) -> str:
     """The node's source on one line."""
     first, column, last, end = span_of(node)
     lines = [line.encode() for line in linecache.getlines(file)[first - 1 : last]]
@@ -22,7 +22,7 @@ def text_of(file: str, node: ast.AST) -> str:
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][column:]
     text = " ".join(b" ".join(lines).decode(errors="replace").split())
-    return text if len(text) <= _CONDITION else f"{text[: _CONDITION - 1]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def span_of(node: ast.AST) -> Span:
@@ -34,7 +34,7 @@ def span_of(node: ast.AST) -> Span:
 
 
 @lru_cache(maxsize=256)
-def tree_of(file: str) -> ast.Module | None:
+def parse_file(file: str) -> ast.Module | None:
     """The file as it is on disk (or as an interpreter keeps it); None where it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
@@ -42,22 +42,22 @@ def tree_of(file: str) -> ast.Module | None:
         return None
 
 
-def chain_to(tree: ast.AST, span: Span) -> Chain:
+def find_chain(tree: ast.AST, span: Span) -> Chain:
     """The nodes that hold the span, the outermost first."""
     chain: Chain = [tree]
     while True:
-        inner = [child for child in ast.iter_child_nodes(chain[-1]) if _holds(child, span)]
+        inner = [child for child in ast.iter_child_nodes(chain[-1]) if _is_around(child, span)]
         if not inner:
             return chain
         chain.append(inner[0])
 
 
-def _holds(node: ast.AST, span: Span) -> bool:
+def _is_around(node: ast.AST, span: Span) -> bool:
     if not hasattr(node, "lineno"):  # a comprehension's `for`, an argument list
-        return any(_holds(child, span) for child in ast.iter_child_nodes(node))
-    return within(span, span_of(node))
+        return any(_is_around(child, span) for child in ast.iter_child_nodes(node))
+    return is_within(span, span_of(node))
 
 
-def within(inner: Span, outer: Span) -> bool:
+def is_within(inner: Span, outer: Span) -> bool:
     """Whether a span lies in another."""
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]

@@ -10,27 +10,29 @@ if TYPE_CHECKING:
     from ..core.contract import Array
 
 # of the peak: threads and memory alignment may change the order of float sums, dropout does more
-SAME = 1e-5
+SAME_TOLERANCE = 1e-5
 
 
-def unstable_outputs(first: Mapping[str, Array], second: Mapping[str, Array]) -> tuple[str, ...]:
+def find_unstable_outputs(
+    first: Mapping[str, Array], second: Mapping[str, Array]
+) -> tuple[str, ...]:
     """The names of outputs that are not in both runs, or differ by more than SAME of the peak."""
     names = dict.fromkeys([*first, *second])
     return tuple(
         name
         for name in names
-        if name not in first or name not in second or not _same(first[name], second[name])
+        if name not in first or name not in second or not _is_same(first[name], second[name])
     )
 
 
-def unstable_reason(training: Sequence[str]) -> str:
+def explain_instability(training: Sequence[str]) -> str:
     """What makes a model unstable, most likely."""
     if training:
         return f"in training mode: {', '.join(training)}"
     return "functional dropout, random numbers or kept state in forward?"
 
 
-def _same(first: Array, second: Array) -> bool:
+def _is_same(first: Array, second: Array) -> bool:
     import numpy as np
 
     if first.shape != second.shape or first.dtype != second.dtype:
@@ -39,4 +41,4 @@ def _same(first: Array, second: Array) -> bool:
         return bool(np.array_equal(first, second))
     finite = np.isfinite(first)
     peak = float(np.abs(first[finite]).max(initial=0.0))
-    return bool(np.allclose(first, second, rtol=0.0, atol=SAME * peak, equal_nan=True))
+    return bool(np.allclose(first, second, rtol=0.0, atol=SAME_TOLERANCE * peak, equal_nan=True))

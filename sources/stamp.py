@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stamp:
+class ChangeGuard:
     """What the file system says of each file: device, inode, bytes, time of the last change."""
 
     files: tuple[tuple[Path, tuple[int, int, int, int]], ...]
@@ -27,7 +27,7 @@ class Stamp:
             CheckpointError: something did; what was made meanwhile may hold any of both.
         """
         for path, before in self.files:
-            now = _state(path)
+            now = _file_state(path)
             if now is not None and now[:2] == before[:2] and now != before:
                 raise CheckpointError(
                     f"{path} was written to while the run read it",
@@ -35,18 +35,18 @@ class Stamp:
                 )
 
 
-UNSTAMPED = Stamp(files=())  # of no files: nothing is checked
+NO_GUARD = ChangeGuard(files=())  # of no files: nothing is checked
 
 
-def stamp_of(checkpoint: Checkpoint) -> Stamp:
+def make_change_guard(checkpoint: Checkpoint) -> ChangeGuard:
     """The files of a checkpoint as they are now; what is not there any more is left out."""
     path = Path(checkpoint.path)
     root = path if path.is_dir() else path.parent
-    states = ((root / file.name, _state(root / file.name)) for file in checkpoint.files)
-    return Stamp(files=tuple((path, state) for path, state in states if state is not None))
+    states = ((root / file.name, _file_state(root / file.name)) for file in checkpoint.files)
+    return ChangeGuard(files=tuple((path, state) for path, state in states if state is not None))
 
 
-def _state(path: Path) -> tuple[int, int, int, int] | None:
+def _file_state(path: Path) -> tuple[int, int, int, int] | None:
     try:
         found = path.stat()
     except OSError:

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .places import Site, where
+from .places import CodeSite, find_user_frames
 
 if TYPE_CHECKING:
     import torch
 
 # What tells of a tensor's form, never of its data. What is not named here counts as data.
 _SIZES = frozenset(("size", "numel", "nelement", "__len__", "shape"))
-_FORM = frozenset(
+_METADATA_CALLS = frozenset(
     (
         "dim", "ndimension", "stride", "storage_offset", "element_size", "is_contiguous", "type",
         "is_floating_point", "is_complex", "is_signed", "is_same_size", "is_inference", "is_conj",
@@ -27,7 +27,7 @@ _FORM = frozenset(
 _MEMORY = frozenset(("numpy", "__array__", "__dlpack__"))
 # Operators that give a Python value, and those that give new tensors of a form alone.
 _SCALARS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
-_OF_FORM = frozenset(
+_METADATA_ONLY = frozenset(
     f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn")
 ) | frozenset(
     ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided", "empty_strided")
@@ -45,7 +45,7 @@ class Conversion:
     Python code that asked, `module` is the path of the module that did.
     """
 
-    sites: tuple[Site, ...]
+    sites: tuple[CodeSite, ...]
     size: bool = False
     array: bool = False
     symbol: bool = False
@@ -53,11 +53,11 @@ class Conversion:
     module: str = ""
 
 
-Seen: TypeAlias = dict[Conversion, list[str]]  # with the values, as text, in order
+ConversionLog: TypeAlias = dict[Conversion, list[str]]  # with the values, as text, in order
 
 
 @contextmanager
-def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[Seen]:
+def track_taint(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iterator[ConversionLog]:
     """While in the block, collect every conversion of data that depends on `inputs`.
 
     Parameters and buffers are no data: what they say is the same on every feed. Where Python
@@ -67,7 +67,7 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    book = _Book(module, inputs)
+    book = _TaintMap(module, inputs)
 
     class Calls(TorchFunctionMode):
         """Sees calls as the user wrote them: those that give Python values."""
@@ -77,7 +77,7 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
         ) -> object:
             given = kwargs or {}
             answer = func(*args, **given)
-            book.called(func, (*args, *given.values()), answer)
+            book.note_call(func, (*args, *given.values()), answer)
             return answer
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -90,7 +90,7 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
         ) -> object:
             given = kwargs or {}
             answer = func(*args, **given)
-            book.computed(func, args, given, answer)
+            book.propagate(func, args, given, answer)
             return answer
 
     operators: TorchDispatchMode = Operators()  # type: ignore[no-untyped-call]  # torch's own
@@ -99,11 +99,11 @@ def taint_watch(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
 
 
 @contextmanager
-def capture_watch() -> Iterator[Seen]:
+def watch_capture() -> Iterator[ConversionLog]:
     """While in the block, collect every place where a tensor gave up a Python value or a symbol."""
     from torch.overrides import TorchFunctionMode
 
-    seen: Seen = {}
+    seen: ConversionLog = {}
 
     class Calls(TorchFunctionMode):
         """Sees each call that leaves the tensors, whatever the tensors depend on."""
@@ -112,23 +112,23 @@ def capture_watch() -> Iterator[Seen]:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             answer = func(*args, **(kwargs or {}))
-            name = _name_of(func)
-            if not _tells_form(func, name):
-                if _is_plain(answer, name):
-                    _note(seen, answer, {})
+            name = _function_name(func)
+            if not _is_metadata_query(func, name):
+                if _is_python_value(answer, name):
+                    _note_conversion(seen, answer, {})
                 elif _is_symbol(answer):
-                    _note(seen, answer, {}, symbol=True)
+                    _note_conversion(seen, answer, {}, symbol=True)
             return answer
 
     with Calls():
         yield seen
 
 
-class _Book:
+class _TaintMap:
     """Which storages hold data of the inputs, which have sizes that depend on it."""
 
     def __init__(self, module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> None:
-        self.seen: Seen = {}
+        self.seen: ConversionLog = {}
         self.leaked = False
         self.data: dict[int, bool] = {}  # by storage: whether it holds data of the inputs
         self.shaped: set[int] = set()
@@ -139,56 +139,56 @@ class _Book:
         for tensor in inputs:
             self._mark(tensor, data=True)
 
-    def called(self, func: Any, args: Sequence[object], answer: object) -> None:
+    def note_call(self, func: Any, args: Sequence[object], answer: object) -> None:
         """Note a call that gave a Python value of data."""
-        name = _name_of(func)
-        if not _is_plain(answer, name):
+        name = _function_name(func)
+        if not _is_python_value(answer, name):
             return
-        tensors = list(_tensors_of(args))
-        if _tells_form(func, name):
-            if name in _SIZES and any(_key(t) in self.shaped for t in tensors):
-                _note(self.seen, answer, self.paths, size=True)
+        tensors = list(_flatten_tensors(args))
+        if _is_metadata_query(func, name):
+            if name in _SIZES and any(_storage_key(t) in self.shaped for t in tensors):
+                _note_conversion(self.seen, answer, self.paths, size=True)
         elif any(self._is_data(tensor) for tensor in tensors):
             self._note(answer)
 
-    def computed(
+    def propagate(
         self, func: Any, args: Sequence[object], kwargs: dict[str, object], answer: object
     ) -> None:
         """Pass data on from what an operator took to what it gave and wrote."""
-        given = list(_tensors_of((*args, *kwargs.values())))
+        given = list(_flatten_tensors((*args, *kwargs.values())))
         data = any(self._is_data(tensor) for tensor in given) or (not given and self.leaked)
         schema = getattr(func, "_schema", None)  # what is of higher order has none
-        name = _name_of(func) if schema is None else schema.name.partition("::")[2]
+        name = _function_name(func) if schema is None else schema.name.partition("::")[2]
         if data and name in _SCALARS:
             self._note(answer)
-        shaped = any(_key(tensor) in self.shaped for tensor in given)
-        shaped = shaped or (data and _sizes_by_data(func, name, given))
-        data = data and name not in _OF_FORM
-        for tensor in _tensors_of((answer,)):
-            self._mark(tensor, data=data or self.data.get(_key(tensor), False))
+        shaped = any(_storage_key(tensor) in self.shaped for tensor in given)
+        shaped = shaped or (data and _has_data_sizes(func, name, given))
+        data = data and name not in _METADATA_ONLY
+        for tensor in _flatten_tensors((answer,)):
+            self._mark(tensor, data=data or self.data.get(_storage_key(tensor), False))
             if shaped and tensor.dim():
-                self.shaped.add(_key(tensor))
+                self.shaped.add(_storage_key(tensor))
         if data:
-            for tensor in _written(func, args, kwargs):
+            for tensor in _find_mutated(func, args, kwargs):
                 self._mark(tensor, data=True)
 
     def _note(self, answer: object) -> None:
         self.leaked = self.leaked or not isinstance(answer, bool)
-        _note(self.seen, answer, self.paths)
+        _note_conversion(self.seen, answer, self.paths)
 
     def _is_data(self, tensor: torch.Tensor) -> bool:
-        return self.data.get(_key(tensor), self.leaked)
+        return self.data.get(_storage_key(tensor), self.leaked)
 
     def _mark(self, tensor: torch.Tensor, *, data: bool) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        key = _key(tensor)
+        key = _storage_key(tensor)
         if key and key not in self.data:
             self.held.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]  # torch's own
         self.data[key] = data or self.data.get(key, False)
 
 
-def _key(tensor: torch.Tensor) -> int:
+def _storage_key(tensor: torch.Tensor) -> int:
     """The tensor's storage; 0 for all that have none, which therefore count as one."""
     try:
         return int(tensor.untyped_storage()._cdata)
@@ -196,19 +196,19 @@ def _key(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _tensors_of(values: Iterable[object]) -> Iterator[torch.Tensor]:
+def _flatten_tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     import torch
 
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors_of(value)
+            yield from _flatten_tensors(value)
         elif isinstance(value, dict):
-            yield from _tensors_of(value.values())
+            yield from _flatten_tensors(value.values())
 
 
-def _written(
+def _find_mutated(
     func: Any, args: Sequence[object], kwargs: dict[str, object]
 ) -> Iterator[torch.Tensor]:
     """The arguments that an operator changes; one of higher order, as torch.cond, none."""
@@ -216,10 +216,10 @@ def _written(
     for index, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            yield from _tensors_of((value,))
+            yield from _flatten_tensors((value,))
 
 
-def _sizes_by_data(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
+def _has_data_sizes(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
     """Whether the operator's output has as many elements as the data says: `nonzero`, `x[mask]`."""
     import torch
 
@@ -228,22 +228,22 @@ def _sizes_by_data(func: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
     return torch.Tag.dynamic_output_shape in getattr(func, "tags", ())
 
 
-def _name_of(func: Any) -> str:
+def _function_name(func: Any) -> str:
     name = str(getattr(func, "__name__", ""))
     return str(getattr(func.__self__, "__name__", "")) if name == "__get__" else name
 
 
-def _tells_form(func: Any, name: str) -> bool:
+def _is_metadata_query(func: Any, name: str) -> bool:
     """Whether the call tells of a tensor's form; an attribute never tells of its data."""
-    return name in _SIZES or name in _FORM or getattr(func, "__name__", "") == "__get__"
+    return name in _SIZES or name in _METADATA_CALLS or getattr(func, "__name__", "") == "__get__"
 
 
-def _is_plain(answer: object, name: str) -> bool:
+def _is_python_value(answer: object, name: str) -> bool:
     """Whether a call gave Python values or an array, no tensor and no symbol of a capture."""
     if name in _MEMORY:
         return True
     if isinstance(answer, (list, tuple)):
-        return bool(answer) and all(_is_plain(part, name) for part in answer)
+        return bool(answer) and all(_is_python_value(part, name) for part in answer)
     return isinstance(answer, (bool, int, float, complex))
 
 
@@ -256,24 +256,24 @@ def _is_symbol(answer: object) -> bool:
     return isinstance(answer, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _note(
-    seen: Seen,
+def _note_conversion(
+    seen: ConversionLog,
     answer: object,
     paths: dict[int, str],
     *,
     size: bool = False,
     symbol: bool = False,
 ) -> None:
-    sites, within, module = where(paths, __file__)
+    sites, within, module = find_user_frames(paths, __file__)
     if sites:
         array = not isinstance(answer, (bool, int, float, complex))
         conversion = Conversion(
             sites=sites, size=size, array=array, symbol=symbol, within=within, module=module
         )
-        seen.setdefault(conversion, []).append(_text(answer))
+        seen.setdefault(conversion, []).append(_value_text(answer))
 
 
-def _text(answer: object) -> str:
+def _value_text(answer: object) -> str:
     """The value, to be compared; arrays by their bytes."""
     if hasattr(answer, "tobytes"):
         return f"{hash((answer.tobytes(), getattr(answer, 'shape', ())))}"

@@ -5,25 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from .naming import called, targets_of
+from .naming import call_name, target_names
 
-_TOLD = frozenset(
+_LOG_CALLS = frozenset(
     ("print", "warn", "warning", "warning_once", "info", "debug", "error", "exception", "log")
 )
-_CHECKS = frozenset(("_check", "_assert", "_assert_async", "assert_close", "_check_is_size"))
+_CHECK_CALLS = frozenset(("_check", "_assert", "_assert_async", "assert_close", "_check_is_size"))
 
 
 def is_message(statement: ast.AST) -> bool:
     """Whether it is a call that tells something, or one of torch's own checks."""
-    return isinstance(statement, ast.Expr) and called(statement.value) in _TOLD | _CHECKS
+    return (
+        isinstance(statement, ast.Expr) and call_name(statement.value) in _LOG_CALLS | _CHECK_CALLS
+    )
 
 
-def raises(node: ast.AST) -> bool:
+def has_raise(node: ast.AST) -> bool:
     """Whether an error is raised somewhere within."""
     return any(isinstance(part, (ast.Raise, ast.Assert)) for part in ast.walk(node))
 
 
-def only_tells(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | None) -> bool:
+def is_report_only(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | None) -> bool:
     """Whether a block ends in an error, or gives messages and no more."""
     if not block:
         return False
@@ -35,14 +37,14 @@ def only_tells(block: Sequence[ast.stmt], node: ast.If, function: ast.AST | None
         for part in (ast.walk(function) if function is not None else ())
         if isinstance(part, ast.Name) and id(part) not in inner
     }
-    return all(_tells(statement, outside) for statement in block)
+    return all(_is_report(statement, outside) for statement in block)
 
 
-def _tells(statement: ast.stmt, outside: set[str]) -> bool:
+def _is_report(statement: ast.stmt, outside: set[str]) -> bool:
     if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant) or called(statement.value) in _TOLD
+        return isinstance(statement.value, ast.Constant) or call_name(statement.value) in _LOG_CALLS
     if isinstance(statement, ast.If):
-        return all(_tells(part, outside) for part in (*statement.body, *statement.orelse))
+        return all(_is_report(part, outside) for part in (*statement.body, *statement.orelse))
     if isinstance(statement, (ast.Assign, ast.AugAssign)):
-        return not targets_of(statement) & outside and "self" not in ast.dump(statement)
+        return not target_names(statement) & outside and "self" not in ast.dump(statement)
     return isinstance(statement, (ast.Raise, ast.Assert, ast.Pass))

@@ -24,30 +24,30 @@ _BITS = 20
 
 
 @dataclass(kw_only=True)
-class Choices:
+class TieChoices:
     """Which of equal scores is taken, the last or the first; counts how often any was chosen."""
 
     last: bool
     made: int = 0
 
 
-def settling(choices: Choices) -> TorchDispatchMode:
+def order_ties(choices: TieChoices) -> TorchDispatchMode:
     """A mode in which what torch leaves open in `topk` and `sort` goes by index."""
     from torch.utils._python_dispatch import _disable_current_modes
 
-    def settled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def choose(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if not _is_open(func, args, kwargs):
+        if not _is_order_open(func, args, kwargs):
             return result
         with _disable_current_modes():
-            found = _by_index(func, args, kwargs, last=choices.last)
+            found = _sort_by_index(func, args, kwargs, last=choices.last)
         choices.made += found is not None
         return result if found is None else found
 
-    return through_operators(settled)
+    return through_operators(choose)
 
 
-def _is_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+def _is_order_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
     """Whether torch leaves the order of equal elements open in this call."""
     import torch
 
@@ -57,7 +57,7 @@ def _is_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
     return func in (aten.topk.default, aten.sort.default) and bool(args)
 
 
-def _by_index(
+def _sort_by_index(
     func: Any, args: Sequence[Any], given: Mapping[str, Any], *, last: bool
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Values and indices with equal elements in the order of their indices; None for a scalar."""
@@ -67,18 +67,18 @@ def _by_index(
     if not tensor.dim():
         return None
     downwards = said["largest"] if "largest" in said else said["descending"]
-    order = _order(_coarse(tensor), dim, downwards=downwards, last=last)
+    order = _tie_order(_coarsen(tensor), dim, downwards=downwards, last=last)
     indices = order.narrow(dim, 0, said.get("k", tensor.shape[dim])).contiguous()
     return tensor.gather(dim, indices), indices
 
 
-def _order(keys: torch.Tensor, dim: int, *, downwards: bool, last: bool) -> torch.Tensor:
+def _tie_order(keys: torch.Tensor, dim: int, *, downwards: bool, last: bool) -> torch.Tensor:
     turned = keys.flip(dim) if last else keys
     found = turned.sort(dim=dim, descending=downwards, stable=True).indices
     return keys.shape[dim] - 1 - found if last else found
 
 
-def _coarse(scores: torch.Tensor) -> torch.Tensor:
+def _coarsen(scores: torch.Tensor) -> torch.Tensor:
     """Scores of which those are equal that only roundoff tells apart; in the same order."""
     import torch
 

@@ -9,8 +9,8 @@ from ..core.call import Parameter, parameters_of_schema
 from ..core.errors import CheckpointError, first_line
 from ..core.signature import DTYPES, Dim, InputSpec
 from .identify import weight_files
-from .loaded import Loaded
-from .recorded_inputs import recorded_inputs
+from .loaded import LoadedModule
+from .recorded_inputs import read_recorded_inputs
 from .sniff import TORCHSCRIPT
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..core.records import Checkpoint
 
 
-def load(checkpoint: Checkpoint) -> Loaded:
+def load_torchscript(checkpoint: Checkpoint) -> LoadedModule:
     """Open the archive on the CPU; a traced one says the shapes that it was traced with."""
     (path,) = weight_files(checkpoint)
     try:
-        module = _open(path)
+        module = _open_archive(path)
     except Exception as error:  # torch's edge: its reader raises anything at garbage
         raise CheckpointError(
             f"{path} cannot be opened as TorchScript: {first_line(error)}",
@@ -38,11 +38,11 @@ def load(checkpoint: Checkpoint) -> Loaded:
         )
     method = module._c._get_method("forward")
     takes = parameters_of_schema(method.schema)
-    known = recorded_inputs(path) or _known(method, takes)
-    return Loaded(kind=TORCHSCRIPT, module=module, takes=takes, known=known)
+    known = read_recorded_inputs(path) or _infer_inputs(method, takes)
+    return LoadedModule(kind=TORCHSCRIPT, module=module, takes=takes, known=known)
 
 
-def _open(path: Path) -> torch.jit.ScriptModule:
+def _open_archive(path: Path) -> torch.jit.ScriptModule:
     import torch
 
     with warnings.catch_warnings():
@@ -54,7 +54,7 @@ def _open(path: Path) -> torch.jit.ScriptModule:
     return module
 
 
-def _known(method: Any, takes: tuple[Parameter, ...]) -> dict[str, InputSpec]:
+def _infer_inputs(method: Any, takes: tuple[Parameter, ...]) -> dict[str, InputSpec]:
     """The inputs' dtypes and sizes, where the archive remembers those of all its tensors.
 
     torch declares no types for what a ScriptMethod's graph holds.

@@ -28,7 +28,7 @@ def code_folders() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*here, *_registered)))
 
 
-def registered_folders() -> tuple[str, ...]:
+def extra_folders() -> tuple[str, ...]:
     """The folders beside the current one, for a child process to register as well."""
     return tuple(_registered)
 
@@ -39,7 +39,7 @@ def register_folders(folders: Iterable[str]) -> None:
 
 
 @contextmanager
-def code_in(folder: Path) -> Iterator[None]:
+def use_code_folder(folder: Path) -> Iterator[None]:
     """Have modules in a folder be the user's within the block."""
     place = str(folder.resolve())
     _registered.append(place)
@@ -50,9 +50,9 @@ def code_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def user_code_importable() -> Iterator[None]:
+def make_user_code_importable() -> Iterator[None]:
     """Append the user's folders to the import path within the block."""
-    _install()
+    _install_finder()
     added = [folder for folder in code_folders() if folder not in sys.path]
     sys.path.extend(added)
     try:
@@ -63,7 +63,7 @@ def user_code_importable() -> Iterator[None]:
                 sys.path.remove(folder)
 
 
-class _BesideTheAsker:
+class _UserCodeFinder:
     """Finds modules in the user's folders for code that lies there itself."""
 
     def find_spec(
@@ -73,15 +73,15 @@ class _BesideTheAsker:
         target: ModuleType | None = None,  # noqa: ARG002 - as a finder is called
     ) -> ModuleSpec | None:
         folders = code_folders()
-        if path is not None or not _is_below(_asking_file(), folders):
+        if path is not None or not _is_below_any(_find_importing_file(), folders):
             return None
         return PathFinder.find_spec(name, folders)
 
 
-_FINDER = _BesideTheAsker()
+_FINDER = _UserCodeFinder()
 
 
-def _install() -> None:
+def _install_finder() -> None:
     """Put the finder behind Python's own, which therefore comes first."""
     if _FINDER not in sys.meta_path:
         finders: list[object] = list(sys.meta_path)
@@ -89,7 +89,7 @@ def _install() -> None:
         sys.meta_path.insert(place, _FINDER)
 
 
-def _asking_file() -> str:
+def _find_importing_file() -> str:
     """The file whose import statement led here."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -102,7 +102,7 @@ def _asking_file() -> str:
     return ""
 
 
-def _is_below(file: str, folders: Iterable[str]) -> bool:
+def _is_below_any(file: str, folders: Iterable[str]) -> bool:
     if any(part in file for part in _INSTALLED):
         return False
     return any(file.startswith(f"{folder}{os.sep}") for folder in folders)

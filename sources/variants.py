@@ -9,24 +9,24 @@ from ..core.arrays import to_array
 
 if TYPE_CHECKING:
     from ..core.contract import Array
-    from .activations import Operation
+    from .activations import TracedCall
 
-Ways: TypeAlias = Iterator[tuple[str, Callable[[], Any]]]
+Variants: TypeAlias = Iterator[tuple[str, Callable[[], Any]]]
 _EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0)
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "trilinear", "linear", "area")
 _PADS = ("constant", "reflect", "replicate", "circular")
 _BIAS, _TRAINING = 2, 5  # places among the arguments of linear and conv, of batch_norm
-_SWAPPED = frozenset({"sub", "div", "truediv", "matmul", "pow", "bmm", "rsub"})
+_TWO_OPERANDS = frozenset({"sub", "div", "truediv", "matmul", "pow", "bmm", "rsub"})
 
 
-def variants(operation: Operation) -> Iterator[tuple[str, Array]]:
+def make_variants(operation: TracedCall) -> Iterator[tuple[str, Array]]:
     """What the operation would give if it were another, with what is other about it.
 
     A way that torch refuses for these arguments is left out.
     """
     import torch
 
-    for told, call in _expressed(operation):
+    for told, call in _fit_variants(operation):
         try:
             with torch.no_grad():
                 result = call()
@@ -36,66 +36,66 @@ def variants(operation: Operation) -> Iterator[tuple[str, Array]]:
             yield told, to_array(result)
 
 
-def _expressed(operation: Operation) -> Ways:
+def _fit_variants(operation: TracedCall) -> Variants:
     """The ways that fit how the operation was called: one by keywords alone may have none."""
     try:
-        yield from _ways(operation)
+        yield from _list_variants(operation)
     except (IndexError, TypeError):
         return
 
 
-def _ways(operation: Operation) -> Ways:
-    yield from _WAYS.get(operation.name, _none)(operation)
-    yield from _axes(operation)
-    if operation.name in _SWAPPED:
-        yield "the two operands are swapped", _swapped(operation)
+def _list_variants(operation: TracedCall) -> Variants:
+    yield from _VARIANT_TABLE.get(operation.name, _no_variants)(operation)
+    yield from _other_axes(operation)
+    if operation.name in _TWO_OPERANDS:
+        yield "the two operands are swapped", _swap_operands(operation)
     if operation.name in ("add", "radd", "sub", "mul", "truediv"):
         yield "the second operand has no effect", lambda: operation.args[0]
 
 
-def _none(operation: Operation) -> Ways:  # noqa: ARG001 - the table's form
+def _no_variants(operation: TracedCall) -> Variants:  # noqa: ARG001 - the table's form
     yield from ()
 
 
-def _again(operation: Operation, **changed: object) -> Callable[[], Any]:
+def _rerun(operation: TracedCall, **changed: object) -> Callable[[], Any]:
     return lambda: operation.function(*operation.args, **{**operation.kwargs, **changed})
 
 
-def _swapped(operation: Operation) -> Callable[[], Any]:
+def _swap_operands(operation: TracedCall) -> Callable[[], Any]:
     first, second, *rest = operation.args
     return lambda: operation.function(second, first, *rest, **operation.kwargs)
 
 
-def _gelu(operation: Operation) -> Ways:
+def _gelu(operation: TracedCall) -> Variants:
     is_tanh = operation.kwargs.get("approximate") == "tanh"
     other = "none" if is_tanh else "tanh"
     names = {"none": "exact (erf)", "tanh": "the tanh approximation"}
     told = f"GELU is {names[other]} here, {names['tanh' if is_tanh else 'none']} in eager"
-    yield told, _again(operation, approximate=other)
+    yield told, _rerun(operation, approximate=other)
 
 
-def _epsilon(place: int) -> Callable[[Operation], Ways]:
-    def ways(operation: Operation) -> Ways:
+def _epsilon(place: int) -> Callable[[TracedCall], Variants]:
+    def ways(operation: TracedCall) -> Variants:
         args, kwargs = operation.args, operation.kwargs
         if "eps" in kwargs or len(args) <= place:
             mine = kwargs.get("eps")
             for value in _EPSILONS:
                 if value != mine:
-                    yield f"epsilon {value:g} instead of {mine}", _again(operation, eps=value)
+                    yield f"epsilon {value:g} instead of {mine}", _rerun(operation, eps=value)
             return
         for value in _EPSILONS:
             if value != args[place]:
                 given = (*args[:place], value, *args[place + 1 :])
-                yield f"epsilon {value:g} instead of {args[place]:g}", _called(operation, given)
+                yield f"epsilon {value:g} instead of {args[place]:g}", _rerun_with(operation, given)
 
     return ways
 
 
-def _called(operation: Operation, args: tuple[Any, ...]) -> Callable[[], Any]:
+def _rerun_with(operation: TracedCall, args: tuple[Any, ...]) -> Callable[[], Any]:
     return lambda: operation.function(*args, **operation.kwargs)
 
 
-def _batch_norm(operation: Operation) -> Ways:
+def _batch_norm(operation: TracedCall) -> Variants:
     yield from _epsilon(7)(operation)
     args = operation.args
     if operation.kwargs.get("training") is False or (
@@ -103,11 +103,11 @@ def _batch_norm(operation: Operation) -> Ways:
     ):
         yield (
             "normalizes by the batch, as in training mode: eval() was not called",
-            lambda: _training(operation),
+            lambda: _normalize_by_batch(operation),
         )
 
 
-def _training(operation: Operation) -> Any:
+def _normalize_by_batch(operation: TracedCall) -> Any:
     from torch.nn import functional
 
     named = dict(zip(("weight", "bias"), operation.args[3:5], strict=False))
@@ -117,7 +117,7 @@ def _training(operation: Operation) -> Any:
     )
 
 
-def _linear(operation: Operation) -> Ways:
+def _linear(operation: TracedCall) -> Variants:
     args, kwargs = operation.args, operation.kwargs
     x, weight = args[0], args[1]
     bias = args[_BIAS] if len(args) > _BIAS else kwargs.get("bias")
@@ -127,19 +127,19 @@ def _linear(operation: Operation) -> Ways:
         yield "the bias is left out", lambda: operation.function(x, weight, None)
 
 
-def _conv(operation: Operation) -> Ways:
+def _conv(operation: TracedCall) -> Variants:
     args = operation.args
     weight = args[1]
     if weight.shape[0] == weight.shape[1]:
         yield (
             "the weight is transposed",
-            _called(operation, (args[0], weight.transpose(0, 1), *args[2:])),
+            _rerun_with(operation, (args[0], weight.transpose(0, 1), *args[2:])),
         )
     if len(args) > _BIAS and args[_BIAS] is not None:
-        yield "the bias is left out", _called(operation, (*args[:2], None, *args[3:]))
+        yield "the bias is left out", _rerun_with(operation, (*args[:2], None, *args[3:]))
 
 
-def _interpolate(operation: Operation) -> Ways:
+def _interpolate(operation: TracedCall) -> Variants:
     kwargs = operation.kwargs
     for mode in _MODES:
         for align in (None, True, False):
@@ -148,29 +148,29 @@ def _interpolate(operation: Operation) -> Ways:
                     "" if align is None else f", align_corners={align}"
                 )
                 mine = f"{kwargs.get('mode', 'nearest')}, {kwargs.get('align_corners')}"
-                yield f"{told}; eager {mine}", _again(operation, mode=mode, align_corners=align)
+                yield f"{told}; eager {mine}", _rerun(operation, mode=mode, align_corners=align)
 
 
-def _pad(operation: Operation) -> Ways:
+def _pad(operation: TracedCall) -> Variants:
     for mode in _PADS:
         if mode != operation.kwargs.get("mode", "constant"):
             kwargs = {k: v for k, v in operation.kwargs.items() if k not in ("mode", "value")}
-            yield f"pads by {mode}", _padded(operation, mode, kwargs)
+            yield f"pads by {mode}", _rerun_padded(operation, mode, kwargs)
 
 
-def _padded(operation: Operation, mode: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+def _rerun_padded(operation: TracedCall, mode: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     return lambda: operation.function(*operation.args[:2], mode=mode, **kwargs)
 
 
-def _round(operation: Operation) -> Ways:
+def _round(operation: TracedCall) -> Variants:
     import torch
 
     for function in (torch.floor, torch.ceil, torch.trunc, torch.round):
         if function.__name__ != operation.name:
-            yield f"rounds by {function.__name__}", _on(function, operation)
+            yield f"rounds by {function.__name__}", _apply_to(function, operation)
 
 
-def _extreme(operation: Operation) -> Ways:
+def _extreme(operation: TracedCall) -> Variants:
     import torch
 
     others = {"argmax": ("argmin", "smallest"), "argmin": ("argmax", "largest")}
@@ -182,7 +182,7 @@ def _extreme(operation: Operation) -> Ways:
     )
 
 
-def _comparison(operation: Operation) -> Ways:
+def _comparison(operation: TracedCall) -> Variants:
     import torch
 
     for name in _COMPARISONS:
@@ -192,11 +192,11 @@ def _comparison(operation: Operation) -> Ways:
             yield told, _with_function(other, operation)
 
 
-def _with_function(function: Callable[..., Any], operation: Operation) -> Callable[[], Any]:
+def _with_function(function: Callable[..., Any], operation: TracedCall) -> Callable[[], Any]:
     return lambda: function(*operation.args, **operation.kwargs)
 
 
-def _cast(operation: Operation) -> Ways:
+def _cast(operation: TracedCall) -> Variants:
     """A cast to integers cuts off what is behind the point."""
     import torch
 
@@ -206,46 +206,50 @@ def _cast(operation: Operation) -> Ways:
     for function in (torch.round, torch.floor, torch.ceil):
         rounded = function(first)
         told = f"rounds by {function.__name__} before the cast, where eager truncates"
-        yield told, _called(operation, (rounded, *rest))
+        yield told, _rerun_with(operation, (rounded, *rest))
 
 
-def _on(function: Callable[..., Any], operation: Operation) -> Callable[[], Any]:
+def _apply_to(function: Callable[..., Any], operation: TracedCall) -> Callable[[], Any]:
     return lambda: function(operation.args[0])
 
 
-def _pool(operation: Operation) -> Ways:
+def _pool(operation: TracedCall) -> Variants:
     for key in ("count_include_pad", "ceil_mode"):
         if key in operation.kwargs:
             value = not operation.kwargs[key]
-            yield f"pools with {key}={value}", _again(operation, **{key: value})
+            yield f"pools with {key}={value}", _rerun(operation, **{key: value})
 
 
-def _axes(operation: Operation) -> Ways:
+def _other_axes(operation: TracedCall) -> Variants:
     """Another axis, where the operation has one."""
     tensor = operation.args[0] if operation.args else None
     rank = getattr(tensor, "ndim", 0)
     dim = operation.kwargs.get("dim")
-    if isinstance(dim, int) and operation.name in _ALONG:
+    if isinstance(dim, int) and operation.name in _AXIS_FUNCTIONS:
         for axis in range(rank):
             if axis != dim % max(rank, 1):
                 yield (
                     f"works along axis {axis} instead of {dim % rank}",
-                    _again(operation, dim=axis),
+                    _rerun(operation, dim=axis),
                 )
-    elif operation.name in _ALONG and len(operation.args) > 1 and type(operation.args[1]) is int:
+    elif (
+        operation.name in _AXIS_FUNCTIONS
+        and len(operation.args) > 1
+        and type(operation.args[1]) is int
+    ):
         first, mine, *rest = operation.args
         for axis in range(rank):
             if axis != mine % rank:
                 told = f"works along axis {axis} instead of {mine % rank}"
-                yield told, _called(operation, (first, axis, *rest))
+                yield told, _rerun_with(operation, (first, axis, *rest))
 
 
-_ALONG = frozenset({
+_AXIS_FUNCTIONS = frozenset({
     "softmax", "log_softmax", "cumsum", "flip", "normalize", "logsumexp", "argmax", "argmin",
     "sort", "argsort",
 })  # fmt: skip
 _COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
-_WAYS: Mapping[str, Callable[[Operation], Ways]] = {
+_VARIANT_TABLE: Mapping[str, Callable[[TracedCall], Variants]] = {
     "gelu": _gelu,
     "layer_norm": _epsilon(4),
     "rms_norm": _epsilon(3),

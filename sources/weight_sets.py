@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import CheckpointError, Hint, Option
 from ..core.names import unknown
 from ..core.torch_file import read_safely
-from .weights import renaming
+from .weights import find_renaming
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
-TOP = "."  # the key of weights that lie at the top of the file
-USUAL = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
-_OF_TRAINING = re.compile(r"optim|sched|scaler|rng")  # keys of tensors that are no weights
+TOP_KEY = "."  # the key of weights that lie at the top of the file
+USUAL_KEYS = ("state_dict", "model_state_dict", "model")  # Lightning; the tutorials; many trainers
+_TRAINING_KEYS = re.compile(r"optim|sched|scaler|rng")  # keys of tensors that are no weights
 _DEPTH = 3  # of dicts in dicts
 _SHOWN = 6  # sets that a message names
 _TWINS = 3  # parts of one set, at most, that are taken for sets of their own
@@ -48,7 +48,7 @@ class WeightSet:
 
     def is_in(self, key: str) -> bool:
         """Whether the set is that of a key, or a part of it."""
-        return key in (TOP, self.key) or self.key.startswith(f"{key}.")
+        return key in (TOP_KEY, self.key) or self.key.startswith(f"{key}.")
 
     def within(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """The entries that are of the set, by their names in it."""
@@ -68,7 +68,7 @@ class WeightSet:
             named.setdefault(head, {})[rest] = shape
         for head, shapes in named.items() if len(named) > 1 else ():
             yield WeightSet(
-                key=head if self.key == TOP else f"{self.key}.{head}",
+                key=head if self.key == TOP_KEY else f"{self.key}.{head}",
                 shapes=shapes,
                 read=lambda name, head=head: self.read(f"{head}.{name}"),  # type: ignore[misc]
                 prefix=f"{self.prefix}{head}.",
@@ -76,7 +76,7 @@ class WeightSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetSummary:
+class WeightSetSummary:
     """One set as `modelc inspect` shows it.
 
     `differs` is how far each other set of the same names and shapes is from it, by key: the norm of
@@ -89,17 +89,17 @@ class SetSummary:
     differs: dict[str, float] = field(default_factory=dict)
 
 
-def states_in(found: object) -> dict[str, Mapping[str, object]]:
+def find_states(found: object) -> dict[str, Mapping[str, object]]:
     """The state dicts in what a file holds, by key; those of a well-known key come first.
 
     A state dict is a dict with text for keys and a tensor among its values.
     """
-    states = dict(_states(found, (), _DEPTH))
-    usual = [key for key in USUAL if key in states]
+    states = dict(_walk_states(found, (), _DEPTH))
+    usual = [key for key in USUAL_KEYS if key in states]
     return {key: states[key] for key in (*usual, *(k for k in states if k not in usual))}
 
 
-def _states(
+def _walk_states(
     found: object, path: tuple[str, ...], depth: int
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     import torch
@@ -110,13 +110,13 @@ def _states(
     if not isinstance(found, Mapping):
         return
     if any(isinstance(value, torch.Tensor) for value in found.values()):
-        yield ".".join(path) or TOP, found
+        yield ".".join(path) or TOP_KEY, found
     for key, value in found.items() if depth else ():
-        if isinstance(key, str) and not _OF_TRAINING.search(key):
-            yield from _states(value, (*path, key), depth - 1)
+        if isinstance(key, str) and not _TRAINING_KEYS.search(key):
+            yield from _walk_states(value, (*path, key), depth - 1)
 
 
-def set_of(key: str, state: Mapping[str, object]) -> WeightSet:
+def make_weight_set(key: str, state: Mapping[str, object]) -> WeightSet:
     """The set of a state dict that was read."""
     import torch
 
@@ -126,7 +126,7 @@ def set_of(key: str, state: Mapping[str, object]) -> WeightSet:
     return WeightSet(key=key, shapes=shapes, read=tensors.__getitem__)
 
 
-def choose_set(
+def choose_weight_set(
     sets: Sequence[WeightSet], module: torch.nn.Module, *, key: str | None, strict: bool, path: str
 ) -> tuple[WeightSet, tuple[str, ...]]:
     """The set to fill a module with, and a note on its key.
@@ -143,9 +143,9 @@ def choose_set(
         CheckpointError: several sets fit, and they differ.
     """
     if key is not None:
-        chosen = _named(key, sets)
-        return chosen, _under(chosen)
-    wanted = _Wanted.of(module)
+        chosen = _find_by_key(key, sets)
+        return chosen, _subkeys(chosen)
+    wanted = _ModuleShapes.of(module)
     among = sets
     fits = [one for one in sets if wanted.takes(one)]
     if not fits:
@@ -155,13 +155,13 @@ def choose_set(
     if not fits and not strict:
         fits = wanted.nearest(sets)
     chosen, *others = fits or sets[:1]
-    differing = [one for one in others if _difference(chosen, one) != 0]
+    differing = [one for one in others if _relative_difference(chosen, one) != 0]
     if differing:
-        raise _ambiguous([chosen, *differing], path)
-    return chosen, _under(chosen, *(_left(among, chosen, others, wanted) if fits else ()))
+        raise _ambiguous_error([chosen, *differing], path)
+    return chosen, _subkeys(chosen, *(_note_unused(among, chosen, others, wanted) if fits else ()))
 
 
-def _named(key: str, sets: Sequence[WeightSet]) -> WeightSet:
+def _find_by_key(key: str, sets: Sequence[WeightSet]) -> WeightSet:
     """The set of a key, which may be a first part of the names in another."""
     parts = [part for one in sets for part in one.parts()]
     by_key = {one.key: one for one in (*parts, *sets)}
@@ -170,14 +170,14 @@ def _named(key: str, sets: Sequence[WeightSet]) -> WeightSet:
     return by_key[key]
 
 
-def _under(chosen: WeightSet, *more: str) -> tuple[str, ...]:
-    if chosen.key == TOP:
+def _subkeys(chosen: WeightSet, *more: str) -> tuple[str, ...]:
+    if chosen.key == TOP_KEY:
         return ("; ".join(("the weights at the top were taken", *more)),) if more else ()
     return ("; ".join((f"the weights were under the key {chosen.key!r}", *more)),)
 
 
-def _left(
-    sets: Sequence[WeightSet], chosen: WeightSet, equal: Sequence[WeightSet], wanted: _Wanted
+def _note_unused(
+    sets: Sequence[WeightSet], chosen: WeightSet, equal: Sequence[WeightSet], wanted: _ModuleShapes
 ) -> Iterator[str]:
     """What is said of the sets that were not taken."""
     for one in sets[:_SHOWN]:
@@ -189,14 +189,14 @@ def _left(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wanted:
+class _ModuleShapes:
     """What a module takes: shapes by name, None where any goes; `tied` may be missing."""
 
     shapes: Mapping[str, tuple[int, ...] | None]
     tied: frozenset[str]
 
     @classmethod
-    def of(cls, module: torch.nn.Module) -> _Wanted:
+    def of(cls, module: torch.nn.Module) -> _ModuleShapes:
         import torch
         from torch.nn.parameter import is_lazy
 
@@ -212,8 +212,8 @@ class _Wanted:
             seen[id(value)] = name
         return cls(shapes=shapes, tied=frozenset(tied))
 
-    def _renamed(self, one: WeightSet) -> dict[str, tuple[int, ...]]:
-        rename = renaming(one.shapes, self.shapes)
+    def _rename_keys(self, one: WeightSet) -> dict[str, tuple[int, ...]]:
+        rename = find_renaming(one.shapes, self.shapes)
         return {rename(name): shape for name, shape in one.shapes.items()}
 
     def _fits(self, name: str, shape: tuple[int, ...]) -> bool:
@@ -221,13 +221,13 @@ class _Wanted:
 
     def takes(self, one: WeightSet) -> bool:
         """Whether the set has all of the module's tensors, and no others."""
-        names = self._renamed(one)
+        names = self._rename_keys(one)
         missing = set(self.shapes) - set(names) - self.tied
         return not missing and all(self._fits(name, shape) for name, shape in names.items())
 
     def matches(self, one: WeightSet) -> int:
         """How many of the module's tensors the set has."""
-        return sum(self._fits(name, shape) for name, shape in self._renamed(one).items())
+        return sum(self._fits(name, shape) for name, shape in self._rename_keys(one).items())
 
     def nearest(self, sets: Iterable[WeightSet]) -> list[WeightSet]:
         """The sets that have the most of the module's tensors, where any has one."""
@@ -236,13 +236,13 @@ class _Wanted:
         return [one for count, one in counted if count == most] if most else []
 
 
-def _difference(one: WeightSet, other: WeightSet) -> float | None:
+def _relative_difference(one: WeightSet, other: WeightSet) -> float | None:
     """The norm of the difference over the norm of `one`; None for other names or shapes."""
     if dict(one.shapes) != dict(other.shapes):
         return None
     apart, norm = 0.0, 0.0
     for name in one.shapes:
-        here, there = _numbers(one.read(name)), _numbers(other.read(name))
+        here, there = _as_floats(one.read(name)), _as_floats(other.read(name))
         apart += float((here - there).square().sum())
         norm += float(here.square().sum())
     return (apart / norm) ** 0.5 if norm else float(apart > 0)
@@ -254,18 +254,18 @@ def percent_text(share: float) -> str:
     return f"{percent:,.0f}%" if percent >= 10 else f"{percent:.2g}%"  # noqa: PLR2004
 
 
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+def _as_floats(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     plain = tensor.dequantize() if tensor.is_quantized else tensor
     return (torch.view_as_real(plain) if plain.is_complex() else plain).double()
 
 
-def _ambiguous(fits: Sequence[WeightSet], path: str) -> CheckpointError:
+def _ambiguous_error(fits: Sequence[WeightSet], path: str) -> CheckpointError:
     keys = [repr(one.key) for one in fits[:_SHOWN]]
     sizes = [f"{len(one.shapes)} tensors, {one.parameters:,} parameters" for one in fits]
     size = f"each of {sizes[0]}" if len(set(sizes)) == 1 else f"of {' and '.join(sizes)}"
-    apart = _difference(*fits[:2])
+    apart = _relative_difference(*fits[:2])
     told = "" if apart is None else f"; they differ by {percent_text(apart)} of their norm"
     return CheckpointError(
         f"{path} holds {len(fits)} sets of weights that fit the module, {' and '.join(keys)}, "
@@ -280,37 +280,39 @@ def _ambiguous(fits: Sequence[WeightSet], path: str) -> CheckpointError:
 
 def weights_kind(path: Path) -> str:
     """The kind of a checkpoint that holds weights alone; empty for all other files."""
-    from .sniff import SAFETENSORS, STATE_DICT, sniff
+    from .sniff import SAFETENSORS, STATE_DICT, sniff_kind
 
     try:
-        kind = sniff(path)
+        kind = sniff_kind(path)
     except (CheckpointError, OSError):
         return ""
     return kind if kind in (STATE_DICT, SAFETENSORS) else ""
 
 
-def describe_sets(path: Path) -> tuple[SetSummary, ...]:
+def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
     """The sets of weights in a file that torch.save or safetensors wrote.
 
     Raises:
         CheckpointError: the file cannot be read, or is a pickle of objects.
     """
-    from .safetensors_files import set_in
-    from .sniff import SAFETENSORS, sniff
+    from .safetensors_files import read_weight_set
+    from .sniff import SAFETENSORS, sniff_kind
 
-    if sniff(path) == SAFETENSORS:
-        sets = [set_in([path])]
+    if sniff_kind(path) == SAFETENSORS:
+        sets = [read_weight_set([path])]
     else:
-        sets = [set_of(key, state) for key, state in states_in(read_safely(path)).items()]
-    if len(sets) == 1 and _are_twins(parts := list(sets[0].parts())):
+        sets = [
+            make_weight_set(key, state) for key, state in find_states(read_safely(path)).items()
+        ]
+    if len(sets) == 1 and _are_whole_models(parts := list(sets[0].parts())):
         sets = parts
     apart: dict[str, dict[str, float]] = {one.key: {} for one in sets}
     for one, other in itertools.combinations(sets, 2):
-        differs = _difference(one, other)
+        differs = _relative_difference(one, other)
         if differs is not None and isfinite(differs):
             apart[one.key][other.key] = differs
     return tuple(
-        SetSummary(
+        WeightSetSummary(
             key=one.key,
             tensors=len(one.shapes),
             parameters=one.parameters,
@@ -320,7 +322,7 @@ def describe_sets(path: Path) -> tuple[SetSummary, ...]:
     )
 
 
-def _are_twins(parts: Sequence[WeightSet]) -> bool:
+def _are_whole_models(parts: Sequence[WeightSet]) -> bool:
     """Whether the parts of one set look like whole models, as student and teacher do."""
     same = all(dict(one.shapes) == dict(parts[0].shapes) for one in parts)
     return 1 < len(parts) <= _TWINS and same and len(parts[0].shapes) > 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError, Hint, Option, first_line
 from ..core.torch_modes import through_calls
-from .mapped import Places, Taking
+from .mapped import FileMappings, MappedTakeover
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _TO_PLAIN = {"quantized": "tensor.dequantize()", "nested": "tensor.to_padded_ten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Renaming:
+class KeyRenaming:
     """The prefixes to strip from a checkpoint's keys, in order."""
 
     prefixes: tuple[str, ...]
@@ -42,23 +42,23 @@ class Renaming:
         return tuple(f"the prefix {prefix!r} was cut from the keys" for prefix in self.prefixes)
 
 
-def renaming(keys: Iterable[str], expected: Iterable[str]) -> Renaming:
+def find_renaming(keys: Iterable[str], expected: Iterable[str]) -> KeyRenaming:
     """The fewest known prefixes that, cut off, make the most keys match the module."""
     names, wanted = list(keys), set(expected)
     orders = [
-        Renaming(prefixes=order)
+        KeyRenaming(prefixes=order)
         for count in range(len(PREFIXES) + 1)
         for order in permutations(PREFIXES, count)
     ]
 
-    def matches(rename: Renaming) -> int:
+    def matches(rename: KeyRenaming) -> int:
         cut = {rename(name) for name in names}
         return len(cut & wanted) if len(cut) == len(names) else -1
 
     return max(orders, key=matches)
 
 
-class Filling:
+class ModuleFiller:
     """A module being filled, in one go or in portions: what fits goes in at once.
 
     Weights of a mapped file are not copied where nobody can tell.
@@ -67,7 +67,7 @@ class Filling:
     def __init__(
         self,
         module: torch.nn.Module,
-        rename: Renaming,
+        rename: KeyRenaming,
         *,
         versions: Mapping[str, object] | None = None,
         others: Mapping[str, object] | None = None,
@@ -91,8 +91,8 @@ class Filling:
         self.missing: set[str] | None = None
         self.half: set[str] = set()
         self.cast: dict[tuple[str, str], list[str]] = {}
-        self._taking = Taking()
-        lay_apart((*module.parameters(), *module.buffers()))
+        self._taking = MappedTakeover()
+        unshare_elements((*module.parameters(), *module.buffers()))
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put tensors, under the checkpoint's own keys, into the module."""
@@ -103,16 +103,16 @@ class Filling:
         for key, tensor in tensors.items():
             name = self.rename(key)
             if isinstance(own.get(name), torch.Tensor):
-                refuse_form(key, tensor, form_of(own[name]))
+                check_form(key, tensor, tensor_form(own[name]))
                 self._note_cast(key, tensor.dtype, own[name].dtype)
-            if name in own and not _fits(own[name], tensor):
+            if name in own and not _can_hold(own[name], tensor):
                 found, wanted = tuple(tensor.shape), tuple(own[name].shape)
                 self.mismatched.append(f"{name} is {found} where the module has {wanted}")
                 fitting[name] = own[name]
             else:
                 fitting[name] = tensor
         del own  # its views would count as others that share the memory
-        self._taking.places = Places()  # those of this portion among them
+        self._taking.places = FileMappings()  # those of this portion among them
         missing, unexpected = self._load({**fitting, **self._others})
         self.unexpected.update(unexpected)
         # each portion lacks what the others bring: missing is what all of them lack
@@ -151,7 +151,7 @@ class Filling:
             if versions:
                 given._metadata = versions  # type: ignore[attr-defined] # as torch keeps it
             try:
-                with _taking_over(self._taking):
+                with _make_takeover_mode(self._taking):
                     found = self.module.load_state_dict(given, strict=False)
             except Exception as error:  # noqa: BLE001 - the module's own code raises anything
                 errors.append(error)
@@ -170,13 +170,13 @@ class Filling:
         """
         own = self.module.state_dict(keep_vars=True)
         missing = set(own) if self.missing is None else self.missing
-        present = {_place(own[name]) for name in own if name not in missing}
-        lacking = [n for n in own if n in missing and _place(own[n]) not in present]
+        present = {_storage_place(own[name]) for name in own if name not in missing}
+        lacking = [n for n in own if n in missing and _storage_place(own[n]) not in present]
         extra = sorted(self.unexpected)
         parts = [
-            _part("missing", lacking, extra),
-            _part("unexpected", extra, lacking),
-            _part("of another shape", self.mismatched, ()),
+            _names_text("missing", lacking, extra),
+            _names_text("unexpected", extra, lacking),
+            _names_text("of another shape", self.mismatched, ()),
         ]
         found = [part for part in parts if part]
         if found and strict:
@@ -202,25 +202,25 @@ class Filling:
     def _casts(self) -> Iterator[str]:
         for (then, now), keys in sorted(self.cast.items()):
             count = "1 tensor was" if len(keys) == 1 else f"{len(keys)} tensors were"
-            yield f"{count} cast from {then} to {now}: {_some(keys)}"
+            yield f"{count} cast from {then} to {now}: {_first_names(keys)}"
 
 
-def _taking_over(taking: Taking) -> TorchFunctionMode:
+def _make_takeover_mode(taking: MappedTakeover) -> TorchFunctionMode:
     """A mode in which a module's own loading takes mapped memory over instead of copying it.
 
     So what modules do to their state dict while they load it is done as ever.
     """
     import torch
 
-    def taken_over(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def take_over(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func is torch.Tensor.copy_ and len(args) == 2 and taking.take(*args):  # noqa: PLR2004
             return args[0]
         return func(*args, **kwargs)
 
-    return through_calls(taken_over)
+    return through_calls(take_over)
 
 
-def lay_apart(tensors: Iterable[torch.Tensor]) -> None:
+def unshare_elements(tensors: Iterable[torch.Tensor]) -> None:
     """Give each tensor whose elements share memory, as `expand` makes them, memory for each.
 
     Nothing can be written into such a tensor. Its values stay, and so does the object.
@@ -228,11 +228,11 @@ def lay_apart(tensors: Iterable[torch.Tensor]) -> None:
     from torch.nn.parameter import is_lazy
 
     for tensor in tensors:
-        if not is_lazy(tensor) and _shares_with_itself(tensor):
+        if not is_lazy(tensor) and _is_self_overlapping(tensor):
             tensor.data = tensor.data.contiguous()
 
 
-def _shares_with_itself(tensor: torch.Tensor) -> bool:
+def _is_self_overlapping(tensor: torch.Tensor) -> bool:
     import torch
 
     if tensor.layout is not torch.strided:
@@ -242,14 +242,14 @@ def _shares_with_itself(tensor: torch.Tensor) -> bool:
     )
 
 
-def _fits(own: object, tensor: torch.Tensor) -> bool:
+def _can_hold(own: object, tensor: torch.Tensor) -> bool:
     import torch
     from torch.nn.parameter import is_lazy
 
     return not isinstance(own, torch.Tensor) or is_lazy(own) or own.shape == tensor.shape
 
 
-def _place(tensor: object) -> tuple[object, ...]:
+def _storage_place(tensor: object) -> tuple[object, ...]:
     """Where the elements lie: equal for tied weights."""
     import torch
     from torch.nn.parameter import is_lazy
@@ -261,7 +261,7 @@ def _place(tensor: object) -> tuple[object, ...]:
     return (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def _part(word: str, names: Sequence[str], others: Sequence[str]) -> str:
+def _names_text(word: str, names: Sequence[str], others: Sequence[str]) -> str:
     """`2 missing: a.weight (close: a.weigth), b.bias`."""
     if not names:
         return ""
@@ -269,16 +269,16 @@ def _part(word: str, names: Sequence[str], others: Sequence[str]) -> str:
     for name in names[:_SHOWN]:
         near = difflib.get_close_matches(name, others[:1000], n=1)
         shown.append(f"{name} (close: {near[0]})" if near else name)
-    return f"{len(names)} {word}: {_some(shown, of=len(names))}"
+    return f"{len(names)} {word}: {_first_names(shown, of=len(names))}"
 
 
-def _some(names: Sequence[str], *, of: int | None = None) -> str:
+def _first_names(names: Sequence[str], *, of: int | None = None) -> str:
     """The first names, and how many more there are."""
     more = (of or len(names)) - _SHOWN
     return f"{', '.join(names[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
-def form_of(tensor: torch.Tensor) -> str:
+def tensor_form(tensor: torch.Tensor) -> str:
     """How a tensor holds its values: `dense`, `sparse_coo`, `quantized`, `meta`, `nested`, ..."""
     import torch
 
@@ -291,13 +291,13 @@ def form_of(tensor: torch.Tensor) -> str:
     return "dense" if tensor.layout is torch.strided else str(tensor.layout).removeprefix("torch.")
 
 
-def refuse_form(name: str, tensor: torch.Tensor, wanted: str = "dense") -> None:
+def check_form(name: str, tensor: torch.Tensor, wanted: str = "dense") -> None:
     """Refuse a tensor without values, a nested one, and one of another form than is wanted.
 
     Raises:
         CheckpointError: it is one of these.
     """
-    form = form_of(tensor)
+    form = tensor_form(tensor)
     if form not in ("meta", "nested") and form == wanted:
         return
     meta = "meta" in (form, wanted)

@@ -65,31 +65,31 @@ class Meter:
 
 
 # Operators that ask whether a number is NaN or Inf, or that leave these out.
-_ASKING = ("isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian")
+_NONFINITE_QUERIES = ("isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "nansum", "nanmedian")
 
 
-def asking_nonfinite(found: list[str]) -> TorchDispatchMode:
+def watch_nonfinite_queries(found: list[str]) -> TorchDispatchMode:
     """A mode that lists the operators that ask about NaN or Inf; `x != x` is one of them."""
 
-    def seen(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def note_query(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         name = func.overloadpacket.__name__.removesuffix("_")
         itself = name in ("eq", "ne") and len(args) > 1 and args[0] is args[1]
-        if name in _ASKING or itself:
+        if name in _NONFINITE_QUERIES or itself:
             found.append(name)
         return func(*args, **kwargs)
 
-    return through_operators(seen)
+    return through_operators(note_query)
 
 
-def metering(meter: Meter) -> TorchDispatchMode:
+def make_meter_mode(meter: Meter) -> TorchDispatchMode:
     """A mode in which `meter` counts every operator, those of TorchScript too."""
 
-    def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value = func(*args, **kwargs)
         meter.add(value)
         return value
 
-    return through_operators(counted)
+    return through_operators(count)
 
 
 def flops_exceed(run: Callable[[], object], most: int) -> bool:
@@ -101,12 +101,12 @@ def flops_exceed(run: Callable[[], object], most: int) -> bool:
 
     counter = FlopCounterMode(display=False)
 
-    def counted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if counter.get_total_flops() > most:
             raise WorkExceededError
         return func(*args, **kwargs)
 
-    with counter, through_operators(counted):
+    with counter, through_operators(count):
         try:
             run()
         except WorkExceededError:

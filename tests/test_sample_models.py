@@ -155,13 +155,13 @@ def test_every_artifact_tells_as_many_digits_as_eager(
     from modelc.pipeline.recorded import Moved, recorded_source
     from modelc.sources.eager import open_eager
     from modelc.sources.identify import identify
-    from modelc.sources.load import load
+    from modelc.sources.load import load_checkpoint
 
     manifest = read_manifest(exported_digits)
     assert manifest is not None
     source = recorded_source(manifest, exported_digits, Moved())
     checkpoint = identify(source.checkpoint, factory=source.model, factory_args=source.model_args)
-    eager = open_eager(load(checkpoint), manifest.signature)
+    eager = open_eager(load_checkpoint(checkpoint), manifest.signature)
     artifact = next(artifact for artifact in manifest.artifacts if artifact.name == name)
     path = exported_digits / artifact.files[0].name
     with target_named(artifact.target).open_runner(path, "cpu", manifest.signature) as runner:

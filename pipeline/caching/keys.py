@@ -18,7 +18,7 @@ from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
 from ...core.loading import is_loader
 from ...core.precision import Precision
-from ...sources.identify import contents
+from ...sources.identify import find_contents
 from ..environment import packages
 from ..order import Order
 from ..plan import Step
@@ -106,7 +106,7 @@ def _checkpoint(order: Order, root: Path, digests: Digests) -> str:
     path = root / order.source.checkpoint
     if not path.exists():
         raise UsageError(f"no such checkpoint: {path}", hint="give the path of a file or a folder")
-    kind, files = contents(path, with_factory=order.source.model is not None)
+    kind, files = find_contents(path, with_factory=order.source.model is not None)
     try:
         found = [(os.path.relpath(file, path), digests.of(file)) for file in files]
     except OSError as error:

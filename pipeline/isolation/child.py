@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ...core.events import Entered, Started
-from ...sources.user_code import registered_folders
+from ...sources.user_code import extra_folders
 from ..calls import Call
 from .bounds import Bounds
 from .crossing import Answered, Interrupted, Message, Result, Stopped, message_in
@@ -143,7 +143,7 @@ def _give(process: subprocess.Popen[bytes], work: Work, bounds: Bounds) -> None:
     request = Request(
         work=work,
         path=tuple(sys.path),
-        code_folders=registered_folders(),
+        code_folders=extra_folders(),
         absent=absent,
         threads=bounds.threads,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.probe import Form, Probe, ProbeNode
-from ...sources.activations import Value
+from ...sources.activations import TracedTensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Anchor:
     """
 
     tensor: str
-    value: Value
+    value: TracedTensor
     node: ProbeNode
     place: int
 
@@ -27,7 +27,7 @@ def anchors_of(
     probe: Probe,
     nodes: Sequence[ProbeNode],
     forms: Mapping[str, Form],
-    values: Sequence[Value],
+    values: Sequence[TracedTensor],
     names: Sequence[str],
 ) -> tuple[Anchor, ...]:
     """One anchor for each module call that the artifact has a tensor for, in order of execution.
@@ -68,9 +68,9 @@ def _depth(anchor: Anchor) -> int:
     return anchor.value.module.count(".") + bool(anchor.value.module)
 
 
-def _calls(values: Sequence[Value]) -> dict[str, list[list[Value]]]:
+def _calls(values: Sequence[TracedTensor]) -> dict[str, list[list[TracedTensor]]]:
     """The outputs of each module, call by call."""
-    found: dict[str, dict[int, list[Value]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[int, list[TracedTensor]]] = defaultdict(lambda: defaultdict(list))
     for value in values:
         if not value.operation:
             found[value.module][value.call].append(value)
@@ -105,7 +105,9 @@ class _Graph:
         kinds = {tuple(sorted(node.operator for node in part)) for part in parts}
         return parts if len(kinds) == 1 or size == 1 else []  # a quantizer may stand for a ReLU
 
-    def ends(self, scope: list[ProbeNode], leaves: list[Value]) -> Iterator[tuple[str, Value]]:
+    def ends(
+        self, scope: list[ProbeNode], leaves: list[TracedTensor]
+    ) -> Iterator[tuple[str, TracedTensor]]:
         """The tensors with which a scope ends, beside the values that they should be."""
         inside = {node.name for node in scope}
         made = [out for node in scope for out in node.outputs]
@@ -124,8 +126,8 @@ class _Graph:
                 yield from zip(fitting, wanted, strict=True)
 
     def outputs(
-        self, probe: Probe, names: Sequence[str], leaves: list[Value]
-    ) -> Iterator[tuple[str, Value]]:
+        self, probe: Probe, names: Sequence[str], leaves: list[TracedTensor]
+    ) -> Iterator[tuple[str, TracedTensor]]:
         """The artifact's outputs beside the model's own, by name."""
         if len(names) != len(leaves):
             return
@@ -134,17 +136,17 @@ class _Graph:
             if tensor in self._makers and self._fits(tensor, leaf):
                 yield tensor, leaf
 
-    def _fits(self, tensor: str, leaf: Value) -> bool:
+    def _fits(self, tensor: str, leaf: TracedTensor) -> bool:
         form = self._forms.get(tensor)
         return form is not None and form.shape == leaf.shape and is_comparable(form, leaf)
 
-    def anchor(self, tensor: str, value: Value) -> Anchor:
+    def anchor(self, tensor: str, value: TracedTensor) -> Anchor:
         """The anchor at a tensor."""
         node = self._makers[tensor]
         return Anchor(tensor=tensor, value=value, node=node, place=self._place[node.name])
 
 
-def is_comparable(form: Form, value: Value) -> bool:
+def is_comparable(form: Form, value: TracedTensor) -> bool:
     """Whether both hold floating-point numbers, or both integers or bools."""
     return (form.floating and value.floating) or (form.discrete and value.discrete)
 

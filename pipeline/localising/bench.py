@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ...core.contract import Array, Feed
 from ...core.errors import CheckpointError
 from ...core.probe import Probe, ProbeNode
-from ...sources.activations import Tape, Value, paths_of, record, record_off
+from ...sources.activations import (
+    ActivationTape,
+    TracedTensor,
+    paths_of,
+    record_activations,
+    record_off,
+)
 from ...sources.eager import Eager
 from ..undecided import PAIRS, mark_undecided
 from .anchors import Anchor, anchors_of
@@ -41,7 +47,7 @@ class Bench:
         self._cached: dict[int, Array] = {}
         self._others: dict[int, list[Array]] = {}  # eager's integers with all off by roundoff
         first = self.tape()
-        self.values: Sequence[Value] = first.values
+        self.values: Sequence[TracedTensor] = first.values
         self.outputs = first.outputs
         self.forms = probe.forms(feed)
         called = {value.module for value in self.values}
@@ -65,9 +71,9 @@ class Bench:
         """Whether anything inside eager was seen; nothing is of a script."""
         return any(value.operation or value.module for value in self.values)
 
-    def within_limit(self, values: Iterable[Value]) -> list[Value]:
+    def within_limit(self, values: Iterable[TracedTensor]) -> list[TracedTensor]:
         """As many of these as may be held at once, the first at least."""
-        found: list[Value] = []
+        found: list[TracedTensor] = []
         size = 0
         for value in values:
             size += value.size
@@ -81,10 +87,12 @@ class Bench:
         self.ended = self.ended or not self._more()
         return not self.ended
 
-    def tape(self, arrays: Collection[int] = (), operations: Collection[int] = ()) -> Tape:
+    def tape(
+        self, arrays: Collection[int] = (), operations: Collection[int] = ()
+    ) -> ActivationTape:
         """Run eager once more, keeping what is asked for."""
         self.eager_runs += 1
-        return record(self.eager, self.feed, arrays=arrays, operations=operations)
+        return record_activations(self.eager, self.feed, arrays=arrays, operations=operations)
 
     @property
     def orders(self) -> dict[str, int]:
@@ -196,7 +204,7 @@ class Bench:
         """Note what is held at once."""
         self.memory = max(self.memory, sum(a.nbytes for group in groups for a in group))
 
-    def gap(self, value: Value, expected: Array, made: Array) -> float | None:
+    def gap(self, value: TracedTensor, expected: Array, made: Array) -> float | None:
         """How far a tensor is from eager's value in dB; of integers and bools, without ties.
 
         Of these, what eager itself gives otherwise when it is off by roundoff is left out, as the

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from ...core.contract import Array
 from ...core.precision import Precision
 from ...core.probe import ProbeNode
-from ...sources.activations import Operation, Value, state_of
-from ...sources.variants import variants
+from ...sources.activations import TracedCall, TracedTensor, state_of
+from ...sources.variants import make_variants
 from .bench import Bench
 from .measure import sqnr
 from .refine import Culprit
@@ -169,7 +169,7 @@ def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     best, told = culprit.local + _GAIN, ""
     if culprit.value.discrete:
         best = math.inf  # integers are equal or not
-    for way, array in variants(operation):
+    for way, array in make_variants(operation):
         if array.shape != culprit.made.shape:
             continue
         near = sqnr(array, culprit.made)
@@ -180,7 +180,7 @@ def _otherwise(culprit: Culprit, bench: Bench, precision: Precision) -> str:  # 
     return told
 
 
-def _operation(value: Value, bench: Bench) -> Operation | None:
+def _operation(value: TracedTensor, bench: Bench) -> TracedCall | None:
     """The operation that gives a value; of a module's output, its last one."""
     order = value.order
     if not value.operation:

@@ -13,7 +13,7 @@ from ...core.findings import Layer, Localisation
 from ...core.names import unknown
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...sources.activations import Value
+from ...sources.activations import TracedTensor
 from ...validators.judge import Reference, Reply
 from ..stage import Stage
 from ..subject import Subject
@@ -287,7 +287,7 @@ def _with_missing(bench: Bench, told: Localisation, missing: Missing) -> Localis
     return replace(told, guilty=module or "(model)", layers=(first, *others))
 
 
-def _seen_value(bench: Bench, culprit: Culprit) -> Value:
+def _seen_value(bench: Bench, culprit: Culprit) -> TracedTensor:
     """The value whose line is told: of a loop without one of its own, the last computed in it."""
     body = culprit.body
     modules = () if body is None else body.inside or ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...core.contract import Array
-from ...sources.activations import Value
+from ...sources.activations import TracedTensor
 from .bench import Bench
 from .measure import below
 from .refine import NEARLY, Culprit
@@ -24,7 +24,7 @@ class Missing:
     value, elsewhere: it reads the wrong tensor. `after` is the order of what the tensor is.
     """
 
-    value: Value
+    value: TracedTensor
     tensor: str
     culprit: Culprit
     there: bool = False
@@ -109,17 +109,17 @@ class _Group:
     """Values of eager's that are equal, as an operation's and its module's are."""
 
     array: Array
-    values: list[Value]
+    values: list[TracedTensor]
 
     @property
-    def value(self) -> Value:
+    def value(self) -> TracedTensor:
         return self.values[0]
 
-    def holds(self, other: Value) -> bool:
+    def holds(self, other: TracedTensor) -> bool:
         return any(other.order == value.order for value in self.values)
 
 
-def _operations(bench: Bench, first: int, last: int) -> list[Value]:
+def _operations(bench: Bench, first: int, last: int) -> list[TracedTensor]:
     """What eager's operations gave after one value, up to another."""
     return [value for value in bench.values if value.operation and first < value.order <= last]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ...core.contract import Array
 from ...core.probe import ProbeNode
-from ...sources.activations import Value
+from ...sources.activations import TracedTensor
 from .anchors import Anchor, is_comparable
 from .bench import Bench
 from .measure import below, sqnr
@@ -30,7 +30,7 @@ class Culprit:
 
     nodes: tuple[ProbeNode, ...]
     tensor: str
-    value: Value
+    value: TracedTensor
     given: Mapping[str, Array]
     made: Array
     expected: Array
@@ -111,7 +111,7 @@ def _culprit(  # noqa: PLR0913, PLR0917 - the record's own fields
     start: Mapping[str, Array],
     made: Array,
     tensor: str,
-    value: Value,
+    value: TracedTensor,
     expected: Array,
 ) -> Culprit:
     kept = {name: array for name, array in start.items() if name != tensor}
@@ -135,7 +135,9 @@ def _inner(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> list[s
     return [n for n, form in forms.items() if form.floating or form.discrete][-_TENSORS:]
 
 
-def _candidates(bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor) -> dict[int, Value]:
+def _candidates(
+    bench: Bench, nodes: tuple[ProbeNode, ...], anchor: Anchor
+) -> dict[int, TracedTensor]:
     """What eager computed in the modules of these nodes, up to the anchor's value.
 
     Where the artifact keeps no scopes, anything that eager computed may be theirs.
@@ -165,7 +167,7 @@ def _same(
     bench: Bench,
     name: str,
     made: Array,
-    known: Mapping[int, Value],
+    known: Mapping[int, TracedTensor],
     arrays: Mapping[int, Array],
 ) -> int | None:
     """The order of eager's value that a tensor equals, in whatever shape; None for none.
@@ -195,8 +197,8 @@ class _Search:
     expected: Array
 
     def earliest(
-        self, tensors: list[str], left: Mapping[int, Value], arrays: Mapping[int, Array]
-    ) -> tuple[str, Value] | None:
+        self, tensors: list[str], left: Mapping[int, TracedTensor], arrays: Mapping[int, Array]
+    ) -> tuple[str, TracedTensor] | None:
         """The first tensor that sets the end right with one of eager's values."""
         trials = 0
         for name in self._doubtful(tensors):

@@ -16,7 +16,7 @@ from ...core.manifest import Manifest
 from ...core.probe import Probed
 from ...core.records import Artifact
 from ...core.verdict import OutputVerdict, State, Verdict
-from ...sources.branches import shortest
+from ...sources.branches import shorten_path
 from ...validators.compare import VALUES
 from ...validators.judge import Reference
 from ..manifest_file import write_manifest
@@ -153,4 +153,4 @@ def tell_guilty(found: Localisation) -> str:
 
 
 def _place(layer: Layer) -> str:
-    return f" at {shortest(layer.file)}:{layer.line}" if layer.file else ""
+    return f" at {shorten_path(layer.file)}:{layer.line}" if layer.file else ""

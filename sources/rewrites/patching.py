@@ -7,8 +7,8 @@ import traceback
 from typing import TYPE_CHECKING
 
 from ...core.errors import CheckpointError, Hint, Option, UsageError, first_line
-from ..factory import find
-from ..method import called_on, owner_of
+from ..factory import import_object
+from ..method import find_owner, rebind_method
 from .twins import checksums
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
             hint=Hint("for example ", Option("patch", "nets:fast")),
             option="patch",
         )
-    function = find(spec, "--patch")
+    function = import_object(spec, "--patch")
     if not callable(function) or isinstance(function, nn.Module):
         raise UsageError(
             f"--patch {spec} is a {type(function).__name__}, which is not called with a module",
             hint="name a function that takes the module, and changes it or returns another",
             option="patch",
         )
-    owner = owner_of(module)
+    owner = find_owner(module)
     try:
         given = function(module if owner is None else owner)
     except Exception as error:  # the user's code raises anything
@@ -59,7 +59,7 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
         )
     if given is None:
         return module
-    return given.eval() if owner is None else called_on(module, given.eval())
+    return given.eval() if owner is None else rebind_method(module, given.eval())
 
 
 def check_untouched(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:

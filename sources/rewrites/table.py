@@ -147,7 +147,7 @@ def _copy(eager: Eager, names: tuple[str, ...]) -> Eager:
                 module = patched(module, name.removeprefix(PATCH))
             else:
                 module = _changed(module, _named(name))
-        copies[names] = eager.on(module)
+        copies[names] = eager.with_module(module)
     return copies[names]
 
 

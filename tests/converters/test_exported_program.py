@@ -14,7 +14,7 @@ from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import RunnerError
 from modelc.sources.identify import identify
-from modelc.sources.load import load
+from modelc.sources.load import load_checkpoint
 
 JobOf = Callable[..., Job]
 MARK = np.float32(1234.5678)
@@ -39,7 +39,7 @@ def test_a_program_without_examples_runs_and_is_a_checkpoint(job: Job) -> None:
     path = job.folder / name
     with exported_program.open_runner(path, "cpu", job.signature) as runner:
         assert runner.run({"x": np.ones((4, 3), np.float32)})["output"].shape == (4, 2)
-    loaded = load(identify(path, factory=None, factory_args={}))
+    loaded = load_checkpoint(identify(path, factory=None, factory_args={}))
     assert [str(spec) for spec in loaded.known.values()] == ["x:float32[batch=1..4,3]"]
 
 

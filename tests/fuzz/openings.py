@@ -173,13 +173,13 @@ def _checkpoint(name: str) -> Callable[[bytes, Path], None]:
     """Looks into a checkpoint, as `modelc init` does: its kind, names, sizes and tensors."""
 
     def look(data: bytes, folder: Path) -> None:
-        from modelc.sources.describing import describe
+        from modelc.sources.describing import describe_checkpoint
         from modelc.sources.samples import read_samples
 
         path = _placed(data, folder, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            describe(path)
+            describe_checkpoint(path)
             read_samples(path)
 
     return look
@@ -322,9 +322,9 @@ def _archive_seeds() -> list[bytes]:
 
 
 def _index(data: bytes, folder: Path) -> None:
-    from modelc.sources.identify import openable
+    from modelc.sources.identify import check_openable
 
-    openable(_placed(data, folder, "m.safetensors.index.json"), "a.b:c")
+    check_openable(_placed(data, folder, "m.safetensors.index.json"), "a.b:c")
 
 
 def _sidecar(data: bytes, folder: Path) -> None:

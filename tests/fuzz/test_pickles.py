@@ -19,9 +19,9 @@ from modelc.calibration.content import MisfitError
 from modelc.core.archive_guard import refuse_code
 from modelc.core.errors import ModelcError
 from modelc.pipeline.worst import read_feed
-from modelc.sources.describing import describe
+from modelc.sources.describing import describe_checkpoint
 from modelc.sources.identify import identify
-from modelc.sources.load import load
+from modelc.sources.load import load_checkpoint
 from modelc.sources.samples import read_samples
 
 DIGITS = "modelc.sample_models.digits:build"
@@ -43,7 +43,7 @@ def torch_file(path: Path, value: object, *, packed: bool = True) -> Path:
 
 
 def open_checkpoint(path: Path, factory: str | None = DIGITS) -> object:
-    return load(identify(path, factory=factory, factory_args={}))
+    return load_checkpoint(identify(path, factory=factory, factory_args={}))
 
 
 def _checkpoint(folder: Path, evil: Evil) -> None:
@@ -142,7 +142,7 @@ def test_a_pickle_is_refused_and_nothing_of_it_runs(
 
 
 def test_what_is_refused_is_described_without_being_run(tmp_path: Path) -> None:
-    found = describe(torch_file(tmp_path / "m.pt", Evil(tmp_path / "it-ran")))
+    found = describe_checkpoint(torch_file(tmp_path / "m.pt", Evil(tmp_path / "it-ran")))
     assert "refused" in found.refused
     assert not (tmp_path / "it-ran").exists()
 

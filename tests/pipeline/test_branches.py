@@ -25,7 +25,7 @@ from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
-from modelc.sources.spans import tree_of
+from modelc.sources.spans import parse_file
 
 NETS = '''
 import math
@@ -477,7 +477,7 @@ def edited(folder: Path, *, text: str) -> None:
     (file,) = folder.glob("branching_*.py")
     file.write_text(text)
     linecache.checkcache()
-    tree_of.cache_clear()
+    parse_file.cache_clear()
     sys.modules.pop(file.stem, None)
 
 

@@ -13,7 +13,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import RowOrder, Signature, ValueRange, resolve
 from modelc.pipeline.choosing_values import choose_values
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 LARGE = 2**40
 
@@ -108,7 +108,9 @@ class Ordered(nn.Module):
 def chosen(module: nn.Module, *inputs: str, **samples: np.ndarray) -> Signature:
     """The signature with what is chosen."""
     signature = resolve([parse_input(text) for text in inputs], {})
-    loaded = Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward))
+    loaded = LoadedModule(
+        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
+    )
     return choose_values(open_eager(loaded, signature), signature, samples=samples or None)
 
 

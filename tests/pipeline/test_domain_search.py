@@ -18,8 +18,8 @@ from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import ELEMENTS
 from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import Loaded
-from modelc.sources.samples import specs_of
+from modelc.sources.loaded import LoadedModule
+from modelc.sources.samples import infer_specs
 from modelc.validators.feeds import Drawer
 
 
@@ -106,7 +106,7 @@ class Grown(nn.Module):
 
 def opened(module: nn.Module, signature: Signature) -> Eager:
     return open_eager(
-        Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)),
+        LoadedModule(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)),
         signature,
     )
 
@@ -114,7 +114,7 @@ def opened(module: nn.Module, signature: Signature) -> Eager:
 def chosen(
     module: nn.Module, *inputs: str, samples: Mapping[str, np.ndarray] | None = None
 ) -> Signature:
-    known = {} if samples is None else specs_of(samples)
+    known = {} if samples is None else infer_specs(samples)
     signature = resolve([parse_input(text) for text in inputs], known)
     return choose_dims(opened(module, signature), signature, samples=samples)
 
@@ -194,7 +194,7 @@ class Counted(nn.Module):
 
 def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -> None:
     sample = {"mask": np.ones((2, 13), np.int64)}
-    signature = resolve([parse_input("mask[batch,seq]{0..1}")], specs_of(sample))
+    signature = resolve([parse_input("mask[batch,seq]{0..1}")], infer_specs(sample))
     eager = opened(Counted(), signature)
     assert (
         text(choose_dims(eager, signature, samples=sample))
@@ -207,7 +207,7 @@ def test_sizes_are_asked_with_integers_at_their_ends_once_some_were_rejected() -
 
 def test_values_that_were_chosen_are_asked_at_their_ends_too() -> None:
     sample = {"mask": np.tri(2, 13, 6, dtype=np.int64)}
-    signature = resolve([parse_input("mask[batch,seq]")], specs_of(sample))
+    signature = resolve([parse_input("mask[batch,seq]")], infer_specs(sample))
     eager, rejected = opened(Counted(), signature), [{"batch": 8, "seq": 52}]
     values = {"mask": ValueRange(low=0, high=1, chosen=True)}
     found = choose_dims(eager, signature, samples=sample, rejected=rejected, values=values)
@@ -284,7 +284,7 @@ def test_what_follows_from_a_chosen_dim_is_printed_as_it_is_read() -> None:
     texts = ["x:float32[seq]", "y:float32[2*seq]"]
     signature = resolve([parse_input(text) for text in texts], {})
     takes = parameters_of(Rows().forward)
-    loaded = Loaded(kind="state_dict", module=Rows().eval(), takes=takes)
+    loaded = LoadedModule(kind="state_dict", module=Rows().eval(), takes=takes)
     found = choose_dims(open_eager(loaded, signature), signature)
     printed = [str(spec) for spec in found.inputs]
     assert printed == ["x:float32[seq=8*(k_seq=1..8..32)]", "y:float32[16*(k_seq=1..8..32)]"]

@@ -28,7 +28,7 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A folder with `prompt` and `step`, and the model that they were made from."""
     import torch
 
-    from modelc.sources.huggingface_folder import quiet
+    from modelc.sources.huggingface_folder import silence_transformers
 
     folder = tmp_path_factory.mktemp("generating")
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.normal_(std=0.3)
-    with quiet():
+    with silence_transformers():
         model.save_pretrained(folder / "llama")
         for name, task in (("prompt", "prefill"), ("step", "with-past")):
             source = Source(

@@ -11,7 +11,7 @@ import torch
 
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run import run
-from modelc.sources.huggingface_folder import quiet
+from modelc.sources.huggingface_folder import silence_transformers
 
 transformers = pytest.importorskip("transformers")
 
@@ -70,7 +70,7 @@ FAMILIES: dict[str, tuple[str, Settings]] = {
 def saved(folder: Path, kind: str, config: str, changes: Settings) -> Path:
     """A small model of that class, its weights wide enough to tell right from wrong."""
     torch.manual_seed(0)
-    with quiet(), torch.no_grad():
+    with silence_transformers(), torch.no_grad():
         model = getattr(transformers, kind)(getattr(transformers, config)(**changes))
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -13,7 +13,7 @@ from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.mask_sense import choose_mask_sense
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 from modelc.validators.feeds import draw_feeds, example_feed
 from modelc.validators.hard import hard_feeds
 
@@ -49,7 +49,7 @@ class Neither(nn.Module):
 def found(module: nn.Module, *inputs: str, samples: Feed | None = None) -> Signature:
     signature = resolve([parse_input(text) for text in inputs or INPUTS], {})
     takes = parameters_of(module.forward)
-    loaded = Loaded(kind="state_dict", module=module.eval(), takes=takes)
+    loaded = LoadedModule(kind="state_dict", module=module.eval(), takes=takes)
     return choose_mask_sense(loaded, signature, seed=0, samples=samples)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from modelc.core.verdict import State, Verdict
 from modelc.sample_models import digits, encoder, nested
-from modelc.sources.flat import flat_module
+from modelc.sources.flat import make_flat_module
 
 Judged = Callable[[str, str, Callable[[Path], None]], Verdict]
 Change: TypeAlias = Callable[[Any], object]  # of a module, a program, a record
@@ -110,7 +110,7 @@ def flat_of(module: nn.Module) -> nn.Module:
         names = ["inputs.image", "inputs.meta"]
     if isinstance(module, encoder.Encoder):
         names = ["ids", "mask"]
-    return flat_module(module, bind(names, parameters_of(module.forward)))
+    return make_flat_module(module, bind(names, parameters_of(module.forward)))
 
 
 def scaled(name: str) -> Change:

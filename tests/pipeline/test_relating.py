@@ -20,7 +20,7 @@ from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
 from modelc.sample_models import gate
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 from ..conftest import saved
 
@@ -74,7 +74,7 @@ def rejected(
 ) -> CheckpointError:
     """The error of eager on a feed of these sizes, explained."""
     signature = resolve([parse_input(text) for text in inputs], {})
-    loaded = Loaded(kind="state_dict", module=module, takes=parameters_of(module.forward))
+    loaded = LoadedModule(kind="state_dict", module=module, takes=parameters_of(module.forward))
     eager = open_eager(loaded, signature)
     trials = Trials(eager, signature, 0, None)
     feed = {
@@ -219,7 +219,7 @@ def test_what_is_no_matter_of_sizes_keeps_its_hint() -> None:
 
 def test_eager_is_not_run_without_end() -> None:
     signature = resolve([parse_input("x:float32[a=1..9,b=1..9,c=1..9,d=1..9,e=1..9]")], {})
-    loaded = Loaded(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
+    loaded = LoadedModule(kind="state_dict", module=Never(), takes=parameters_of(Never().forward))
     trials = Trials(open_eager(loaded, signature), signature, 0, None)
     before = trials.left
     with pytest.raises(CheckpointError), explaining(trials, dict.fromkeys("abcde", 3)):

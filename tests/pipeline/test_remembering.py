@@ -17,7 +17,7 @@ from modelc.pipeline.choosing_values import choose_values
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.remembering import check_forgets
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 from modelc.validators.feeds import draw_feeds
 from modelc.validators.judge import Reference
 
@@ -79,7 +79,9 @@ class Noting(nn.Module):
 
 def remembered(module: nn.Module) -> None:
     signature = resolve([parse_input("x:float32[n=1..4,3]")], {})
-    loaded = Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward))
+    loaded = LoadedModule(
+        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
+    )
     eager = open_eager(loaded, signature)
     before = eager.before()
     feeds = draw_feeds(signature)
@@ -186,7 +188,9 @@ class Largest(nn.Module):
 def chosen_for(module: nn.Module, text: str) -> Signature:
     """The dims and values that are chosen for one input of integers."""
     signature = resolve([parse_input(text)], {})
-    loaded = Loaded(kind="state_dict", module=module.eval(), takes=parameters_of(module.forward))
+    loaded = LoadedModule(
+        kind="state_dict", module=module.eval(), takes=parameters_of(module.forward)
+    )
     eager = open_eager(loaded, signature)
     return choose_values(eager, choose_dims(eager, signature))
 

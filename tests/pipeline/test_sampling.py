@@ -19,7 +19,7 @@ from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.sampling import further_feeds, sample_without_model, samples_of
 from modelc.sources.identify import identify
-from modelc.sources.load import load
+from modelc.sources.load import load_checkpoint
 
 Orders = Callable[..., Order]
 
@@ -85,7 +85,7 @@ def test_a_loader_that_gives_other_samples_later_is_told(
 
 
 def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:
-    loaded = load(identify(source.checkpoint, factory=source.model, factory_args={}))
+    loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
     for feeds, more in ((None, 3), (6, 3)):
         found = samples_of(source, loaded, Judging(feeds=feeds), None)
         assert found is not None
@@ -93,7 +93,7 @@ def test_as_many_items_are_taken_as_feeds_are_asked_for(source: Source) -> None:
 
 
 def test_items_of_a_dynamic_size_are_all_feeds(source: Source) -> None:
-    loaded = load(identify(source.checkpoint, factory=source.model, factory_args={}))
+    loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
     found = samples_of(source, loaded, Judging(), None)
     signature = resolve([parse_input("x:float32[batch=1..8,4]")], {})
     feeds, notes = further_feeds(found, signature)

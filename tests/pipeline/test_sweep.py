@@ -20,9 +20,9 @@ from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run import run
-from modelc.sources.discrete import Origin
+from modelc.sources.discrete import DiscreteOrigin
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 
 class Buckets(nn.Module):
@@ -88,23 +88,23 @@ COUNTS = {name: np.array([3, 4]) for name in ("part", "whole")}
 @pytest.mark.parametrize(
     ("net", "feed", "origins"),
     [
-        (Buckets, ROWS, {Origin.SIZES}),
-        (Share, ROWS, {Origin.SIZES}),
-        (Nearest, ROWS, {Origin.SIZES}),
+        (Buckets, ROWS, {DiscreteOrigin.SIZES}),
+        (Share, ROWS, {DiscreteOrigin.SIZES}),
+        (Nearest, ROWS, {DiscreteOrigin.SIZES}),
         (Doubled, ROWS, set()),
-        (Counted, ROWS, {Origin.SIZES}),
+        (Counted, ROWS, {DiscreteOrigin.SIZES}),
         (Plain, ROWS, set()),
-        (Percent, COUNTS, {Origin.INTEGERS}),
+        (Percent, COUNTS, {DiscreteOrigin.INTEGERS}),
     ],
 )
 def test_what_a_rounded_float_follows_from(
-    net: type[nn.Module], feed: Mapping[str, Array], origins: set[Origin]
+    net: type[nn.Module], feed: Mapping[str, Array], origins: set[DiscreteOrigin]
 ) -> None:
     inputs = [parse_input(f"{name}:{one.dtype}{list(one.shape)}") for name, one in feed.items()]
     module = net().eval()
-    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
     eager = open_eager(loaded, resolve(inputs, {}))
-    assert eager.discrete_of(feed) == origins
+    assert eager.find_discrete_origins(feed) == origins
 
 
 def made(net: type[nn.Module], folder: Path, *inputs: str, to: str) -> Verdict:

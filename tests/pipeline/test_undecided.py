@@ -15,7 +15,7 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.pipeline.undecided import with_undecided
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 from modelc.validators.evidence import Reference, Reply
 from modelc.validators.feeds import NamedFeed
 
@@ -46,7 +46,7 @@ X = np.random.default_rng(3).standard_normal((60, 4)).astype(np.float32)
 
 def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
     module = Picking().eval()
-    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
     eager = open_eager(loaded, resolve([parse_input("x:float32[60,4]")], {}))
     feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
     outputs = eager.run(feed.arrays)
@@ -99,7 +99,7 @@ class Strict(nn.Module):
 
 def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
     module = Strict().eval()
-    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
     eager = open_eager(loaded, resolve([parse_input("x:float32[60,4]")], {}))
     feed = NamedFeed(name="opt", arrays={"x": X}, sizes={})
     outputs = eager.run(feed.arrays)
@@ -126,7 +126,7 @@ class Passing(nn.Module):
 
 def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> None:
     module = Passing().eval()
-    loaded = Loaded(kind="state dict", module=module, takes=parameters_of(module))
+    loaded = LoadedModule(kind="state dict", module=module, takes=parameters_of(module))
     eager = open_eager(loaded, resolve([parse_input("x:float32[6]")], {}))
     x = np.array([0, 1, 2, 0, 3, 0], np.float32)
     feed = NamedFeed(name="opt", arrays={"x": x}, sizes={})

@@ -17,7 +17,7 @@ from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.unverified import describe_chosen_dims, narrowed_value_lines
 from modelc.sources.eager import open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
 
@@ -46,7 +46,7 @@ class Positions(nn.Module):
 
 def chosen(net: nn.Module, text: str) -> str:
     signature = signature_of(text)
-    loaded = Loaded(kind="state_dict", module=net.eval(), takes=parameters_of(net.forward))
+    loaded = LoadedModule(kind="state_dict", module=net.eval(), takes=parameters_of(net.forward))
     eager = open_eager(loaded, signature)
     return describe_chosen_dims(choose_dims(eager, signature))
 

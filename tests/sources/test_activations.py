@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.sources.activations import Tape, record
+from modelc.sources.activations import ActivationTape, record_activations
 from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import Loaded
-from modelc.sources.variants import variants
+from modelc.sources.loaded import LoadedModule
+from modelc.sources.variants import make_variants
 
 
 class Twice(nn.Module):
@@ -32,12 +32,12 @@ def eager_of(module: nn.Module) -> Eager:
     module.eval()
     signature = resolve([parse_input("x:float32[2,4]")], {})
     takes = parameters_of(module.forward)
-    return open_eager(Loaded(kind="module", module=module, takes=takes), signature)
+    return open_eager(LoadedModule(kind="module", module=module, takes=takes), signature)
 
 
-def taped(module: nn.Module, **kept: list[int]) -> Tape:
+def taped(module: nn.Module, **kept: list[int]) -> ActivationTape:
     feed = {"x": torch.arange(8.0).reshape(2, 4).numpy()}
-    return record(
+    return record_activations(
         eager_of(module), feed, arrays=kept.get("arrays", []), operations=kept.get("operations", [])
     )
 
@@ -80,7 +80,7 @@ def test_an_operation_can_be_made_again_otherwise() -> None:
     module = Twice()
     order = next(v.order for v in taped(module).values if v.operation == "gelu")
     operation = taped(module, operations=[order]).operations[order]
-    told = dict(variants(operation))
+    told = dict(make_variants(operation))
     expected = nn.functional.gelu(operation.args[0], approximate="tanh")
     (way,) = [way for way in told if "tanh" in way]
     assert torch.equal(torch.from_numpy(told[way]), expected)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from modelc.sources.arms import arms_of, lines_reached
-from modelc.sources.meaning import Test
-from modelc.sources.places import Site
-from modelc.sources.syntax import meanings
+from modelc.sources.arms import trace_branch_outcomes, trace_lines
+from modelc.sources.meaning import BranchTest
+from modelc.sources.places import CodeSite
+from modelc.sources.syntax import find_value_uses
 
 
 def statement(value: int) -> int:
@@ -103,7 +103,7 @@ def last_chained(value: int) -> None:
         kept.append(value)
 
 
-def branch_of(function: Callable[[int], object]) -> Test:
+def branch_of(function: Callable[[int], object]) -> BranchTest:
     """The first branch of the function, as it is found from the names in its condition."""
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -119,14 +119,16 @@ def branch_of(function: Callable[[int], object]) -> Test:
                 condition.lineno + first - 1, condition.col_offset,
                 (condition.end_lineno or 0) + first - 1, condition.end_col_offset or 0,
             )  # fmt: skip
-            (found,) = meanings([Site(file=__file__, function=function.__name__, span=span)])
-            assert isinstance(found, Test)
+            (found,) = find_value_uses(
+                [CodeSite(file=__file__, function=function.__name__, span=span)]
+            )
+            assert isinstance(found, BranchTest)
             return found
     raise AssertionError(function)
 
 
 def way(function: Callable[[int], object], value: int) -> str:
-    (found,) = arms_of(lambda: function(value), [branch_of(function)])
+    (found,) = trace_branch_outcomes(lambda: function(value), [branch_of(function)])
     return found
 
 
@@ -155,22 +157,22 @@ def test_each_way_is_told(function: Callable[[int], object], value: int, expecte
 
 def test_each_branch_has_ways_of_its_own() -> None:
     tests = [branch_of(statement), branch_of(expression)]
-    assert arms_of(lambda: (statement(1), expression(-1)), tests) == ("T", "F")
+    assert trace_branch_outcomes(lambda: (statement(1), expression(-1)), tests) == ("T", "F")
 
 
 def test_a_branch_that_was_not_reached_has_no_way() -> None:
-    assert arms_of(lambda: None, [branch_of(statement)]) == ("",)
+    assert trace_branch_outcomes(lambda: None, [branch_of(statement)]) == ("",)
 
 
 def test_the_trace_function_before_is_put_back_even_after_an_error() -> None:
     before = sys.gettrace()
     with pytest.raises(ZeroDivisionError):
-        arms_of(lambda: 1 // 0, [branch_of(statement)])
+        trace_branch_outcomes(lambda: 1 // 0, [branch_of(statement)])
     assert sys.gettrace() is before
 
 
 def test_only_lines_that_ran_are_reached() -> None:
     _, first = inspect.getsourcelines(statement)
     places = {(__file__, first + line) for line in (1, 2, 3)}
-    found = lines_reached(lambda: statement(1), places)
+    found = trace_lines(lambda: statement(1), places)
     assert found == {(__file__, first + 1), (__file__, first + 2)}

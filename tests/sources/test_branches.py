@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from modelc.core.call import bind, parameters_of
 from modelc.core.contract import Feed
 from modelc.core.findings import BranchRecord
-from modelc.sources.branches import Watched
+from modelc.sources.branches import BranchReport
 from modelc.sources.eager import Eager
 
 HELPERS = """
@@ -42,7 +42,7 @@ UP, DOWN = feed_of(1, 2, 3), feed_of(-1, -2, -3)
 
 def watched(
     forward: Callable[..., Any] | nn.Module, *feeds: Feed, example: Feed | None = UP
-) -> Watched:
+) -> BranchReport:
     """What watching a module, or a function as a module's forward, shows."""
     if not isinstance(forward, nn.Module):
 

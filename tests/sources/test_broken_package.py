@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.sources.broken_package import broken_package, named_breakage
+from modelc.sources.broken_package import blame_broken_package, find_broken_package
 
 transformers = pytest.importorskip("transformers")
 
@@ -55,11 +55,11 @@ def test_a_broken_torchvision_is_named_and_not_the_folder(broken: Path) -> None:
 
 
 def test_an_error_of_the_model_alone_passes_through() -> None:
-    with pytest.raises(ValueError, match="no weights"), named_breakage("transformers"):
+    with pytest.raises(ValueError, match="no weights"), blame_broken_package("transformers"):
         raise ValueError("no weights")
 
 
 def test_a_package_that_is_missing_is_named() -> None:
     error = ImportError("cannot import name X")
     error.__cause__ = ModuleNotFoundError("No module named 'timm.layers'", name="timm.layers")
-    assert broken_package(error) == "timm"
+    assert find_broken_package(error) == "timm"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modelc.core.call import bind, parameters_of
-from modelc.sources.exact import NoFloat64, open_exact
+from modelc.sources.exact import Float64Error, open_float64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class Writing(nn.Module):
 def reference(module: nn.Module, whole: int) -> dict[str, NDArray[Any]]:
     module = module.eval().requires_grad_(False)
     binding = bind(("x",), parameters_of(module.forward))
-    return open_exact(module, ("x",), binding, whole=whole).run({"x": X})
+    return open_float64(module, ("x",), binding, whole=whole).run({"x": X})
 
 
 @pytest.mark.parametrize("build", [Layers, Tied])
@@ -89,6 +89,6 @@ def test_it_is_bit_for_bit_what_a_copy_gives(build: Callable[[], nn.Module]) -> 
 @pytest.mark.parametrize("way", ["in place", "data", "view"])
 def test_a_model_that_writes_to_its_weights_has_none(way: str) -> None:
     module = Writing(way)
-    with pytest.raises(NoFloat64, match="may write to a weight"):
+    with pytest.raises(Float64Error, match="may write to a weight"):
         reference(module, 0)
     assert torch.equal(module.weight, torch.ones(8))

@@ -19,7 +19,7 @@ from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 
 X: Feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 
@@ -69,7 +69,7 @@ class Result:
 def opened(module: nn.Module, *inputs: str) -> Eager:
     takes = parameters_of(module.forward)
     signature = resolve([parse_input(text) for text in inputs or ("x:float32[2,3]",)], {})
-    return open_eager(Loaded(kind="state_dict", module=module.eval(), takes=takes), signature)
+    return open_eager(LoadedModule(kind="state_dict", module=module.eval(), takes=takes), signature)
 
 
 def does(function: Callable[[Tensor], object]) -> Eager:
@@ -383,14 +383,16 @@ def test_kept_answers_are_computed_once_for_each_feed_and_variant() -> None:
 
     eager = does(doubled)
     eager.names(X)
-    with eager.keeping_answers():
+    with eager.cache_answers():
         runs.clear()
-        first = list(eager.draws_off(X, 2**-24, pairs=2))
-        again = list(eager.draws_off(X, 2**-24, pairs=2))
+        first = list(eager.draw_perturbed(X, 2**-24, pairs=2))
+        again = list(eager.draw_perturbed(X, 2**-24, pairs=2))
         other = {"x": X["x"] + 1}
         assert (len(first), len(runs)) == (4, 4)
         assert all(one is two for one, two in zip(first, again, strict=True))
-        assert not np.array_equal(eager.run_plain(X)["output"], eager.run_plain(other)["output"])
+        assert not np.array_equal(
+            eager.run_plain_attention(X)["output"], eager.run_plain_attention(other)["output"]
+        )
         assert len(runs) == 6
-    eager.run_plain(X)
+    eager.run_plain_attention(X)
     assert len(runs) == 7  # nothing is kept afterwards

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modelc.core.call import bind, parameters_of
-from modelc.sources.exact import NoFloat64, open_exact
+from modelc.sources.exact import Float64Error, open_float64
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def by_hand(module: Casting) -> NDArray[Any]:
 
 def run(module: nn.Module, **feed: NDArray[Any]) -> dict[str, NDArray[Any]]:
     names = tuple(feed)
-    return open_exact(module, names, bind(names, parameters_of(module))).run(feed)
+    return open_float64(module, names, bind(names, parameters_of(module))).run(feed)
 
 
 def test_casts_in_forward_do_not_round_it() -> None:
@@ -72,7 +72,7 @@ def test_the_users_module_and_the_default_dtype_stay_as_they_were() -> None:
 def test_an_exported_program_is_raised_too() -> None:
     module = Casting().eval()
     program = torch.export.export(module, (torch.from_numpy(X),)).module()
-    outputs = open_exact(program, ("x",), bind(("x",), parameters_of(module))).run({"x": X})
+    outputs = open_float64(program, ("x",), bind(("x",), parameters_of(module))).run({"x": X})
     np.testing.assert_allclose(next(iter(outputs.values())), by_hand(module), rtol=1e-14)
 
 
@@ -86,15 +86,15 @@ def test_torchscript_that_rounds_inside_is_refused(capture: Any) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.to(torch.float32) * 0.1
 
-    with pytest.raises(NoFloat64, match="smaller float dtype"):
-        open_exact(capture(Rounding().eval()), ("x",), bind(("x",), parameters_of(Rounding())))
+    with pytest.raises(Float64Error, match="smaller float dtype"):
+        open_float64(capture(Rounding().eval()), ("x",), bind(("x",), parameters_of(Rounding())))
 
 
 def test_torchscript_that_does_not_is_run() -> None:
     module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
     script = _traced(module)
     binding = bind(("input",), parameters_of(module))
-    found = open_exact(script, ("input",), binding).run({"input": X})
+    found = open_float64(script, ("input",), binding).run({"input": X})
     wanted = module.double()(torch.from_numpy(X.astype(np.float64))).detach().numpy()
     np.testing.assert_allclose(next(iter(found.values())), wanted, rtol=1e-12)
 
@@ -106,7 +106,7 @@ def test_a_model_that_refuses_float64_says_why() -> None:
                 raise TypeError("float32 alone")
             return x
 
-    with pytest.raises(NoFloat64, match="float32 alone"):
+    with pytest.raises(Float64Error, match="float32 alone"):
         run(Strict(), x=X)
 
 
@@ -134,7 +134,7 @@ class Rounding(nn.Module):
 
 @pytest.mark.parametrize("how", ["name", "other", "slice", "copy"])
 def test_what_goes_through_float32_all_the_same_is_refused(how: str) -> None:
-    with pytest.raises(NoFloat64, match="float32"):
+    with pytest.raises(Float64Error, match="float32"):
         run(Rounding(how).eval(), x=X)
 
 
@@ -143,7 +143,7 @@ def test_a_model_that_ends_in_float32_all_the_same_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.from_numpy(x.numpy().astype(np.float32)).exp()
 
-    with pytest.raises(NoFloat64, match="float32"):
+    with pytest.raises(Float64Error, match="float32"):
         run(Numpy(), x=X)
 
 

@@ -8,11 +8,11 @@ import torch
 
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
-from modelc.sources.factory import build
+from modelc.sources.factory import build_module
 from modelc.sources.identify import identify
-from modelc.sources.known import known_beside
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
+from modelc.sources.known import merge_known_inputs
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
 
 Write = Callable[[str], str]
 
@@ -52,17 +52,17 @@ ZOO = """
 @pytest.fixture
 def zoo(write_module: Write, tmp_path: Path) -> str:
     name = write_module(ZOO)
-    torch.save(build(f"{name}:Tiny", {"in_chans": "1"}).state_dict(), tmp_path / "tiny.pt")
+    torch.save(build_module(f"{name}:Tiny", {"in_chans": "1"}).state_dict(), tmp_path / "tiny.pt")
     return name
 
 
-def opened(tmp_path: Path, spec: str, **arguments: str) -> Loaded:
+def opened(tmp_path: Path, spec: str, **arguments: str) -> LoadedModule:
     found = identify(tmp_path / "tiny.pt", factory=spec, factory_args=arguments)
-    return load(found)
+    return load_checkpoint(found)
 
 
-def known(loaded: Loaded, *inputs: str) -> list[str]:
-    return [str(s) for s in known_beside(loaded, [parse_input(i) for i in inputs]).values()]
+def known(loaded: LoadedModule, *inputs: str) -> list[str]:
+    return [str(s) for s in merge_known_inputs(loaded, [parse_input(i) for i in inputs]).values()]
 
 
 def test_a_registry_is_asked_by_name_with_keywords(tmp_path: Path, zoo: str) -> None:
@@ -105,4 +105,4 @@ def test_a_parameter_by_position_only_is_given(tmp_path: Path, zoo: str) -> None
 def test_an_argument_that_nothing_takes_is_refused(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.ReLU()), tmp_path / "net.ts")
     with pytest.raises(UsageError, match="--model-arg depth has no effect"):
-        load(identify(tmp_path / "net.ts", factory=None, factory_args={"depth": "3"}))
+        load_checkpoint(identify(tmp_path / "net.ts", factory=None, factory_args={"depth": "3"}))

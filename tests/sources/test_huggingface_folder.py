@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from modelc.core.errors import CheckpointError
 from modelc.core.signature import Signature
 from modelc.sources.eager import open_eager
-from modelc.sources.huggingface_inputs import known_inputs
+from modelc.sources.huggingface_inputs import infer_inputs
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
 
 pytest.importorskip("transformers")
 
@@ -48,8 +48,8 @@ def folder(original: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, *, strict: bool = True) -> Loaded:
-    return load(identify(folder, factory=None, factory_args={}, strict=strict))
+def opened(folder: Path, *, strict: bool = True) -> LoadedModule:
+    return load_checkpoint(identify(folder, factory=None, factory_args={}, strict=strict))
 
 
 def reconfigure(folder: Path, **changes: object) -> None:
@@ -121,7 +121,7 @@ def test_an_unknown_model_type_is_an_error_of_the_checkpoint(folder: Path) -> No
 
 def test_images_are_known_by_size_and_channels() -> None:
     config = SimpleNamespace(image_size=[32, 48], num_channels=1)
-    (spec,) = known_inputs(config, ("pixel_values", "labels")).values()
+    (spec,) = infer_inputs(config, ("pixel_values", "labels")).values()
     assert str(spec) == "pixel_values:float32[batch,1,32,48]"
 
 
@@ -130,7 +130,7 @@ def test_text_and_vision_parts_are_looked_into_in_forwards_order() -> None:
         text_config=SimpleNamespace(vocab_size=9, max_position_embeddings=500),
         vision_config=SimpleNamespace(image_size=8, num_channels=3),
     )
-    known = known_inputs(config, ("input_ids", "pixel_values", "attention_mask"))
+    known = infer_inputs(config, ("input_ids", "pixel_values", "attention_mask"))
     assert list(known) == ["input_ids", "pixel_values", "attention_mask"]
     assert str(known["input_ids"]) == "input_ids:int64[batch,sequence]{0..8}"
 
@@ -138,11 +138,11 @@ def test_text_and_vision_parts_are_looked_into_in_forwards_order() -> None:
 @pytest.mark.parametrize(("both", "count"), [(True, 2), (False, 1)])
 def test_only_an_encoder_decoder_takes_decoder_tokens(both: bool, count: int) -> None:
     config = SimpleNamespace(vocab_size=9, is_encoder_decoder=both)
-    assert len(known_inputs(config, ("input_ids", "decoder_input_ids"))) == count
+    assert len(infer_inputs(config, ("input_ids", "decoder_input_ids"))) == count
 
 
 def test_other_inputs_are_left_to_the_user() -> None:
-    assert known_inputs(SimpleNamespace(), ("inputs_embeds", "points")) == {}
+    assert infer_inputs(SimpleNamespace(), ("inputs_embeds", "points")) == {}
 
 
 def test_shards_that_torch_saved_are_opened_as_weights_alone(folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from modelc.core.signature import Signature
 from modelc.sources.eager import open_eager
 from modelc.sources.identify import identify
-from modelc.sources.load import load
+from modelc.sources.load import load_checkpoint
 from modelc.validators.feeds import draw_feeds
 
 transformers = pytest.importorskip("transformers")
@@ -154,9 +154,9 @@ FAMILIES: dict[str, tuple[str, Settings, list[str]]] = {
 
 @pytest.fixture(autouse=True)
 def _silent() -> Iterator[None]:
-    from modelc.sources.huggingface_folder import quiet
+    from modelc.sources.huggingface_folder import silence_transformers
 
-    with quiet():
+    with silence_transformers():
         yield
 
 
@@ -170,7 +170,9 @@ def saved(folder: Path, kind: str, config: str, changes: dict[str, object]) -> P
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_folder_says_its_inputs_and_eager_takes_them(tmp_path: Path, kind: str) -> None:
     config, changes, wanted = FAMILIES[kind]
-    loaded = load(identify(saved(tmp_path, kind, config, changes), factory=None, factory_args={}))
+    loaded = load_checkpoint(
+        identify(saved(tmp_path, kind, config, changes), factory=None, factory_args={})
+    )
     signature = Signature(inputs=tuple(loaded.known.values()))
     assert [str(spec) for spec in signature.inputs] == wanted
     eager = open_eager(loaded, signature)
@@ -195,5 +197,5 @@ def test_a_model_of_any_size_is_fed_what_its_preprocessor_makes(
     saved(tmp_path, "ResNetModel", "ResNetConfig", changes)
     if said is not None:
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    loaded = load(identify(tmp_path, factory=None, factory_args={}))
+    loaded = load_checkpoint(identify(tmp_path, factory=None, factory_args={}))
     assert str(loaded.known["pixel_values"]) == f"pixel_values:float32[batch,3,{sides}]"

@@ -16,8 +16,8 @@ from modelc.core.signature import Signature, resolve
 from modelc.pipeline.domain_search import choose_dims
 from modelc.sources.eager import Eager, open_eager
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
 from modelc.sources.outputs import split_outputs
 
 transformers = pytest.importorskip("transformers")
@@ -34,9 +34,9 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def _silent() -> Iterator[None]:
-    from modelc.sources.huggingface_folder import quiet
+    from modelc.sources.huggingface_folder import silence_transformers
 
-    with quiet():
+    with silence_transformers():
         yield
 
 
@@ -52,11 +52,11 @@ def saved(folder: Path, kind: str, config: str, **changes: object) -> Path:
     return folder
 
 
-def opened(folder: Path, *, method: str | None = None, **arguments: str) -> Loaded:
-    return load(identify(folder, factory=None, factory_args=arguments, method=method))
+def opened(folder: Path, *, method: str | None = None, **arguments: str) -> LoadedModule:
+    return load_checkpoint(identify(folder, factory=None, factory_args=arguments, method=method))
 
 
-def eager_of(loaded: Loaded) -> Eager:
+def eager_of(loaded: LoadedModule) -> Eager:
     return open_eager(loaded, Signature(inputs=tuple(loaded.known.values())))
 
 
@@ -116,7 +116,7 @@ def test_the_way_to_whispers_encoder_works_when_typed(tmp_path: Path, task: str)
     found = re.search(r"--model-arg task=(\S+) --method (\S+)$", caught.value.hint)
     assert found is not None
     checkpoint = identify(tmp_path, factory=None, factory_args={"task": found[1]}, method=found[2])
-    assert load(checkpoint).parameters[0] == "input_features"
+    assert load_checkpoint(checkpoint).parameters[0] == "input_features"
 
 
 def test_a_part_that_lies_deeper_is_suggested_by_its_path(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.factory import build
+from modelc.sources.factory import build_module
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
 
 Write = Callable[[str], str]
 
@@ -51,12 +51,14 @@ def saved(tmp_path: Path, module: torch.nn.Module, hyper: object, **more: object
     return path
 
 
-def opened(path: Path, spec: str, *, allow_pickle: bool = False, **arguments: str) -> Loaded:
-    return load(identify(path, factory=spec, factory_args=arguments, allow_pickle=allow_pickle))
+def opened(path: Path, spec: str, *, allow_pickle: bool = False, **arguments: str) -> LoadedModule:
+    return load_checkpoint(
+        identify(path, factory=spec, factory_args=arguments, allow_pickle=allow_pickle)
+    )
 
 
 def test_the_checkpoints_hyper_parameters_are_the_arguments(tmp_path: Path, nets: str) -> None:
-    module = build(f"{nets}:Lit", {"width": "6", "act": "tanh"})
+    module = build_module(f"{nets}:Lit", {"width": "6", "act": "tanh"})
     hyper = {"width": 6, "act": "tanh", "sizes": [1, {"a": None}], "lr": 0.1}
     loaded = opened(saved(tmp_path, module, hyper), f"{nets}:Lit")
     x = torch.ones(1, 4)
@@ -68,14 +70,14 @@ def test_the_checkpoints_hyper_parameters_are_the_arguments(tmp_path: Path, nets
 
 
 def test_an_argument_of_the_users_goes_before_the_checkpoints(tmp_path: Path, nets: str) -> None:
-    path = saved(tmp_path, build(f"{nets}:Lit", {"width": "6"}), {"width": 5, "act": "tanh"})
+    path = saved(tmp_path, build_module(f"{nets}:Lit", {"width": "6"}), {"width": 5, "act": "tanh"})
     loaded = opened(path, f"{nets}:Lit", width="6")
     assert isinstance(loaded.module.get_submodule("model.1"), torch.nn.Tanh)
     assert "built with the hyper_parameters of the checkpoint: act='tanh'" in loaded.notes
 
 
 def test_all_of_them_as_one_argument_go_by_its_name(tmp_path: Path, nets: str) -> None:
-    module = build(f"{nets}:Old", {"hparams": "{'width': 5}"})
+    module = build_module(f"{nets}:Old", {"hparams": "{'width': 5}"})
     path = saved(tmp_path, module, {"width": 5}, hparams_name="hparams")
     assert opened(path, f"{nets}:Old").module.get_submodule("net").out_features == 5
 
@@ -85,7 +87,7 @@ def test_the_network_inside_takes_the_weights_without_the_prefix(
     tmp_path: Path, nets: str, outer: str, inner: str
 ) -> None:
     arguments = {"hparams": "{'width': 5}"} if outer == "Old" else {"width": "5"}
-    module = build(f"{nets}:{outer}", arguments)
+    module = build_module(f"{nets}:{outer}", arguments)
     loaded = opened(saved(tmp_path, module, {"width": 5}), f"{nets}:{inner}")
     own = list(loaded.module.state_dict().values())
     assert all(torch.equal(a, b) for a, b in zip(own, module.state_dict().values(), strict=True))
@@ -93,7 +95,7 @@ def test_the_network_inside_takes_the_weights_without_the_prefix(
 
 
 def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str) -> None:
-    path = saved(tmp_path, build(f"{nets}:Lit", {}), Namespace(width=3))
+    path = saved(tmp_path, build_module(f"{nets}:Lit", {}), Namespace(width=3))
     with pytest.raises(CheckpointError, match="a Lightning checkpoint, whose hyper_") as caught:
         opened(path, f"{nets}:Lit")
     assert "'state_dict'] alone" in caught.value.hint
@@ -102,7 +104,7 @@ def test_objects_among_them_are_refused_with_a_way_out(tmp_path: Path, nets: str
 
 def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str) -> None:
     hyper = {"width": 3, "sizes": [torch.nn.ReLU()]}
-    path = saved(tmp_path, build(f"{nets}:Lit", {}), hyper)
+    path = saved(tmp_path, build_module(f"{nets}:Lit", {}), hyper)
     with pytest.raises(UsageError, match="hold sizes, a ReLU: no plain data") as caught:
         opened(path, f"{nets}:Lit", allow_pickle=True)
     assert "--model-arg sizes=VALUE" in caught.value.hint
@@ -110,5 +112,5 @@ def test_an_argument_that_is_no_plain_data_is_refused(tmp_path: Path, nets: str)
 
 
 def test_what_no_parameter_takes_is_left(tmp_path: Path, nets: str) -> None:
-    path = saved(tmp_path, build(f"{nets}:Lit", {}), {"optimizer": "adam"})
+    path = saved(tmp_path, build_module(f"{nets}:Lit", {}), {"optimizer": "adam"})
     assert not any("hyper_parameters" in note for note in opened(path, f"{nets}:Lit").notes)

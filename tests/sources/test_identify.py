@@ -13,7 +13,7 @@ from torch import nn
 from modelc.core.errors import CheckpointError, ConsentError, UsageError
 from modelc.core.records import Checkpoint
 from modelc.sources.identify import identify, weight_files
-from modelc.sources.load import load
+from modelc.sources.load import load_checkpoint
 
 FACTORY = "torch.nn:Linear"
 
@@ -211,11 +211,13 @@ def test_shards_of_another_kind_than_their_index_says_are_refused(tmp_path: Path
 
 def test_shards_that_torch_saved_fill_the_factorys_module(tmp_path: Path) -> None:
     args = {"in_features": "3", "out_features": "2"}
-    module = load(identify(bin_shards(tmp_path), factory=FACTORY, factory_args=args)).module
+    module = load_checkpoint(
+        identify(bin_shards(tmp_path), factory=FACTORY, factory_args=args)
+    ).module
     assert all(bool((tensor == 1).all()) for tensor in module.state_dict().values())
 
 
 def test_a_shard_with_more_than_weights_is_refused(tmp_path: Path) -> None:
     index = bin_shards(tmp_path, bias=nn.Linear(1, 1))
     with pytest.raises(CheckpointError, match=r"m-2\.bin holds more than weights"):
-        load(identify(index, factory=FACTORY, factory_args={}))
+        load_checkpoint(identify(index, factory=FACTORY, factory_args={}))

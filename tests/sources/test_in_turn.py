@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.sources.in_turn import LONGEST, in_turn
+from modelc.sources.in_turn import LONGEST_SUM, sum_sequentially
 
 
 def one_by_one(values: np.ndarray) -> np.float32:
@@ -19,7 +19,7 @@ def one_by_one(values: np.ndarray) -> np.float32:
 @pytest.mark.parametrize("name", ["sum", "mean"])
 def test_a_long_sum_is_made_in_order(name: str) -> None:
     x = torch.full((1, 2, 30, 30), 0.1)
-    with in_turn():
+    with sum_sequentially():
         found = getattr(x, name)((2, 3))
     wanted = one_by_one(x[0, 0].flatten().numpy())
     assert found.shape == (1, 2)
@@ -32,7 +32,7 @@ def test_a_long_sum_is_made_in_order(name: str) -> None:
 )
 def test_a_global_pool_errs_by_more_and_keeps_its_shape(pool: torch.nn.Module) -> None:
     x = torch.full((2, 3, 56, 56), 0.3)
-    with in_turn():
+    with sum_sequentially():
         found = pool(x)
     assert found.shape == (2, 3, 1, 1)
     truth = x[..., :1, :1]
@@ -59,14 +59,14 @@ def test_a_global_pool_errs_by_more_and_keeps_its_shape(pool: torch.nn.Module) -
 def test_every_other_form_is_as_torch_gives_it(call: object) -> None:
     assert callable(call)
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
-    with in_turn():
+    with sum_sequentially():
         found = call(x)
     torch.testing.assert_close(found, call(x))
 
 
 def test_sums_beyond_the_longest_are_left_to_torch() -> None:
-    x = torch.full((LONGEST + 1,), 0.1)
-    with in_turn():
+    x = torch.full((LONGEST_SUM + 1,), 0.1)
+    with sum_sequentially():
         found = x.sum()
     assert found.item() == x.sum().item()
 
@@ -92,7 +92,7 @@ def test_a_norm_gives_what_torch_gives_but_for_roundoff(name: str) -> None:
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
         x = torch.randn(shape, generator=generator)
         wanted = norm(x)
-        with in_turn():
+        with sum_sequentially():
             found = norm(x)
     torch.testing.assert_close(found, wanted)
     assert found.stride() == wanted.stride()
@@ -105,7 +105,7 @@ def test_a_norm_gives_what_torch_gives_but_for_roundoff(name: str) -> None:
 )
 def test_a_norm_of_equal_elements_shows_what_its_mean_errs_by(norm: torch.nn.Module) -> None:
     x = torch.linspace(0.1, 0.9, 6)[:, None, None].expand(2, 6, 31, 31)
-    with in_turn():
+    with sum_sequentially():
         found = norm(x)
     assert 1e-4 < found.abs().max() < 1e-1
     assert norm(x).abs().max() < found.abs().max() / 5
@@ -119,7 +119,7 @@ def resized(x: torch.Tensor, mode: str, **given: object) -> torch.Tensor:
 @pytest.mark.parametrize("given", [{"size": (3, 5)}, {"scale_factor": 0.4}])
 def test_a_resize_is_off_by_its_scale_alone(mode: str, given: dict[str, object]) -> None:
     x = torch.randn(2, 3, 40, 255, generator=torch.Generator().manual_seed(0))
-    with in_turn():
+    with sum_sequentially():
         found = resized(x, mode, **given)
     off = (found - resized(x, mode, **given)).abs().max()
     assert 0 < off < 1e-3
@@ -136,6 +136,6 @@ def test_a_resize_is_off_by_its_scale_alone(mode: str, given: dict[str, object])
 )
 def test_other_resizes_are_left_to_torch(mode: str, given: dict[str, object]) -> None:
     x = torch.randn(2, 3, 12, 20, generator=torch.Generator().manual_seed(0))
-    with in_turn():
+    with sum_sequentially():
         found = resized(x, mode, **given)
     torch.testing.assert_close(found, resized(x, mode, **given))

@@ -15,8 +15,8 @@ from torch.export import Dim as Axis
 from modelc.core.errors import CheckpointError
 from modelc.core.signature import Dim, ValueRange
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
 
 
 class Net(nn.Module):
@@ -42,8 +42,10 @@ class Pair(nn.Module):
         return x.sum() + y.sum()
 
 
-def opened(path: Path, *, factory: str | None = None, allow_pickle: bool = False) -> Loaded:
-    return load(identify(path, factory=factory, factory_args={}, allow_pickle=allow_pickle))
+def opened(path: Path, *, factory: str | None = None, allow_pickle: bool = False) -> LoadedModule:
+    return load_checkpoint(
+        identify(path, factory=factory, factory_args={}, allow_pickle=allow_pickle)
+    )
 
 
 def quietly(make: Callable[[], object]) -> object:

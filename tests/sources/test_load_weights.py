@@ -13,9 +13,9 @@ from torch import nn
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
-from modelc.sources.safetensors_files import portions
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
+from modelc.sources.safetensors_files import read_portions
 
 Write = Callable[[str], str]
 LINEAR = {"in_features": "3", "out_features": "2"}
@@ -71,9 +71,9 @@ def opened(
     *,
     strict: bool = True,
     allow_pickle: bool = False,
-) -> Loaded:
+) -> LoadedModule:
     given = LINEAR if arguments is None and factory == "torch.nn:Linear" else arguments or {}
-    return load(
+    return load_checkpoint(
         identify(
             path,
             factory=factory,
@@ -84,7 +84,7 @@ def opened(
     )
 
 
-def tensor(loaded: Loaded, name: str) -> torch.Tensor:
+def tensor(loaded: LoadedModule, name: str) -> torch.Tensor:
     found: torch.Tensor = loaded.module.state_dict()[name]
     return found
 
@@ -214,7 +214,7 @@ def test_shards_fill_the_module_together(tmp_path: Path) -> None:
 
 def test_a_large_file_is_read_in_portions(tmp_path: Path) -> None:
     save_file({name: torch.ones(4) for name in "abc"}, tmp_path / "a.safetensors")
-    found = portions(tmp_path / "a.safetensors", size=20)
+    found = read_portions(tmp_path / "a.safetensors", size=20)
     assert [list(portion) for portion in found] == [["a", "b"], ["c"]]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from modelc.core.call import Kind, Parameter
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.loader import Loaderful, read_loader
+from modelc.sources.loader import LoaderSamples, read_loader
 
 Write = Callable[[str], str]
 
@@ -46,7 +46,7 @@ def nets(write_module: Write) -> str:
     return write_module(LOADERS)
 
 
-def forms(found: Loaderful) -> list[dict[str, tuple[int, ...]]]:
+def forms(found: LoaderSamples) -> list[dict[str, tuple[int, ...]]]:
     return [{name: array.shape for name, array in item.items()} for item in found.items]
 
 

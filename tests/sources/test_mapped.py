@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from modelc.sources.mapped import Places, changing, rest
-from modelc.sources.off import off_weights
-from modelc.sources.safetensors_files import portions
-from modelc.sources.weights import Filling, Renaming
+from modelc.sources.mapped import FileMappings, preserve_tensor, release_pages
+from modelc.sources.off import perturb_weights
+from modelc.sources.safetensors_files import read_portions
+from modelc.sources.weights import KeyRenaming, ModuleFiller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,8 @@ class Viewed(nn.Module):
 
 def filled(module: Built, path: Path, weights: dict[str, torch.Tensor]) -> Built:
     save_file(weights, path / "a.safetensors")
-    filling = Filling(module=module, rename=Renaming(prefixes=()))
-    for portion in portions(path / "a.safetensors"):
+    filling = ModuleFiller(module=module, rename=KeyRenaming(prefixes=()))
+    for portion in read_portions(path / "a.safetensors"):
         filling.add(portion)
     filling.finish("a", strict=False)
     module.requires_grad_(False)
@@ -76,7 +76,7 @@ def saved(module: nn.Module) -> dict[str, torch.Tensor]:
 def test_weights_lie_in_the_file_and_are_what_it_says(tmp_path: Path) -> None:
     wanted = saved(nn.Linear(SIDE, SIDE))
     module = filled(nn.Linear(SIDE, SIDE), tmp_path, wanted)
-    assert Places().hold(module.weight)
+    assert FileMappings().hold(module.weight)
     assert all(torch.equal(module.state_dict()[name], wanted[name]) for name in wanted)
 
 
@@ -85,7 +85,7 @@ def test_a_tied_weight_stays_one(tmp_path: Path) -> None:
     module = filled(Tied(), tmp_path, {"embed.weight": wanted})
     assert module.head.weight is module.embed.weight
     assert torch.equal(module.head.weight, wanted)
-    assert Places().hold(module.head.weight)
+    assert FileMappings().hold(module.head.weight)
 
 
 @pytest.mark.parametrize("build", [Halves, Viewed])
@@ -95,7 +95,7 @@ def test_memory_that_others_share_is_copied_into(
     module = build()
     wanted = saved(module)
     filled(module, tmp_path, wanted)
-    assert not any(Places().hold(parameter) for parameter in module.parameters())
+    assert not any(FileMappings().hold(parameter) for parameter in module.parameters())
     for found, name in module.seen():
         assert torch.equal(found, wanted[name][: len(found)])
 
@@ -105,7 +105,7 @@ def test_what_the_file_ties_and_the_module_does_not_stays_two(tmp_path: Path) ->
     torch.save({"0.weight": one, "1.weight": one}, tmp_path / "a.pt")
     read = torch.load(tmp_path / "a.pt", mmap=True)
     two = nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(2)))
-    Filling(module=two, rename=Renaming(prefixes=())).add(read)
+    ModuleFiller(module=two, rename=KeyRenaming(prefixes=())).add(read)
     with torch.no_grad():
         two.get_parameter("0.weight").zero_()
     assert torch.equal(two.get_parameter("1.weight"), one)
@@ -139,7 +139,7 @@ def test_memory_that_was_given_back_is_read_again(tmp_path: Path) -> None:
     wanted = saved(nn.Linear(SIDE, SIDE))
     module = filled(nn.Linear(SIDE, SIDE), tmp_path, wanted)
     module.weight[0] = 7.0  # private memory now: it is in no file
-    rest(module)
+    release_pages(module)
     assert torch.equal(module.weight[1:], wanted["weight"][1:])
     assert (module.weight[0] == 7.0).all()
 
@@ -150,7 +150,7 @@ def test_what_was_changed_is_as_before(tmp_path: Path, *, written: bool) -> None
     if written:
         module.weight[SIDE // 2] = 3.0
     before = module.weight.detach().clone()
-    with changing(module.weight, Places()):
+    with preserve_tensor(module.weight, FileMappings()):
         module.weight.mul_(2)
         assert torch.equal(module.weight, 2 * before)
     assert torch.equal(module.weight, before)
@@ -161,7 +161,7 @@ def test_weights_off_by_a_share_are_the_same_mapped_or_not(tmp_path: Path) -> No
     plain = nn.Linear(SIDE, SIDE).requires_grad_(False)
     plain.load_state_dict(wanted)
     mapped = filled(nn.Linear(SIDE, SIDE), tmp_path, wanted)
-    with off_weights(plain, 1e-3, 5), off_weights(mapped, 1e-3, 5):
+    with perturb_weights(plain, 1e-3, 5), perturb_weights(mapped, 1e-3, 5):
         assert torch.equal(plain.weight, mapped.weight)
         assert not torch.equal(mapped.weight, wanted["weight"])
     assert torch.equal(mapped.weight, wanted["weight"])

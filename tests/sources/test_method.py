@@ -11,8 +11,8 @@ from modelc.core.errors import UsageError
 from modelc.core.signature import Dim, InputSpec, Signature
 from modelc.sources.eager import Eager, open_eager
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
 
 Write = Callable[[str], str]
 
@@ -52,19 +52,19 @@ NETS = """
 
 @pytest.fixture
 def spec(write_module: Write, tmp_path: Path) -> str:
-    from modelc.sources.factory import build
+    from modelc.sources.factory import build_module
 
     name = f"{write_module(NETS)}:Net"
     torch.manual_seed(1)
-    torch.save(build(name, {}).state_dict(), tmp_path / "net.pt")
+    torch.save(build_module(name, {}).state_dict(), tmp_path / "net.pt")
     return name
 
 
-def opened(tmp_path: Path, spec: str | None, method: str, file: str = "net.pt") -> Loaded:
-    return load(identify(tmp_path / file, factory=spec, factory_args={}, method=method))
+def opened(tmp_path: Path, spec: str | None, method: str, file: str = "net.pt") -> LoadedModule:
+    return load_checkpoint(identify(tmp_path / file, factory=spec, factory_args={}, method=method))
 
 
-def eager_of(loaded: Loaded, *names: str) -> Eager:
+def eager_of(loaded: LoadedModule, *names: str) -> Eager:
     dims = (Dim.fixed(2), Dim.fixed(4))
     specs = tuple(InputSpec(name=name, dtype="float32", dims=dims) for name in names or ("x",))
     return open_eager(loaded, Signature(inputs=specs))

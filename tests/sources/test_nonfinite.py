@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.nonfinite import nonfinite_weights
+from modelc.sources.nonfinite import find_nonfinite_weights
 
 
 class Net(nn.Module):
@@ -50,11 +50,11 @@ def with_values(name: str, *values: float, dtype: torch.dtype = torch.float32) -
 def test_each_weight_is_told_with_its_counts(
     name: str, values: tuple[float, ...], told: list[str], dtype: torch.dtype
 ) -> None:
-    assert [*map(str, nonfinite_weights(with_values(name, *values, dtype=dtype)))] == told
+    assert [*map(str, find_nonfinite_weights(with_values(name, *values, dtype=dtype)))] == told
 
 
 def test_what_has_no_elements_to_ask_is_passed_over() -> None:
     module = nn.Sequential(nn.LazyLinear(3), nn.Linear(2, 2, device="meta"))
     module.register_buffer("few", torch.eye(3).to_sparse())
     module.register_buffer("odd", torch.full((3,), math.nan).as_subclass(Odd))
-    assert nonfinite_weights(module) == ()
+    assert find_nonfinite_weights(module) == ()

@@ -18,7 +18,7 @@ from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
 from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import Loaded
+from modelc.sources.loaded import LoadedModule
 from modelc.sources.outputs import split_outputs
 
 X: Feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -38,7 +38,9 @@ def does(function: Callable[[Tensor], object], *, drop: tuple[str, ...] = ()) ->
     module = Does(function).eval()
     signature = resolve([parse_input("x:float32[batch=1..8,3]")], {})
     takes = parameters_of(module.forward)
-    return open_eager(Loaded(kind="state_dict", module=module, takes=takes, drop=drop), signature)
+    return open_eager(
+        LoadedModule(kind="state_dict", module=module, takes=takes, drop=drop), signature
+    )
 
 
 class Layer:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from modelc.core.call import bind, parameters_of
 from modelc.core.errors import CheckpointError
 from modelc.sources.eager import Eager
-from modelc.sources.patience import TooLongError, Watch, within
+from modelc.sources.patience import DeadlineExceededError, StepCounter, limit_steps
 
 
 class Root(nn.Module):
@@ -41,12 +41,12 @@ def test_a_run_that_never_ends_is_ended_and_said(module: nn.Module) -> None:
     with pytest.raises(
         CheckpointError, match=r"eager is not done with x:float32\[3\] after 3,000 steps"
     ):
-        eager(module, 3000).run_in_time(HUGE)
+        eager(module, 3000).run_with_deadline(HUGE)
 
 
 def test_a_run_that_ends_in_time_is_as_without_a_limit() -> None:
     found = eager(Root(), 100_000)
-    assert np.array_equal(found.run_in_time(SMALL)["output"], found.run(SMALL)["output"])
+    assert np.array_equal(found.run_with_deadline(SMALL)["output"], found.run(SMALL)["output"])
 
 
 def test_a_model_of_many_steps_gets_more() -> None:
@@ -59,7 +59,7 @@ def test_a_model_of_many_steps_gets_more() -> None:
 
     found = eager(Long(), 10)
     found.run(SMALL)
-    assert np.array_equal(found.run_in_time(HUGE)["output"], found.run(HUGE)["output"])
+    assert np.array_equal(found.run_with_deadline(HUGE)["output"], found.run(HUGE)["output"])
 
 
 def test_a_run_that_only_takes_long_is_not_ended() -> None:
@@ -68,7 +68,7 @@ def test_a_run_that_only_takes_long_is_not_ended() -> None:
             time.sleep(0.5)
             return x * 2
 
-    found = eager(Slow(), 1000).run_in_time(HUGE)
+    found = eager(Slow(), 1000).run_with_deadline(HUGE)
     assert np.array_equal(found["output"], HUGE["x"] * 2)
 
 
@@ -84,7 +84,7 @@ def test_a_run_is_ended_after_the_same_step_each_time() -> None:
     try:
         for _ in range(5):
             turns.clear()
-            with pytest.raises(TooLongError), within(Watch(1000)):
+            with pytest.raises(DeadlineExceededError), limit_steps(StepCounter(1000)):
                 run()
             counts.append(len(turns))
     finally:
@@ -94,7 +94,7 @@ def test_a_run_is_ended_after_the_same_step_each_time() -> None:
 
 
 def test_what_was_done_in_time_is_not_told_afterwards() -> None:
-    eager(Root(), 100_000).run_in_time(SMALL)
+    eager(Root(), 100_000).run_with_deadline(SMALL)
     time.sleep(0.2)  # nobody raises anything here
 
 
@@ -113,7 +113,7 @@ def catching_until(turns: int) -> None:
 
 
 def test_a_loop_that_catches_everything_is_ended_all_the_same() -> None:
-    with pytest.raises(TooLongError), within(Watch(1000, again=0.02)):
+    with pytest.raises(DeadlineExceededError), limit_steps(StepCounter(1000, again=0.02)):
         catching()
 
 
@@ -128,7 +128,7 @@ def test_a_function_that_is_traced_afterwards_runs() -> None:
         """Nothing is followed."""
 
     for steps in (100_000, 10):
-        with suppress(TooLongError), within(Watch(steps, again=0.01)):
+        with suppress(DeadlineExceededError), limit_steps(StepCounter(steps, again=0.01)):
             catching_until(100)
         before = sys.gettrace()
         sys.settrace(follow)

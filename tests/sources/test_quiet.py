@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modelc.core.call import bind, parameters_of
 from modelc.sources.eager import Eager
-from modelc.sources.quiet import may_watch
+from modelc.sources.quiet import is_watchable
 
 if TYPE_CHECKING:
     from modelc.core.contract import Feed
@@ -106,4 +106,4 @@ def test_what_computes_otherwise_where_it_is_watched_answers_unwatched() -> None
 def test_fast_paths_and_scripts_are_not_watched_while_they_answer(
     module: nn.Module, may: bool
 ) -> None:
-    assert may_watch(module) is may
+    assert is_watchable(module) is may

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from modelc.core.contract import Array
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.samples import read_samples, specs_of
+from modelc.sources.samples import infer_specs, read_samples
 
 
 def saved(tmp_path: Path, value: object, *parameters: str) -> dict[str, Array]:
@@ -20,7 +20,10 @@ def saved(tmp_path: Path, value: object, *parameters: str) -> dict[str, Array]:
 def test_npz_keeps_its_names_and_order(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((2, 3), np.float32), ids=np.arange(3))
     samples = read_samples(tmp_path / "a.npz")
-    assert [str(spec) for spec in specs_of(samples).values()] == ["x:float32[2,3]", "ids:int64[3]"]
+    assert [str(spec) for spec in infer_specs(samples).values()] == [
+        "x:float32[2,3]",
+        "ids:int64[3]",
+    ]
 
 
 def test_safetensors_keep_their_names(tmp_path: Path) -> None:
@@ -108,4 +111,4 @@ def test_an_empty_file_of_samples_is_refused(tmp_path: Path) -> None:
 
 def test_a_dtype_that_models_are_not_fed_is_refused() -> None:
     with pytest.raises(UsageError, match="sample x is complex64"):
-        specs_of({"x": np.ones(1, np.complex64)})
+        infer_specs({"x": np.ones(1, np.complex64)})

@@ -10,8 +10,9 @@ import pytest
 from modelc.core.capture import Capture
 from modelc.core.findings import BranchRecord
 from modelc.pipeline.branches import Branches, Second, frozen_by
-from modelc.sources.branches import Found, Watched
-from modelc.sources.shortcuts import Place, are_shortcut
+from modelc.sources.branches import BranchReport, DataBranch
+from modelc.sources.arms import Place
+from modelc.sources.shortcuts import are_library_shortcuts
 
 pytest.importorskip("transformers")
 
@@ -24,11 +25,11 @@ def inside(name: str, by: int = 1) -> Place:
 
 def test_a_line_within_the_function_is_one_and_others_of_the_file_are_none() -> None:
     line = inside("_ignore_causal_mask_sdpa")
-    assert are_shortcut({line})
-    assert not are_shortcut({line, inside("prepare_padding_mask")})
-    assert not are_shortcut({inside("_ignore_causal_mask_sdpa", -1)})
-    assert not are_shortcut({(__file__, line[1])})
-    assert not are_shortcut(())
+    assert are_library_shortcuts({line})
+    assert not are_library_shortcuts({line, inside("prepare_padding_mask")})
+    assert not are_library_shortcuts({inside("_ignore_causal_mask_sdpa", -1)})
+    assert not are_library_shortcuts({(__file__, line[1])})
+    assert not are_library_shortcuts(())
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_an_arm_of_a_shortcut_that_no_feed_took_is_not_frozen(
     record = BranchRecord(
         file="masking_utils.py", line=9, condition="full", arms={"false": "min"}, data=True
     )
-    found = Found(record=record, places=frozenset({inside(function)}), others=())
-    seen = Branches(watched=Watched(found=(found,)))
+    found = DataBranch(record=record, places=frozenset({inside(function)}), others=())
+    seen = Branches(watched=BranchReport(found=(found,)))
     subject: Any = None  # nothing is left to look for in eager
     assert frozen_by(Capture.EXPORT, (), seen, subject, Second(again=lambda _: None)) == frozen

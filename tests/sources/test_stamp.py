@@ -10,7 +10,7 @@ from torch import nn
 
 from modelc.core.errors import CheckpointError
 from modelc.sources.identify import identify
-from modelc.sources.stamp import Stamp, stamp_of
+from modelc.sources.stamp import ChangeGuard, make_change_guard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.pt"
 
 
-def stamped(path: Path) -> Stamp:
-    return stamp_of(identify(path, factory="torch.nn:Linear", factory_args={}))
+def stamped(path: Path) -> ChangeGuard:
+    return make_change_guard(identify(path, factory="torch.nn:Linear", factory_args={}))
 
 
 def test_a_file_that_stays_as_it_is_is_fine(path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from modelc.core.call import bind, parameters_of
 from modelc.sources.eager import Eager
-from modelc.sources.ties import Choices, settling
+from modelc.sources.ties import TieChoices, order_ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,23 +20,23 @@ SCORES = torch.tensor([[1.0, 3.0, 2.0, 3.0, 3.0], [5.0, 5.0, 5.0, 5.0, 1.0]])
 
 
 def settled(call: Callable[[], object], *, last: bool) -> tuple[object, int]:
-    choices = Choices(last=last)
-    with settling(choices):
+    choices = TieChoices(last=last)
+    with order_ties(choices):
         found = call()
     return found, choices.made
 
 
 def test_of_equal_scores_the_first_or_the_last_are_taken() -> None:
     for last, wanted in ((False, [[1, 3], [0, 1]]), (True, [[4, 3], [3, 2]])):
-        choices = Choices(last=last)
-        with settling(choices):
+        choices = TieChoices(last=last)
+        with order_ties(choices):
             places = SCORES.topk(2).indices
         assert (places.tolist(), choices.made) == (wanted, 1)
 
 
 def test_scores_that_roundoff_tells_apart_are_equal_and_a_thousandth_is_not() -> None:
     near = torch.tensor([1.0, 1.0 + 1.2e-7, 1.001])
-    with settling(Choices(last=False)):
+    with order_ties(TieChoices(last=False)):
         values, indices = near.topk(2)
     assert indices.tolist() == [2, 0]
     assert torch.equal(values, near[[2, 0]])
@@ -81,7 +81,7 @@ def test_eager_is_run_so_in_float32_and_in_float64() -> None:
     module = Best().eval()
     eager = Eager(module, ("x",), bind(("x",), parameters_of(module.forward)))
     for exact, dtype in ((False, np.float32), (True, np.float64)):
-        found = eager.run_settled({"x": SCORES.numpy()}, last=True, exact=exact)
+        found = eager.run_with_tie_order({"x": SCORES.numpy()}, last=True, exact=exact)
         assert found is not None
         assert found["output"].dtype == dtype
         assert found["output"].tolist() == [[4, 3], [3, 2]]
@@ -90,4 +90,4 @@ def test_eager_is_run_so_in_float32_and_in_float64() -> None:
 def test_without_a_choice_there_is_no_answer() -> None:
     module = nn.Linear(5, 2).eval()
     eager = Eager(module, ("input",), bind(("input",), parameters_of(module.forward)))
-    assert eager.run_settled({"input": SCORES.numpy()}, last=True) is None
+    assert eager.run_with_tie_order({"input": SCORES.numpy()}, last=True) is None

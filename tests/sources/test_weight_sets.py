@@ -12,9 +12,9 @@ from torch import nn
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.loaded import Loaded
-from modelc.sources.weight_sets import describe_sets
+from modelc.sources.load import load_checkpoint
+from modelc.sources.loaded import LoadedModule
+from modelc.sources.weight_sets import describe_weight_sets
 
 Write = Callable[[str], str]
 LINEAR = {"in_features": "3", "out_features": "2"}
@@ -35,8 +35,8 @@ def saved(path: Path, value: object) -> Path:
     return path
 
 
-def opened(path: Path, key: str | None = None, *, strict: bool = True) -> Loaded:
-    return load(
+def opened(path: Path, key: str | None = None, *, strict: bool = True) -> LoadedModule:
+    return load_checkpoint(
         identify(
             path,
             factory="torch.nn:Linear",
@@ -47,7 +47,7 @@ def opened(path: Path, key: str | None = None, *, strict: bool = True) -> Loaded
     )
 
 
-def value(loaded: Loaded) -> float:
+def value(loaded: LoadedModule) -> float:
     return float(loaded.module.weight[0, 0])  # type: ignore[index]
 
 
@@ -100,7 +100,7 @@ def test_an_optimizers_state_is_no_set(tmp_path: Path) -> None:
     adam.step()
     path = saved(tmp_path / "a.pt", {"model": state(1.0), "optimizer": adam.state_dict()})
     assert opened(path).notes == ("the weights were under the key 'model'",)
-    assert [one.key for one in describe_sets(path)] == ["model"]
+    assert [one.key for one in describe_weight_sets(path)] == ["model"]
 
 
 def test_a_set_deeper_down_has_a_dotted_key(tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ def test_a_key_has_no_effect_on_a_program(tmp_path: Path) -> None:
     torch.jit.script(nn.Linear(3, 2)).save(path)  # type: ignore[no-untyped-call]
     checkpoint = identify(path, factory=None, factory_args={}, weights_key="ema")
     with pytest.raises(UsageError, match="--weights-key has no effect"):
-        load(checkpoint)
+        load_checkpoint(checkpoint)
 
 
 def test_sets_are_described_with_size_and_difference(tmp_path: Path) -> None:
     held = {"model": state(1.0), "ema": state(1.1), "head": state(1.0, (5, 4))}
-    found = describe_sets(saved(tmp_path / "a.pt", held))
+    found = describe_weight_sets(saved(tmp_path / "a.pt", held))
     assert [(one.key, one.tensors, one.parameters) for one in found] == [
         ("model", 2, 8),
         ("ema", 2, 8),

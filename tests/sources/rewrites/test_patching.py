@@ -19,8 +19,8 @@ from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run import run
 from modelc.sources.eager import open_eager
 from modelc.sources.identify import identify
-from modelc.sources.load import load
-from modelc.sources.method import owner_of, with_method
+from modelc.sources.load import load_checkpoint
+from modelc.sources.method import find_owner, with_method
 from modelc.sources.rewrites.table import rewritten, told
 from modelc.validators.feeds import draw_feeds
 
@@ -168,21 +168,21 @@ def test_the_patch_of_the_guide_takes_what_no_capture_of_pt2_takes(
 def test_with_a_method_the_hook_gets_the_users_module(tmp_path: Path, name: str) -> None:
     weights = saved("gate", nets.Gate(), tmp_path)
     loaded = with_method(
-        load(identify(weights, factory=f"{HERE}:Gate", factory_args={})), "forward"
+        load_checkpoint(identify(weights, factory=f"{HERE}:Gate", factory_args={})), "forward"
     )
     eager = open_eager(loaded, resolve([parse_input(nets.X)], {}))
 
     with rewritten(eager, patch(name)) as copied:
-        inner = owner_of(copied.module)
+        inner = find_owner(copied.module)
         assert hasattr(inner, "extra") if name == "widened" else isinstance(inner, nets.Branchless)
-    assert type(owner_of(eager.module)) is nets.Gate
-    assert not hasattr(owner_of(eager.module), "extra")
+    assert type(find_owner(eager.module)) is nets.Gate
+    assert not hasattr(find_owner(eager.module), "extra")
 
 
 def test_a_module_without_the_method_is_refused(tmp_path: Path) -> None:
     weights = saved("gate", nets.Gate(), tmp_path)
     checkpoint = identify(weights, factory=f"{HERE}:Named", factory_args={})
-    loaded = with_method(load(checkpoint), "named")
+    loaded = with_method(load_checkpoint(checkpoint), "named")
     eager = open_eager(loaded, resolve([parse_input(nets.X)], {}))
 
     with (
