@@ -20,7 +20,12 @@ from ..core.signature import InputSpec
 from ..core.verdict import Verdict
 from ..sources.branches import shorten_path
 from ..sources.rewrites.patching import PATCH
-from ..sources.rewrites.table import answering, rewritten, suited, told
+from ..sources.rewrites.table import (
+    apply_rewrites,
+    describe_rewrite,
+    match_rewrites,
+    suggest_rewrites,
+)
 from .bench import Bench, Made, Parent
 from .budgeting import balanced, has_budget
 from .choosing import chosen
@@ -173,11 +178,11 @@ def _try(step: Step, parent: Parent, bench: Bench) -> _Tried:
     if not step.captures or tried.holds():
         return tried
     reasons = [one.reason for one in tried.attempts]
-    sets = (*bench.held, *suited(bench.subject.eager, reasons))
+    sets = (*bench.held, *suggest_rewrites(bench.subject.eager, reasons))
     for names in dict.fromkeys(sets):  # what held for another format comes first
         held = _rewrite(names, tried, parent, bench)
         for name in held:
-            bench.stage.note(f"{step.name}: captured with {told(name)}")
+            bench.stage.note(f"{step.name}: captured with {describe_rewrite(name)}")
         if held:
             bench.held[:] = [held, *(one for one in bench.held if one != held)]
             break
@@ -280,7 +285,7 @@ def _rewrite(
         if tried.holds():
             return names
         met = [one.reason for one in tried.attempts[before:]]
-        more = answering(bench.subject.eager, met, besides=names)
+        more = match_rewrites(bench.subject.eager, met, besides=names)
         names = (*names, *more) if more else ()
     return ()
 
@@ -289,7 +294,7 @@ def _unfit(names: tuple[str, ...], bench: Bench) -> str:
     """Why a copy with these rewrites is not this model; empty where it gives its outputs."""
     subject = bench.subject
     try:
-        with rewritten(subject.eager, names, example=subject.example):
+        with apply_rewrites(subject.eager, names, example=subject.example):
             return ""
     except ConversionError as error:
         return error.message

@@ -22,7 +22,7 @@ from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
 from ..core.verdict import Reason, ReasonCode, Verdict
 from ..sources.rewrites.patching import PATCH
-from ..sources.rewrites.table import rewritten
+from ..sources.rewrites.table import apply_rewrites
 from ..validators.feeds import NamedFeed
 from ..validators.judge import Reference
 from ..validators.nonfinite import NONFINITE
@@ -219,7 +219,7 @@ def _outside(verdict: Verdict, why: str) -> Verdict:
 def _rewritten(way: Way, bench: Bench) -> Iterator[Bench]:
     """The bench with the way's copy of the model in eager's place; eager judges all the same."""
     subject = bench.subject
-    with rewritten(subject.eager, way.rewrites, example=subject.example) as model:
+    with apply_rewrites(subject.eager, way.rewrites, example=subject.example) as model:
         yield replace(bench, subject=replace(subject, eager=model))
 
 

@@ -7,28 +7,28 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .rewrite import Module, Rewrite
-from .swapping import swapped
+from .swapping import swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
-_DATA = "depends on tensor data"
+_ATTENTION_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
+_DATA_SIGN = "depends on tensor data"
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return any(sign in reason for reason in reasons for sign in _SIGNS)
+def _needs_plain_attention(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(sign in reason for reason in reasons for sign in _ATTENTION_SIGNS)
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_plain_attention(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     from torch.nn import functional
 
-    with swapped({functional.scaled_dot_product_attention: _plainly}):
+    with swap_functions({functional.scaled_dot_product_attention: _plain_attention}):
         yield
 
 
-def _plainly(  # noqa: PLR0913, PLR0917 - torch's signature
+def _plain_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -47,7 +47,7 @@ def _plainly(  # noqa: PLR0913, PLR0917 - torch's signature
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * factor) @ key.transpose(-2, -1)
     if is_causal is not False:
-        seen = _causal(query.shape[-2], key.shape[-2], is_causal)
+        seen = _causal_mask(query.shape[-2], key.shape[-2], is_causal)
         scores = scores.masked_fill(~seen, float("-inf"))
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         scores = scores.masked_fill(~attn_mask, float("-inf"))
@@ -59,7 +59,7 @@ def _plainly(  # noqa: PLR0913, PLR0917 - torch's signature
     return shares @ value
 
 
-def _causal(queries: int, keys: int, wanted: Any) -> torch.Tensor:
+def _causal_mask(queries: int, keys: int, wanted: Any) -> torch.Tensor:
     """Which keys each query sees; all, where what stood for `is_causal` turns out false."""
     import torch
 
@@ -78,19 +78,19 @@ def _compares_masks(module: Module, reasons: Sequence[str]) -> bool:
     from torch import nn
 
     stock = (nn.TransformerEncoder, nn.TransformerDecoder)
-    asked = any(_DATA in reason for reason in reasons)
+    asked = any(_DATA_SIGN in reason for reason in reasons)
     return asked and any(isinstance(one, stock) for one in module.modules())
 
 
 @contextmanager
-def _masks_as_given(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _skip_mask_detection(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     from torch.nn.modules import transformer
 
-    with swapped({transformer._detect_is_causal_mask: _as_said}):
+    with swap_functions({transformer._detect_is_causal_mask: _causality_from_caller}):
         yield
 
 
-def _as_said(
+def _causality_from_caller(
     mask: torch.Tensor | None,  # noqa: ARG001 - torch's signature
     is_causal: bool | None = None,
     size: int | None = None,  # noqa: ARG001 - torch's signature
@@ -99,19 +99,19 @@ def _as_said(
     return bool(is_causal)
 
 
-REWRITES: tuple[Rewrite, ...] = (
+ATTENTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="masks-as-given",
         summary="masks of nn.Transformer are added, and not compared with the causal one before",
         suits=_compares_masks,
-        during=_masks_as_given,
-        signs=(_DATA,),
+        during=_skip_mask_detection,
+        signs=(_DATA_SIGN,),
     ),
     Rewrite(
         name="plain-attention",
         summary="scaled_dot_product_attention in plain operators",
-        suits=_suits,
-        during=_during,
-        signs=_SIGNS,
+        suits=_needs_plain_attention,
+        during=_use_plain_attention,
+        signs=_ATTENTION_SIGNS,
     ),
 )

@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from .rewrite import Module, Rewrite, calls_any
-from .swapping import swapped
+from .swapping import swap_functions
 
-_SIGNS = (
+_INVERSE_SIGNS = (
     "inverse cannot be written in ONNX of matrices whose size is not fixed",
     "solve cannot be written in ONNX of matrices whose size is not fixed",
 )
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:
-    asked = any(sign in reason for reason in reasons for sign in _SIGNS)
+def _needs_inverse_loop(module: Module, reasons: Sequence[str]) -> bool:
+    asked = any(sign in reason for reason in reasons for sign in _INVERSE_SIGNS)
     return asked and calls_any(module, frozenset({"inv", "inverse", "solve"}))
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_inverse_loop(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     import torch
 
     from .loops import inverse, solution
@@ -35,16 +35,16 @@ def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `durin
         torch.inverse: inverse,
         torch.linalg.solve: solution,
     }
-    with swapped(functions):
+    with swap_functions(functions):
         yield
 
 
-REWRITES: tuple[Rewrite, ...] = (
+INVERSE_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="looped-inverse",
         summary="torch.linalg.inv and solve as a loop over the rows, however many these are",
-        suits=_suits,
-        during=_during,
-        signs=_SIGNS,
+        suits=_needs_inverse_loop,
+        during=_use_inverse_loop,
+        signs=_INVERSE_SIGNS,
     ),
 )

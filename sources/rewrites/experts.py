@@ -9,36 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .parts import own_class
+from .parts import give_own_class
 from .rewrite import Module, Rewrite
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
 
 
-def _is(part: Module, name: str) -> bool:
+def _is_switch_part(part: Module, name: str) -> bool:
     return (type(part).__module__, type(part).__name__) == (_SWITCH, name)
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return any(_is(part, "SwitchTransformersExperts") for part in module.modules())
+def _has_switch_experts(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(_is_switch_part(part, "SwitchTransformersExperts") for part in module.modules())
 
 
-def _change(module: Module) -> Module:
+def _call_every_expert(module: Module) -> Module:
     for part in list(module.modules()):
-        if _is(part, "SwitchTransformersExperts"):
-            own_class(part, {"forward": _weighted})
-        elif _is(part, "SwitchTransformersTop1Router"):
-            _stays(part)
+        if _is_switch_part(part, "SwitchTransformersExperts"):
+            give_own_class(part, {"forward": _sum_experts})
+        elif _is_switch_part(part, "SwitchTransformersTop1Router"):
+            _keep_router_dtype(part)
     return module
 
 
-def _stays(router: Any) -> None:
+def _keep_router_dtype(router: Any) -> None:
     """`self.classifier = self.classifier.to(dtype)` in forward: where it is so, nothing moves."""
     if all(one.dtype == router.dtype for one in router.classifier.parameters()):
-        own_class(router.classifier, {"to": lambda self, *_: self})
+        give_own_class(router.classifier, {"to": lambda self, *_: self})
 
 
-def _weighted(self: Any, hidden_states: Any, selected_experts: Any, routing_weights: Any) -> Any:
+def _sum_experts(self: Any, hidden_states: Any, selected_experts: Any, routing_weights: Any) -> Any:
     """The sum over experts; `selected_experts` (tokens, 1, experts) is 1 where a token chose."""
     import torch
 
@@ -50,12 +50,12 @@ def _weighted(self: Any, hidden_states: Any, selected_experts: Any, routing_weig
     return total
 
 
-REWRITES: tuple[Rewrite, ...] = (
+EXPERT_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="every-expert",
         summary="every expert called for all tokens, and left out where it was not chosen",
-        suits=_suits,
-        change=_change,
+        suits=_has_switch_experts,
+        change=_call_every_expert,
         signs=("modeling_switch_transformers.py",),
     ),
 )

@@ -13,33 +13,36 @@ from types import FunctionType
 from typing import Any
 
 from .rewrite import Module, Rewrite, calls_any
-from .swapping import swapped
+from .swapping import swap_functions
 
-_SIGN = "specialized it"  # what torch.export says of a size that became a number
-_NUMBERS = (_SIGN, "it took for granted")  # also of what was computed of one, or compared
-_LIBRARY = "torch."
+_SPECIALIZED_SIGN = "specialized it"  # what torch.export says of a size that became a number
+_NUMBER_SIGNS = (
+    _SPECIALIZED_SIGN,
+    "it took for granted",
+)  # also of what was computed of one, or compared
+_TORCH_PREFIX = "torch."
 
 
-def _globals_of(module: Module) -> Iterator[dict[str, Any]]:
+def _module_globals(module: Module) -> Iterator[dict[str, Any]]:
     """The names of each file that has methods of the model's classes, once."""
     kinds = {kind for part in module.modules() for kind in type(part).__mro__}
-    files = {kind.__module__ for kind in kinds if not kind.__module__.startswith(_LIBRARY)}
+    files = {kind.__module__ for kind in kinds if not kind.__module__.startswith(_TORCH_PREFIX)}
     files |= {
         member.__module__
         for kind in kinds
         for member in vars(kind).values()
-        if isinstance(member, FunctionType) and not str(member.__module__).startswith(_LIBRARY)
+        if isinstance(member, FunctionType) and not str(member.__module__).startswith(_TORCH_PREFIX)
     }
     yield from (vars(sys.modules[name]) for name in files if name in sys.modules)
 
 
-def _calls(module: Module, wanted: Collection[str]) -> bool:
+def _calls_any_name(module: Module, wanted: Collection[str]) -> bool:
     """Whether a method of the model's classes, or a function that one names, calls one of these."""
     methods = [
         member
         for part in module.modules()
         for kind in type(part).__mro__
-        if not kind.__module__.startswith(_LIBRARY)
+        if not kind.__module__.startswith(_TORCH_PREFIX)
         for member in vars(kind).values()
         if isinstance(member, FunctionType)
     ]
@@ -48,36 +51,38 @@ def _calls(module: Module, wanted: Collection[str]) -> bool:
     return any(not set(wanted).isdisjoint(one.__code__.co_names) for one in functions)
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:
-    return any(_SIGN in reason for reason in reasons) and _calls(module, {"len"})
+def _calls_len(module: Module, reasons: Sequence[str]) -> bool:
+    return any(_SPECIALIZED_SIGN in reason for reason in reasons) and _calls_any_name(
+        module, {"len"}
+    )
 
 
-def _makes_numbers(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(sign in reason for reason in reasons for sign in _NUMBERS)
-    return told and _calls(module, {"int", "max", "min"})
+def _casts_sizes(module: Module, reasons: Sequence[str]) -> bool:
+    told = any(sign in reason for reason in reasons for sign in _NUMBER_SIGNS)
+    return told and _calls_any_name(module, {"int", "max", "min"})
 
 
 @contextmanager
-def _known_as(module: Module, ours: Mapping[str, object]) -> Iterator[None]:
+def _replace_builtins(module: Module, ours: Mapping[str, object]) -> Iterator[None]:
     """Builtins of these names in the files of the model's classes."""
     with ExitStack() as stack:
-        for names in _globals_of(module):
+        for names in _module_globals(module):
             for name in ours.keys() - names.keys():  # who has one of their own knows what it does
                 names[name] = ours[name]
                 stack.callback(names.pop, name)
         yield
 
 
-def _during(module: Module) -> AbstractContextManager[None]:
-    return _known_as(module, {"len": _length})
+def _use_tensor_len(module: Module) -> AbstractContextManager[None]:
+    return _replace_builtins(module, {"len": _tensor_len})
 
 
-def _with_numbers(module: Module) -> AbstractContextManager[None]:
-    return _known_as(module, {"int": _Int, "max": _largest, "min": _smallest})
+def _use_size_numbers(module: Module) -> AbstractContextManager[None]:
+    return _replace_builtins(module, {"int": _SizeInt, "max": _size_max, "min": _size_min})
 
 
-class _IntType(type):
-    """What `isinstance(value, int)` asks where `int` is `_Int`: what follows from sizes is one."""
+class _SizeIntType(type):
+    """What `isinstance(value, int)` asks of `_SizeInt`: what follows from sizes is one."""
 
     def __instancecheck__(cls, value: object) -> bool:
         import torch
@@ -85,7 +90,7 @@ class _IntType(type):
         return isinstance(value, int | torch.SymInt)
 
 
-class _Int(int, metaclass=_IntType):
+class _SizeInt(int, metaclass=_SizeIntType):
     """As Python's own, but for what follows from sizes, which stays symbolic."""
 
     def __new__(cls, value: Any = 0, *base: Any) -> Any:
@@ -98,25 +103,25 @@ class _Int(int, metaclass=_IntType):
         return int(value, *base)
 
 
-def _largest(*values: Any, **options: Any) -> Any:
+def _size_max(*values: Any, **options: Any) -> Any:
     """As Python's own, but for two sizes."""
     import torch
 
-    if _are_two(values):
+    if _are_two_sizes(values):
         return torch.sym_max(*values)  # type: ignore[no-untyped-call]  # torch's own
     return max(*values, **options)
 
 
-def _smallest(*values: Any, **options: Any) -> Any:
+def _size_min(*values: Any, **options: Any) -> Any:
     """As Python's own, but for two sizes."""
     import torch
 
-    if _are_two(values):
+    if _are_two_sizes(values):
         return torch.sym_min(*values)  # type: ignore[no-untyped-call]  # torch's own
     return min(*values, **options)
 
 
-def _are_two(values: Sequence[Any]) -> bool:
+def _are_two_sizes(values: Sequence[Any]) -> bool:
     """Whether they are two whole numbers of which one follows from sizes."""
     import torch
 
@@ -124,7 +129,7 @@ def _are_two(values: Sequence[Any]) -> bool:
     return len(values) == 2 and whole and any(isinstance(one, torch.SymInt) for one in values)  # noqa: PLR2004 - those that torch has an operator for
 
 
-def _length(value: Any) -> Any:
+def _tensor_len(value: Any) -> Any:
     """As Python's own, but for tensors: `value.shape[0]`, which captures follow."""
     import torch
 
@@ -134,19 +139,19 @@ def _length(value: Any) -> Any:
 
 
 def _calls_linspace(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SIGN in reason for reason in reasons)
+    told = any(_SPECIALIZED_SIGN in reason for reason in reasons)
     return told and calls_any(module, frozenset({"linspace"}))
 
 
 @contextmanager
-def _with_steps(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_size_linspace(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     import torch
 
-    with swapped({torch.linspace: _linspace}):
+    with swap_functions({torch.linspace: _size_linspace}):
         yield
 
 
-def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: Any) -> Any:
+def _size_linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: Any) -> Any:
     """As torch's own, whose formula this is: from each end up to the middle, rounded once."""
     import torch
 
@@ -158,25 +163,25 @@ def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, **named: A
     last = whole * 0 + steps - 1
     places, nothing = whole.to(kind), (whole * 0).to(kind)
     step = (end - start) / last.clamp(min=1).to(kind)
-    near = _fused(step, places, nothing + start)
-    far = _fused(-step, last.to(kind) - places, nothing + end)
+    near = _multiply_add(step, places, nothing + start)
+    far = _multiply_add(-step, last.to(kind) - places, nothing + end)
     return torch.where((2 * whole < last) | (last == 0), near, far)
 
 
-def _fused(x: Any, y: Any, z: Any) -> Any:
+def _multiply_add(x: Any, y: Any, z: Any) -> Any:
     """Return x * y + z, rounded once: with what the product and the sum left out (Dekker, Knuth).
 
     As torch's own kernel has it, where the CPU has FMA; in operators that every runtime has.
     """
     product = x * y
-    (x_high, x_low), (y_high, y_low) = _split(x), _split(y)
+    (x_high, x_low), (y_high, y_low) = _split_float(x), _split_float(y)
     error = x_high * y_high - product + x_high * y_low + x_low * y_high + x_low * y_low
     total = z + product
     added = total - z
     return total + ((z - (total - added)) + (product - added) + error)
 
 
-def _split(x: Any) -> tuple[Any, Any]:
+def _split_float(x: Any) -> tuple[Any, Any]:
     """Two float32 of 12 bits whose sum is x (Veltkamp)."""
     shifted = x * 4096 + x
     high = shifted - (shifted - x)
@@ -184,15 +189,15 @@ def _split(x: Any) -> tuple[Any, Any]:
 
 
 def _calls_frequencies(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SIGN in reason for reason in reasons)
+    told = any(_SPECIALIZED_SIGN in reason for reason in reasons)
     return told and calls_any(module, frozenset({"fftfreq", "rfftfreq"}))
 
 
 @contextmanager
-def _with_frequencies(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_size_frequencies(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     import torch
 
-    with swapped({torch.fft.fftfreq: _fftfreq, torch.fft.rfftfreq: _rfftfreq}):
+    with swap_functions({torch.fft.fftfreq: _fftfreq, torch.fft.rfftfreq: _rfftfreq}):
         yield
 
 
@@ -213,33 +218,33 @@ def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None) 
     return torch.arange(n // 2 + 1, device=device).to(kind) * (1.0 / (n * d))
 
 
-REWRITES: tuple[Rewrite, ...] = (
+LENGTH_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="tensor-lengths",
         summary="len(tensor) as tensor.shape[0]",
-        suits=_suits,
-        during=_during,
-        signs=(_SIGN,),
+        suits=_calls_len,
+        during=_use_tensor_len,
+        signs=(_SPECIALIZED_SIGN,),
     ),
     Rewrite(
         name="symbolic-numbers",
         summary="int(), max() and min() of what follows from sizes, without fixing them",
-        suits=_makes_numbers,
-        during=_with_numbers,
+        suits=_casts_sizes,
+        during=_use_size_numbers,
         signs=("math.trunc(", "max(", "min("),
     ),
     Rewrite(
         name="dynamic-linspace",
         summary="torch.linspace of a dynamic number of steps by torch.arange",
         suits=_calls_linspace,
-        during=_with_steps,
-        signs=(_SIGN,),
+        during=_use_size_linspace,
+        signs=(_SPECIALIZED_SIGN,),
     ),
     Rewrite(
         name="dynamic-frequencies",
         summary="torch.fft.fftfreq and rfftfreq of a dynamic size by torch.arange",
         suits=_calls_frequencies,
-        during=_with_frequencies,
-        signs=(_SIGN,),
+        during=_use_size_frequencies,
+        signs=(_SPECIALIZED_SIGN,),
     ),
 )

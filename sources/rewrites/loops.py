@@ -15,7 +15,7 @@ def recurrence(gates: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
     return torch.stack(states, dim=1)
 
 
-def weighted_average(  # noqa: PLR0913, PLR0917 - one tensor each: TorchScript takes no records
+def rwkv_average(  # noqa: PLR0913, PLR0917 - one tensor each: TorchScript takes no records
     decay: Tensor,
     first: Tensor,
     key: Tensor,

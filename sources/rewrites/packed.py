@@ -13,39 +13,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .rewrite import Module, Rewrite
-from .swapping import attribute, swapped
+from .swapping import swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_CLOSED = 1e4  # added to a gate: its sigmoid is 0 or 1 exactly, in every float dtype
+_CLOSED_GATE = 1e4  # added to a gate: its sigmoid is 0 or 1 exactly, in every float dtype
 
 
 @dataclass
-class _Padded:
+class _PaddedSequence:
     """Stands in for a PackedSequence: rows (batch, time, features) and how long each is."""
 
     data: Any
     lengths: Any
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+def _has_packed_rnn(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
     from torch import nn
 
     return any(isinstance(part, nn.LSTM | nn.GRU | nn.RNN) for part in module.modules())
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_padded_rnn(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     from torch import nn
     from torch.nn.utils import rnn
 
     with ExitStack() as stack:
         stack.enter_context(
-            swapped({rnn.pack_padded_sequence: _pack, rnn.pad_packed_sequence: _unpack})
+            swap_functions({rnn.pack_padded_sequence: _pack, rnn.pad_packed_sequence: _unpack})
         )
         for kind in (nn.LSTM, nn.GRU, nn.RNN):
-            stack.enter_context(attribute(kind, "forward", _forward_of(kind)))
+            stack.enter_context(swap_attribute(kind, "forward", _make_forward(kind)))
         yield
 
 
@@ -54,16 +54,16 @@ def _pack(
     lengths: torch.Tensor | list[int],
     batch_first: bool = False,
     enforce_sorted: bool = True,  # noqa: ARG001 - torch's signature
-) -> _Padded:
+) -> _PaddedSequence:
     import torch
 
     data = input if batch_first else input.transpose(0, 1)
     counts = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
-    return _Padded(data=data, lengths=counts.to(torch.int64))
+    return _PaddedSequence(data=data, lengths=counts.to(torch.int64))
 
 
 def _unpack(
-    sequence: _Padded,
+    sequence: _PaddedSequence,
     batch_first: bool = False,
     padding_value: float = 0.0,
     total_length: int | None = None,
@@ -74,14 +74,14 @@ def _unpack(
     steps = torch.arange(data.shape[1])
     data = torch.where((steps < lengths[:, None])[:, :, None], data, padding_value)
     if total_length is None:
-        data = _shortened(data, lengths)
+        data = _trim_rows(data, lengths)
     else:
         missing = total_length - data.shape[1]
         data = torch.nn.functional.pad(data, (0, 0, 0, missing), value=padding_value)
     return (data if batch_first else data.transpose(0, 1)), lengths
 
 
-def _shortened(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def _trim_rows(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Up to the longest row, as unpacking gives it."""
     import torch
 
@@ -95,18 +95,18 @@ def _shortened(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return data[:, :steps]
 
 
-def _forward_of(kind: type[Module]) -> Any:
+def _make_forward(kind: type[Module]) -> Any:
     usual = vars(kind)["forward"]
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's own name
-        if not isinstance(input, _Padded):
+        if not isinstance(input, _PaddedSequence):
             return usual(self, input, hx)
-        return _run(self, input, hx)
+        return _run_layers(self, input, hx)
 
     return forward
 
 
-def _run(rnn: Any, given: _Padded, hx: Any) -> tuple[_Padded, Any]:
+def _run_layers(rnn: Any, given: _PaddedSequence, hx: Any) -> tuple[_PaddedSequence, Any]:
     """Every layer and direction in turn; the states in torch's order."""
     import torch
 
@@ -119,18 +119,18 @@ def _run(rnn: Any, given: _Padded, hx: Any) -> tuple[_Padded, Any]:
         for direction in range(directions):
             index = layer * directions + direction
             weights = rnn._flat_weights[index * each : (index + 1) * each]
-            start = _start(rnn, data, hx, index)
-            turn = _turned(data, given.lengths) if direction else data
-            out, end = _direction(rnn, turn, given.lengths, start, weights)
-            outs.append(_turned(out, given.lengths) if direction else out)
+            start = _initial_state(rnn, data, hx, index)
+            turn = _reverse_rows(data, given.lengths) if direction else data
+            out, end = _run_direction(rnn, turn, given.lengths, start, weights)
+            outs.append(_reverse_rows(out, given.lengths) if direction else out)
             ends.append(end)
         data = torch.cat(outs, dim=2) if rnn.bidirectional else outs[0]
     states = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
     state = states if rnn.mode == "LSTM" else states[0]
-    return _Padded(data=data, lengths=given.lengths), state
+    return _PaddedSequence(data=data, lengths=given.lengths), state
 
 
-def _start(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[torch.Tensor, ...]:
+def _initial_state(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[torch.Tensor, ...]:
     """The first state of one layer and direction, (1, batch, size) each."""
     if hx is not None:
         given = hx if isinstance(hx, tuple) else (hx,)
@@ -141,7 +141,7 @@ def _start(rnn: Any, data: torch.Tensor, hx: Any, index: int) -> tuple[torch.Ten
     return tuple(data.new_zeros(1, data.shape[0], size) for size in sizes)
 
 
-def _turned(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def _reverse_rows(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Each row reversed within its length; what is beyond stays where it is."""
     import torch
 
@@ -151,7 +151,7 @@ def _turned(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return data.gather(1, index[:, :, None].expand(-1, -1, data.shape[2]))
 
 
-def _direction(
+def _run_direction(
     rnn: Any,
     data: torch.Tensor,
     lengths: torch.Tensor,
@@ -159,15 +159,15 @@ def _direction(
     weights: list[torch.Tensor],
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """One layer in one direction over padded rows: outputs, and the state after each row's last."""
-    out = _kernel(rnn, data, start, weights)[0]
+    out = _run_kernel(rnn, data, start, weights)[0]
     last = (lengths - 1)[:, None, None].expand(-1, 1, out.shape[2])
     hidden = out.gather(1, last)[:, 0]
     if rnn.mode != "LSTM":
         return out, (hidden,)
-    return out, (hidden, _cell(rnn, data, lengths, start, weights))
+    return out, (hidden, _last_cell_state(rnn, data, lengths, start, weights))
 
 
-def _kernel(
+def _run_kernel(
     rnn: Any, data: torch.Tensor, start: tuple[torch.Tensor, ...], weights: list[torch.Tensor]
 ) -> Any:
     import torch
@@ -177,7 +177,7 @@ def _kernel(
     return run(data, state, weights, rnn.bias, 1, 0.0, False, False, True)
 
 
-def _cell(
+def _last_cell_state(
     rnn: Any,
     data: torch.Tensor,
     lengths: torch.Tensor,
@@ -195,19 +195,23 @@ def _cell(
     beyond = (steps >= lengths[:, None])[:, :, None].to(data.dtype)
     size = rnn.hidden_size
     gates = torch.cat(
-        [torch.full((size, 1), -_CLOSED), torch.full((size, 1), _CLOSED), torch.zeros(2 * size, 1)]
+        [
+            torch.full((size, 1), -_CLOSED_GATE),
+            torch.full((size, 1), _CLOSED_GATE),
+            torch.zeros(2 * size, 1),
+        ]
     ).to(data.dtype)
     marked = torch.cat([data * (1 - beyond), beyond], dim=2)
     wider = [torch.cat([weights[0], gates], dim=1), *weights[1:]]
-    cell: torch.Tensor = _kernel(rnn, marked, start, wider)[2][0]
+    cell: torch.Tensor = _run_kernel(rnn, marked, start, wider)[2][0]
     return cell
 
 
-REWRITES: tuple[Rewrite, ...] = (
+PACKED_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="padded-rnn",
         summary="packed sequences as padded ones with a mask",
-        suits=_suits,
-        during=_during,
+        suits=_has_packed_rnn,
+        during=_use_padded_rnn,
     ),
 )

@@ -12,45 +12,49 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from .rewrite import Module, Rewrite
-from .swapping import attribute, swapped
+from .swapping import swap_attribute, swap_functions
 
-_SAME = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
-_EMBEDDING = "maybe_pad"  # of images whose patches are no part of their sizes, as in FocalNet
-_LIBRARY = "transformers.models."
-
-
-def _pads(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return bool(_same_paddings(module) or _embeddings(module))
+_SAME_PADDING = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
+_PATCH_PADDING = "maybe_pad"  # of images whose patches are no part of their sizes, as in FocalNet
+_MODELS_PREFIX = "transformers.models."
 
 
-def _same_paddings(module: Module) -> list[Any]:
+def _has_padding(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return bool(_find_same_paddings(module) or _find_patch_embeddings(module))
+
+
+def _find_same_paddings(module: Module) -> list[Any]:
     """The functions of that name in the files that the parts' classes come from."""
     files = {type(part).__module__ for part in module.modules()}
     found = [
-        getattr(sys.modules.get(name), _SAME, None) for name in files if name.startswith(_LIBRARY)
+        getattr(sys.modules.get(name), _SAME_PADDING, None)
+        for name in files
+        if name.startswith(_MODELS_PREFIX)
     ]
     return [one for one in found if one is not None]
 
 
-def _embeddings(module: Module) -> list[type]:
+def _find_patch_embeddings(module: Module) -> list[type]:
     """The classes of parts that pad images to whole patches."""
     return list(
         dict.fromkeys(
             type(part)
             for part in module.modules()
-            if type(part).__module__.startswith(_LIBRARY)
-            and _EMBEDDING in vars(type(part))
+            if type(part).__module__.startswith(_MODELS_PREFIX)
+            and _PATCH_PADDING in vars(type(part))
             and isinstance(getattr(part, "patch_size", None), list | tuple)
         )
     )
 
 
 @contextmanager
-def _computed(module: Module) -> Iterator[None]:
+def _use_size_padding(module: Module) -> Iterator[None]:
     with ExitStack() as held:
-        held.enter_context(swapped(dict.fromkeys(_same_paddings(module), _pad_as_tensorflow)))
-        for kind in _embeddings(module):
-            held.enter_context(attribute(kind, _EMBEDDING, _pad_to_patches))
+        held.enter_context(
+            swap_functions(dict.fromkeys(_find_same_paddings(module), _pad_as_tensorflow))
+        )
+        for kind in _find_patch_embeddings(module):
+            held.enter_context(swap_attribute(kind, _PATCH_PADDING, _pad_to_patches))
         yield
 
 
@@ -81,12 +85,12 @@ def _pad_to_patches(self: Any, pixel_values: Any, height: Any, width: Any) -> An
     return functional.pad(pixel_values, (0, wide - width, 0, high - height))
 
 
-REWRITES: tuple[Rewrite, ...] = (
+PADDING_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="computed-padding",
         summary="padding computed of the sizes, without asking whether any is due",
-        suits=_pads,
-        during=_computed,
+        suits=_has_padding,
+        during=_use_size_padding,
         signs=("froze a branch on sizes", "it took for granted", "modeling_mobilenet"),
     ),
 )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
+def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
     """Give one module of the copy a class of its own with these members.
 
     Classes are shared with the reference: what is set on them would change it as well.
@@ -22,7 +22,7 @@ def own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
     )
 
 
-def replaced(
+def replace_parts(
     module: torch.nn.Module, instead: Callable[[torch.nn.Module], torch.nn.Module]
 ) -> torch.nn.Module:
     """The module with every part that `instead` gives another for replaced; itself too."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from ...core.errors import CheckpointError, Hint, Option, UsageError, first_line
 from ..factory import import_object
 from ..method import find_owner, rebind_method
-from .twins import checksums
+from .twins import weight_checksums
 
 if TYPE_CHECKING:
     import torch
 
 PATCH = "patch:"  # what the name of such a rewrite begins with
-_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_PATCH_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
+def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     """What `package.module:fn` makes of the copy; a function that returns nothing changed it.
 
     With `--method` it gets the user's module, and its result is called by that method.
@@ -29,7 +29,7 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     """
     from torch import nn
 
-    if not _SPEC.fullmatch(spec):
+    if not _PATCH_SPEC.fullmatch(spec):
         raise UsageError(
             f"--patch {spec!r} is not of the form PKG.MOD:FN",
             hint=Hint("for example ", Option("patch", "nets:fast")),
@@ -47,7 +47,7 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
         given = function(module if owner is None else owner)
     except Exception as error:  # the user's code raises anything
         raise CheckpointError(
-            f"--patch {spec} raised {type(error).__name__}{_place(error)}: {first_line(error)}",
+            f"--patch {spec} raised {type(error).__name__}{_location(error)}: {first_line(error)}",
             hint="the error is in the patch; call it in Python with your model to see all of it",
             option="patch",
         ) from error
@@ -62,13 +62,13 @@ def patched(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     return given.eval() if owner is None else rebind_method(module, given.eval())
 
 
-def check_untouched(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:
+def check_unmodified(reference: torch.nn.Module, before: dict[str, int], names: str) -> None:
     """That the weights which the copy shares with the reference are what they were.
 
     Raises:
         CheckpointError: a patch wrote into them; the reference is spoilt with it.
     """
-    now = checksums(reference)
+    now = weight_checksums(reference)
     changed = [name for name, value in before.items() if now.get(name) != value]
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -79,7 +79,7 @@ def check_untouched(reference: torch.nn.Module, before: dict[str, int], names: s
         )
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """` at file:line`, the innermost line that is not an installed package's."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if "site-packages" not in frame.filename]

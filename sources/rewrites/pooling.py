@@ -12,35 +12,35 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .rewrite import Module, Rewrite, calls_any
-from .swapping import attribute, swapped
+from .swapping import swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SIGN = "specialized it"  # what torch.export says of a size that became a number
-_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
+_POOL_SIGN = "specialized it"  # what torch.export says of a size that became a number
+_POOL_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:
-    told = any(_SIGN in reason for reason in reasons)
-    names = frozenset({*_NAMES, *(f"{name}_with_indices" for name in _NAMES)})
+def _needs_dynamic_pool(module: Module, reasons: Sequence[str]) -> bool:
+    told = any(_POOL_SIGN in reason for reason in reasons)
+    names = frozenset({*_POOL_NAMES, *(f"{name}_with_indices" for name in _POOL_NAMES)})
     return told and calls_any(module, names)
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_dynamic_pool(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     import torch
 
     with ExitStack() as held:
         line = torch.adaptive_max_pool1d
-        held.enter_context(swapped({line: _for_any_size(line)}))
-        for name in _NAMES[1:]:
-            ours = _for_any_size(getattr(torch._C._nn, name))
-            held.enter_context(attribute(torch._C._nn, name, ours))
+        held.enter_context(swap_functions({line: _make_pool(line)}))
+        for name in _POOL_NAMES[1:]:
+            ours = _make_pool(getattr(torch._C._nn, name))
+            held.enter_context(swap_attribute(torch._C._nn, name, ours))
         yield
 
 
-def _for_any_size(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _make_pool(plain: Callable[..., Any]) -> Callable[..., Any]:
     """As torch's own; where a size is no plain number, by windows as wide as the widest may be."""
 
     @functools.wraps(plain)  # torch asks for names of what it overrides
@@ -74,10 +74,10 @@ def _pool_axis(
 
     count, behind = values.shape[axis], values.ndim - axis - 1
 
-    def widened(numbers: torch.Tensor) -> torch.Tensor:
+    def widen(numbers: torch.Tensor) -> torch.Tensor:
         return numbers.reshape(*numbers.shape, *[1] * behind)
 
-    def taken(image: torch.Tensor) -> torch.Tensor:
+    def take(image: torch.Tensor) -> torch.Tensor:
         shape = (*image.shape[:axis], size, widest, *image.shape[axis + 1 :])
         return image.index_select(axis, within).reshape(shape)
 
@@ -86,25 +86,25 @@ def _pool_axis(
     steps = torch.arange(widest, device=values.device)
     reached = first[:, None] + steps
     within = reached.clamp(max=count - 1).flatten()
-    inside, parts = widened(reached < last[:, None]), taken(values)
+    inside, parts = widen(reached < last[:, None]), take(values)
     is_lost = torch.isnan(parts)
     shown = torch.where(inside & ~is_lost, parts, -math.inf)
-    lost = (inside & is_lost) * widened(steps + 1)  # 0 where none is
+    lost = (inside & is_lost) * widen(steps + 1)  # 0 where none is
     last_lost = lost.amax(axis + 1)
     top = torch.where(last_lost > 0, math.nan, shown.amax(axis + 1))
     best = torch.where(last_lost > 0, last_lost - 1, shown.argmax(axis + 1))
-    at = (best + widened(first)) * stride
+    at = (best + widen(first)) * stride
     if places is not None:
-        at = at + taken(places).gather(axis + 1, best.unsqueeze(axis + 1)).squeeze(axis + 1)
+        at = at + take(places).gather(axis + 1, best.unsqueeze(axis + 1)).squeeze(axis + 1)
     return top, at
 
 
-REWRITES: tuple[Rewrite, ...] = (
+POOLING_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="dynamic-max-pool",
         summary="adaptive max pooling to sizes that follow from others, by its windows",
-        suits=_suits,
-        during=_during,
-        signs=(_SIGN,),
+        suits=_needs_dynamic_pool,
+        during=_use_dynamic_pool,
+        signs=(_POOL_SIGN,),
     ),
 )

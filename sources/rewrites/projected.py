@@ -11,34 +11,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .parts import replaced
+from .parts import replace_parts
 from .rewrite import Module, Rewrite
 
 if TYPE_CHECKING:
     import torch
 
 # What says so: torch's exporter of TorchScript, and ONNX Runtime of what the other one writes
-_SIGNS = ("LSTMs with projections", "running LSTM node")
-_SHOWN = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
+_PROJECTION_SIGNS = ("LSTMs with projections", "running LSTM node")
+_LSTM_FIELDS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
           "bidirectional", "proj_size")  # fmt: skip
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:
-    asked = any(sign in reason for reason in reasons for sign in _SIGNS)
-    return asked and any(map(_is_projected, module.modules()))
+def _needs_plain_projections(module: Module, reasons: Sequence[str]) -> bool:
+    asked = any(sign in reason for reason in reasons for sign in _PROJECTION_SIGNS)
+    return asked and any(map(_is_projected_lstm, module.modules()))
 
 
-def _is_projected(part: Module) -> bool:
+def _is_projected_lstm(part: Module) -> bool:
     from torch import nn
 
     return isinstance(part, nn.LSTM) and bool(part.proj_size)
 
 
-def _change(module: Module) -> Module:
-    return replaced(module, lambda part: _plain(part) if _is_projected(part) else part)
+def _replace_projected_lstms(module: Module) -> Module:
+    return replace_parts(
+        module, lambda part: _make_plain_lstm(part) if _is_projected_lstm(part) else part
+    )
 
 
-def _plain(lstm: Any) -> Module:
+def _make_plain_lstm(lstm: Any) -> Module:
     """A module that gives what the LSTM gives, of plain LSTMs of one layer each."""
     from torch import nn
 
@@ -47,10 +49,10 @@ def _plain(lstm: Any) -> Module:
 
         def __init__(self) -> None:
             super().__init__()
-            for name in _SHOWN:
+            for name in _LSTM_FIELDS:
                 setattr(self, name, getattr(lstm, name))
             self.turns = 2 if lstm.bidirectional else 1
-            self.layers = nn.ModuleList(_layer(lstm, at) for at in range(lstm.num_layers))
+            self.layers = nn.ModuleList(_make_lstm_layer(lstm, at) for at in range(lstm.num_layers))
 
         def flatten_parameters(self) -> None:
             """As models call it; there is nothing to be done."""
@@ -62,17 +64,17 @@ def _plain(lstm: Any) -> Module:
             layers: Sequence[Any] = tuple(self.layers)
             for at, layer in enumerate(layers):
                 given = slice(at * self.turns, (at + 1) * self.turns)
-                first = None if hx is None else (layer.unprojected(hx[0][given]), hx[1][given])
+                first = None if hx is None else (layer.unproject(hx[0][given]), hx[1][given])
                 y, (state, cell) = layer.lstm(x, first)
-                x = layer.projected(y)
-                states.append(layer.projected_states(state))
+                x = layer.project(y)
+                states.append(layer.project_states(state))
                 cells.append(cell)
             return x, (torch.cat(states), torch.cat(cells))
 
     return Unprojected()
 
 
-def _layer(lstm: Any, at: int) -> Module:
+def _make_lstm_layer(lstm: Any, at: int) -> Module:
     """One layer: a plain LSTM, and the projections of its directions."""
     import torch
     from torch import nn
@@ -101,27 +103,27 @@ def _layer(lstm: Any, at: int) -> Module:
             inverse = (torch.linalg.pinv(one.double()).to(one) for one in projections)
             self.up = nn.ParameterList(inverse)
 
-        def projected(self, y: torch.Tensor) -> torch.Tensor:
+        def project(self, y: torch.Tensor) -> torch.Tensor:
             parts: Sequence[torch.Tensor] = torch.split(y, lstm.hidden_size, -1)
             found = [part @ one.T for part, one in zip(parts, self.down, strict=True)]
             return torch.cat(found, -1)
 
-        def projected_states(self, state: torch.Tensor) -> torch.Tensor:
+        def project_states(self, state: torch.Tensor) -> torch.Tensor:
             return torch.stack([state[turn] @ one.T for turn, one in enumerate(self.down)])
 
-        def unprojected(self, state: torch.Tensor) -> torch.Tensor:
+        def unproject(self, state: torch.Tensor) -> torch.Tensor:
             return torch.stack([state[turn] @ one.T for turn, one in enumerate(self.up)])
 
     layer: Module = Layer().eval().requires_grad_(requires_grad=False)
     return layer
 
 
-REWRITES: tuple[Rewrite, ...] = (
+PROJECTION_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="plain-projections",
         summary="LSTMs with proj_size as plain ones, whose outputs are projected afterwards",
-        suits=_suits,
-        change=_change,
-        signs=_SIGNS,
+        suits=_needs_plain_projections,
+        change=_replace_projected_lstms,
+        signs=_PROJECTION_SIGNS,
     ),
 )

@@ -11,13 +11,13 @@ from contextlib import ExitStack, contextmanager
 
 from .rewrite import Module, Rewrite
 
-_SIGN = "specialized it"  # what torch.export says of a size that became a number
+_RNN_SIGN = "specialized it"  # what torch.export says of a size that became a number
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:
+def _has_specialized_rnn(module: Module, reasons: Sequence[str]) -> bool:
     from torch import nn
 
-    if not any(_SIGN in reason for reason in reasons):
+    if not any(_RNN_SIGN in reason for reason in reasons):
         return False
     try:
         from torch.export import _patches
@@ -28,21 +28,21 @@ def _suits(module: Module, reasons: Sequence[str]) -> bool:
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _prevent_unrolling(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     from torch.export._patches import (
         register_gru_while_loop_decomposition,
         register_lstm_while_loop_decomposition,
     )
 
     with ExitStack() as stack:
-        stack.callback(_forget_kernels)  # after the managers have put back what was there
+        stack.callback(_clear_kernel_cache)  # after the managers have put back what was there
         stack.enter_context(register_lstm_while_loop_decomposition())
         stack.enter_context(register_gru_while_loop_decomposition())
-        _forget_kernels()
+        _clear_kernel_cache()
         yield
 
 
-def _forget_kernels() -> None:
+def _clear_kernel_cache() -> None:
     """Have torch look its Python kernels up again: an operator keeps what it once found."""
     import torch
 
@@ -50,12 +50,12 @@ def _forget_kernels() -> None:
         operator._dispatch_cache.clear()
 
 
-REWRITES: tuple[Rewrite, ...] = (
+RNN_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="any-length-rnn",
         summary="LSTM and GRU over time without unrolling it",
-        suits=_suits,
-        during=_during,
-        signs=(_SIGN,),
+        suits=_has_specialized_rnn,
+        during=_prevent_unrolling,
+        signs=(_RNN_SIGN,),
     ),
 )

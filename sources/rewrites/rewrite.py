@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import torch
 
-    Module: TypeAlias = torch.nn.Module
-else:
+if not TYPE_CHECKING:
     Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
+else:
+    Module: TypeAlias = torch.nn.Module
 
 
-def unchanged(module: Module) -> Module:
+def keep_module(module: Module) -> Module:
     """Nothing is changed in the module itself."""
     return module
 
 
-def nothing(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - as every `during`
+def no_context(module: Module) -> AbstractContextManager[None]:  # noqa: ARG001 - as every `during`
     """Nothing is changed while the copy runs."""
     return nullcontext()
 
@@ -51,7 +52,7 @@ class Rewrite:
     name: str
     summary: str
     suits: Callable[[Module, Sequence[str]], bool]
-    change: Callable[[Module], Module] = unchanged
-    during: Callable[[Module], AbstractContextManager[None]] = nothing
+    change: Callable[[Module], Module] = keep_module
+    during: Callable[[Module], AbstractContextManager[None]] = no_context
     alone: bool = False
     signs: tuple[str, ...] = ()

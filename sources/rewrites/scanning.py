@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from .rewrite import Module, Rewrite
-from .state_caches import SIZE_SIGNS, assigned_states, updates_states
-from .swapping import attribute
+from .state_caches import SIZE_SIGNS, assign_states, has_state_updates
+from .swapping import swap_attribute
 
 _MODELS = "transformers.models."
 _SELECTIVE = tuple(
@@ -25,15 +25,15 @@ _GRIFFIN = f"{_MODELS}recurrent_gemma.modeling_recurrent_gemma"
 _RWKV = f"{_MODELS}rwkv.modeling_rwkv"
 
 
-def _files(module: Module) -> set[str]:
+def _model_files(module: Module) -> set[str]:
     return {kind.__module__ for part in module.modules() for kind in type(part).__mro__}
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
-    return bool(_files(module) & {*_SELECTIVE, _GRIFFIN, _RWKV})
+def _has_recurrence(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return bool(_model_files(module) & {*_SELECTIVE, _GRIFFIN, _RWKV})
 
 
-def _change(module: Module) -> Module:
+def _select_scan_path(module: Module) -> Module:
     """Mixers take the path on which they call a scan, which their own package would bring."""
     for part in module.modules():
         if type(part).__module__ in _SELECTIVE and hasattr(part, "use_mambapy"):
@@ -42,30 +42,32 @@ def _change(module: Module) -> Module:
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:
-    known = _files(module)
+def _use_scans(module: Module) -> Iterator[None]:
+    known = _model_files(module)
     with ExitStack() as stack:
-        if updates_states(module):  # of any length as well
-            stack.enter_context(assigned_states())
+        if has_state_updates(module):  # of any length as well
+            stack.enter_context(assign_states())
         if known & set(_SELECTIVE):
-            stack.enter_context(_as_mambapy())
+            stack.enter_context(_provide_mambapy())
         for name in known & set(_SELECTIVE):
             here = sys.modules[name]
-            stack.enter_context(attribute(here, "is_mambapy_available", lambda: True))
+            stack.enter_context(swap_attribute(here, "is_mambapy_available", lambda: True))
         if _GRIFFIN in known:
             for kind in vars(sys.modules[_GRIFFIN]).values():
                 if isinstance(kind, type) and "_rnn_scan" in vars(kind):
-                    stack.enter_context(attribute(kind, "_rnn_scan", _griffin))
+                    stack.enter_context(swap_attribute(kind, "_rnn_scan", _griffin_scan))
         if _RWKV in known:
-            stack.enter_context(attribute(sys.modules[_RWKV], "rwkv_linear_attention_cpu", _rwkv))
+            stack.enter_context(
+                swap_attribute(sys.modules[_RWKV], "rwkv_linear_attention_cpu", _rwkv_attention)
+            )
         yield
 
 
 @contextmanager
-def _as_mambapy() -> Iterator[None]:
+def _provide_mambapy() -> Iterator[None]:
     """The scan, under the name by which the mixers import it from a package of its own."""
     package, inner = ModuleType("mambapy"), ModuleType("mambapy.pscan")
-    vars(inner)["pscan"] = _selective
+    vars(inner)["pscan"] = _selective_scan
     vars(package)["pscan"] = inner
     before = {name: sys.modules.get(name) for name in ("mambapy", "mambapy.pscan")}
     sys.modules.update({"mambapy": package, "mambapy.pscan": inner})
@@ -79,7 +81,7 @@ def _as_mambapy() -> Iterator[None]:
 
 
 @cache
-def _kept(name: str) -> Any:
+def _script_loop(name: str) -> Any:
     """A function of loops.py with its loop, as a trace keeps it."""
     import torch
 
@@ -88,23 +90,23 @@ def _kept(name: str) -> Any:
     return torch.jit.script(getattr(loops, name))
 
 
-def _selective(gates: Any, inputs: Any) -> Any:
+def _selective_scan(gates: Any, inputs: Any) -> Any:
     """All states of h = gate * h + input, from 0; (batch, time, ...) both."""
-    return _recur(gates, inputs, _zeros(inputs))
+    return _run_recurrence(gates, inputs, _zero_state(inputs))
 
 
-def _zeros(given: Any) -> Any:
+def _zero_state(given: Any) -> Any:
     """A state for each row, all zeros, of the strides that a step gives it."""
     import torch
 
     return torch.zeros_like(given[:, 0], memory_format=torch.contiguous_format)
 
 
-def _recur(gates: Any, inputs: Any, start: Any) -> Any:
+def _run_recurrence(gates: Any, inputs: Any, start: Any) -> Any:
     import torch
 
     if not torch.compiler.is_exporting():
-        return _kept("recurrence")(gates, inputs, start)
+        return _script_loop("recurrence")(gates, inputs, start)
 
     def step(state: Any, given: Any) -> Any:
         state = given[0] * state + given[1]
@@ -122,7 +124,7 @@ def _scan(step: Any, start: Any, given: tuple[Any, ...]) -> Any:
     return after, outs.transpose(0, 1)
 
 
-def _griffin(  # noqa: PLR0913, PLR0917 - as the method that it stands in for
+def _griffin_scan(  # noqa: PLR0913, PLR0917 - as the method that it stands in for
     self: Module,  # noqa: ARG001
     hidden_states: Any,
     recurrent_gate: Any,
@@ -134,12 +136,12 @@ def _griffin(  # noqa: PLR0913, PLR0917 - as the method that it stands in for
 
     dtype = acc_dtype or torch.float32
     inputs = hidden_states.to(dtype)
-    start = _zeros(inputs) if recurrent_states is None else recurrent_states.to(dtype)
-    states = _recur((recurrent_gate * ~reset).to(dtype), inputs, start)
+    start = _zero_state(inputs) if recurrent_states is None else recurrent_states.to(dtype)
+    states = _run_recurrence((recurrent_gate * ~reset).to(dtype), inputs, start)
     return states.to(hidden_states.dtype), states[:, -1]
 
 
-def _rwkv(  # noqa: PLR0913, PLR0917 - as the function that it stands in for
+def _rwkv_attention(  # noqa: PLR0913, PLR0917 - as the function that it stands in for
     time_decay: Any,
     time_first: Any,
     key: Any,
@@ -150,11 +152,11 @@ def _rwkv(  # noqa: PLR0913, PLR0917 - as the function that it stands in for
     import torch
 
     decay, now = -torch.exp(time_decay), key.float()
-    nothing = _zeros(now)
+    nothing = _zero_state(now)
     start = (nothing, nothing.clone(), nothing - 1e38) if state is None else tuple(state)
     kept = return_state or state is not None
     if not torch.compiler.is_exporting():
-        out, *after = _kept("weighted_average")(decay, time_first, now, value, *start)
+        out, *after = _script_loop("rwkv_average")(decay, time_first, now, value, *start)
         return out, after if kept else None
 
     def step(carried: Any, given: Any) -> Any:
@@ -171,13 +173,13 @@ def _rwkv(  # noqa: PLR0913, PLR0917 - as the function that it stands in for
     return out.to(value.dtype), list(after) if kept else None
 
 
-REWRITES: tuple[Rewrite, ...] = (
+SCAN_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="scan",
         summary="the recurrence over tokens as one scan, of any length",
-        suits=_suits,
-        change=_change,
-        during=_during,
+        suits=_has_recurrence,
+        change=_select_scan_path,
+        during=_use_scans,
         signs=(
             *(f"{name.rpartition('.')[2]}.py" for name in (*_SELECTIVE, _GRIFFIN, _RWKV)),
             *SIZE_SIGNS,
@@ -186,8 +188,10 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="state-caches",
         summary="states of recurrent caches assigned, at any length, not written in place",
-        suits=lambda module, reasons: updates_states(module) and not _suits(module, reasons),
-        during=lambda _: assigned_states(),
+        suits=lambda module, reasons: (
+            has_state_updates(module) and not _has_recurrence(module, reasons)
+        ),
+        during=lambda _: assign_states(),
         signs=("cache_utils.py", *SIZE_SIGNS),
     ),
 )

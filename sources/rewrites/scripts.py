@@ -8,23 +8,23 @@ from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
-from .parts import own_class, replaced
+from .parts import give_own_class, replace_parts
 from .rewrite import Module, Rewrite
-from .swapping import swapped
+from .swapping import swap_functions
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_NAMED = frozenset(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"))
-_LIBRARIES = ("torch.", "transformers.")  # whose own code torch.jit and torch.export know
+_NAME_INSTRUCTIONS = frozenset(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"))
+_LIBRARY_PREFIXES = ("torch.", "transformers.")  # whose own code torch.jit and torch.export know
 
 
-def _methods(part: Module) -> Iterator[FunctionType]:
+def _user_methods(part: Module) -> Iterator[FunctionType]:
     """The methods of the user's classes that a module has."""
     for kind in type(part).__mro__:
-        if not kind.__module__.startswith(_LIBRARIES):
+        if not kind.__module__.startswith(_LIBRARY_PREFIXES):
             yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
 
 
-def _observes(hook: object) -> bool:
+def _is_observer(hook: object) -> bool:
     """Whether a hook is a function that gives None in every way out and writes nowhere in place.
 
     Into a tensor, by `out.add_(1)` or `out[0] = 1`, would change an output all the same. A return
@@ -34,7 +34,7 @@ def _observes(hook: object) -> bool:
     if not isinstance(function, FunctionType):
         return False
     code = list(dis.get_instructions(function))
-    if any(_writes(one, code[max(index - 2, 0)]) for index, one in enumerate(code)):
+    if any(_may_write(one, code[max(index - 2, 0)]) for index, one in enumerate(code)):
         return False
     ends = [index for index, one in enumerate(code) if one.opname == "RETURN_VALUE"]
     constant = [one for one in code if one.opname == "RETURN_CONST"]
@@ -46,7 +46,7 @@ def _observes(hook: object) -> bool:
     )
 
 
-def _writes(instruction: dis.Instruction, container: dis.Instruction) -> bool:
+def _may_write(instruction: dis.Instruction, container: dis.Instruction) -> bool:
     """Whether it may write into a tensor: an item, `+=`, a method or function called `..._`.
 
     An entry of what the hook keeps outside itself, as `features[name] = output`, is none.
@@ -55,7 +55,7 @@ def _writes(instruction: dis.Instruction, container: dis.Instruction) -> bool:
     name = str(instruction.argval)
     in_place = name.endswith("_") and not name.endswith("__")
     return (
-        (instruction.opname in _NAMED and in_place)
+        (instruction.opname in _NAME_INSTRUCTIONS and in_place)
         or (instruction.opname in ("STORE_SUBSCR", "STORE_SLICE") and not kept)
         or (instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="))
         or instruction.opname.startswith("INPLACE_")
@@ -64,48 +64,48 @@ def _writes(instruction: dis.Instruction, container: dis.Instruction) -> bool:
 
 def _has_observers(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
     return any(
-        _observes(hook)
+        _is_observer(hook)
         for part in module.modules()
         for kind in _HOOKS
         for hook in getattr(part, kind).values()
     )
 
 
-def _without_observers(module: Module) -> Module:
+def _remove_observers(module: Module) -> Module:
     for part in module.modules():
         for kind in _HOOKS:
             hooks = getattr(part, kind)
-            for key in [key for key, hook in hooks.items() if _observes(hook)]:
+            for key in [key for key, hook in hooks.items() if _is_observer(hook)]:
                 del hooks[key]
     return module
 
 
-def _mentions_training(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _has_training_flag(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
     return any(_branches_on_training(part) for part in module.modules())
 
 
 def _branches_on_training(part: Module) -> bool:
     """Whether a method of the user's class reads `self.training`."""
-    return any("training" in method.__code__.co_names for method in _methods(part))
+    return any("training" in method.__code__.co_names for method in _user_methods(part))
 
 
-def _in_eval_for_good(module: Module) -> Module:
+def _fix_training_flag(module: Module) -> Module:
     """`training` as a constant: torch.jit.script leaves out what is under `if self.training`."""
     for part in module.modules():
         if not part.training and _branches_on_training(part):
             constants = [*getattr(part, "__constants__", ()), "training"]
-            own_class(part, {"__constants__": constants})
+            give_own_class(part, {"__constants__": constants})
     return module
 
 
 def _is_compiled(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
     return any(
-        hasattr(part, "_orig_mod") or part._compiled_call_impl is not None or _compiled_of(part)
+        hasattr(part, "_orig_mod") or part._compiled_call_impl is not None or _find_compiled(part)
         for part in module.modules()
     )
 
 
-def _compiled_of(part: Module) -> dict[str, Callable[..., Any]]:
+def _find_compiled(part: Module) -> dict[str, Callable[..., Any]]:
     """The functions behind the methods that torch.compile has taken over, by name."""
     found: dict[str, Callable[..., Any]] = {}
     for kind in reversed(type(part).__mro__):
@@ -116,39 +116,39 @@ def _compiled_of(part: Module) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _uncompiled(module: Module) -> Module:
+def _undo_compile(module: Module) -> Module:
     def inner(part: Any) -> Module:
         while hasattr(part, "_orig_mod"):
             part = part._orig_mod
         found: Module = part
         return found
 
-    module = replaced(module, inner)
+    module = replace_parts(module, inner)
     for part in module.modules():
         vars(part).pop("_compiled_call_impl", None)
-        taken = _compiled_of(part)
+        taken = _find_compiled(part)
         if taken:
-            own_class(part, taken)
+            give_own_class(part, taken)
     return module
 
 
-def _says_checkpoint(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
+def _uses_checkpoint(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001
     return any(
         "checkpoint" in method.__code__.co_names
         for part in module.modules()
-        for method in _methods(part)
+        for method in _user_methods(part)
     )
 
 
 @contextmanager
-def _without_checkpoints(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _disable_checkpoints(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     from torch.utils.checkpoint import checkpoint
 
-    with swapped({checkpoint: _directly}):
+    with swap_functions({checkpoint: _call_directly}):
         yield
 
 
-def _directly(  # noqa: PLR0913 - torch's signature
+def _call_directly(  # noqa: PLR0913 - torch's signature
     function: Callable[..., Any],
     *args: Any,
     use_reentrant: bool | None = None,  # noqa: ARG001
@@ -162,29 +162,29 @@ def _directly(  # noqa: PLR0913 - torch's signature
     return function(*args, **kwargs)
 
 
-REWRITES: tuple[Rewrite, ...] = (
+SCRIPT_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="no-observers",
         summary="forward hooks that only observe removed",
         suits=_has_observers,
-        change=_without_observers,
+        change=_remove_observers,
     ),
     Rewrite(
         name="no-training-code",
         summary="the code under `if self.training` left out",
-        suits=_mentions_training,
-        change=_in_eval_for_good,
+        suits=_has_training_flag,
+        change=_fix_training_flag,
     ),
     Rewrite(
         name="not-compiled",
         summary="the modules behind torch.compile",
         suits=_is_compiled,
-        change=_uncompiled,
+        change=_undo_compile,
     ),
     Rewrite(
         name="no-checkpointing",
         summary="activation checkpoints called directly",
-        suits=_says_checkpoint,
-        during=_without_checkpoints,
+        suits=_uses_checkpoint,
+        during=_disable_checkpoints,
     ),
 )

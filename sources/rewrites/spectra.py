@@ -14,26 +14,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .rewrite import Module, Rewrite, calls_any
-from .swapping import attribute, swapped
+from .swapping import swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
 
-_SIGNS = ("times as far from",)  # what the verdict says of an artifact that is too rough
-_NAMES = frozenset({
+_SPECTRA_SIGNS = ("times as far from",)  # what the verdict says of an artifact that is too rough
+_FFT_NAMES = frozenset({
     "fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2",
     "fftn", "ifftn", "rfftn", "irfftn", "stft", "spectrogram",
 })  # fmt: skip
 _LAST_TWO = (-2, -1)
 
 
-def _suits(module: Module, reasons: Sequence[str]) -> bool:
-    rough = any(sign in reason for reason in reasons for sign in _SIGNS)
-    return rough and calls_any(module, _NAMES)
+def _needs_exact_spectra(module: Module, reasons: Sequence[str]) -> bool:
+    rough = any(sign in reason for reason in reasons for sign in _SPECTRA_SIGNS)
+    return rough and calls_any(module, _FFT_NAMES)
 
 
 @contextmanager
-def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+def _use_matrix_dft(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
     import torch
 
     ours: dict[str, Any] = {
@@ -42,20 +42,23 @@ def _during(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `durin
         "fftn": _fftn, "ifftn": _ifftn, "rfftn": _rfftn, "irfftn": _irfftn,
     }  # fmt: skip
     transforms = {getattr(torch.fft, name): function for name, function in ours.items()}
-    with swapped({**transforms, torch.stft: _stft}), attribute(torch.Tensor, "stft", _stft):
+    with (
+        swap_functions({**transforms, torch.stft: _stft}),
+        swap_attribute(torch.Tensor, "stft", _stft),
+    ):
         yield
 
 
 def _fft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
-    return _whole(x, n, dim, norm, inverse=False)
+    return _transform(x, n, dim, norm, inverse=False)
 
 
 def _ifft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
-    return _whole(x, n, dim, norm, inverse=True)
+    return _transform(x, n, dim, norm, inverse=True)
 
 
 def _rfft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
-    return _whole(x, n, dim, norm, inverse=False, half=True)
+    return _transform(x, n, dim, norm, inverse=False, half=True)
 
 
 def _irfft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
@@ -64,41 +67,41 @@ def _irfft(x: torch.Tensor, n: Any = None, dim: int = -1, norm: str | None = Non
 
     size = 2 * (x.shape[dim] - 1) if n is None else n
     count = size // 2 + 1
-    real, imaginary = _rows(x, count, dim)
-    cosines, sines = _factors(count, size, size, real)
+    real, imaginary = _split_rows(x, count, dim)
+    cosines, sines = _dft_factors(count, size, size, real)
     places = torch.arange(count, device=x.device)
     alone = (places == 0) | (2 * places == size)
     weights = torch.where(alone, 1.0, 2.0).to(real.dtype)
     values = (real * weights) @ cosines
     if imaginary is not None:
         values = values - (imaginary * weights) @ sines
-    return _scaled(values, size, norm, inverse=True).transpose(dim, -1)
+    return _apply_norm(values, size, norm, inverse=True).transpose(dim, -1)
 
 
-def _whole(  # noqa: PLR0913 - the transform's own
+def _transform(  # noqa: PLR0913 - the transform's own
     x: torch.Tensor, n: Any, dim: int, norm: str | None, *, inverse: bool, half: bool = False
 ) -> torch.Tensor:
     import torch
 
     size = x.shape[dim] if n is None else n
-    real, imaginary = _rows(x, size, dim)
-    cosines, sines = _factors(size, size // 2 + 1 if half else size, size, real)
+    real, imaginary = _split_rows(x, size, dim)
+    cosines, sines = _dft_factors(size, size // 2 + 1 if half else size, size, real)
     turned = sines if inverse else -sines
     first, second = real @ cosines, real @ turned
     if imaginary is not None:
         first, second = first - imaginary @ turned, second + imaginary @ cosines
-    first, second = (_scaled(one, size, norm, inverse=inverse) for one in (first, second))
+    first, second = (_apply_norm(one, size, norm, inverse=inverse) for one in (first, second))
     return torch.complex(first.transpose(dim, -1), second.transpose(dim, -1))
 
 
-def _rows(x: torch.Tensor, size: Any, dim: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _split_rows(x: torch.Tensor, size: Any, dim: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The real and the imaginary part, the dim last and of that size; None where there is none."""
     parts = (x.real, x.imag) if x.is_complex() else (x if x.is_floating_point() else x.float(),)
-    real, *others = (_sized(part.transpose(dim, -1), size) for part in parts)
+    real, *others = (_fit_size(part.transpose(dim, -1), size) for part in parts)
     return real, others[0] if others else None
 
 
-def _sized(rows: torch.Tensor, size: Any) -> torch.Tensor:
+def _fit_size(rows: torch.Tensor, size: Any) -> torch.Tensor:
     """Cut to a size, or filled up with zeros."""
     import torch
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -110,7 +113,7 @@ def _sized(rows: torch.Tensor, size: Any) -> torch.Tensor:
     return filled[..., :size]
 
 
-def _factors(rows: Any, columns: Any, size: Any, like: torch.Tensor) -> Any:
+def _dft_factors(rows: Any, columns: Any, size: Any, like: torch.Tensor) -> Any:
     """Cosines and sines of 2 pi k n / size for k below rows and n below columns.
 
     They are taken of angles up to pi / 2, which float32 tells apart best.
@@ -128,7 +131,9 @@ def _factors(rows: Any, columns: Any, size: Any, like: torch.Tensor) -> Any:
     return torch.where(left, -cosines, cosines), torch.where(over, -sines, sines)
 
 
-def _scaled(values: torch.Tensor, size: Any, norm: str | None, *, inverse: bool) -> torch.Tensor:
+def _apply_norm(
+    values: torch.Tensor, size: Any, norm: str | None, *, inverse: bool
+) -> torch.Tensor:
     divisor: torch.Tensor | None = None
     if norm == "ortho":
         divisor = (values.new_ones(1) * size).sqrt()
@@ -137,7 +142,7 @@ def _scaled(values: torch.Tensor, size: Any, norm: str | None, *, inverse: bool)
     return values if divisor is None else values / divisor
 
 
-def _in_turn(  # noqa: PLR0913, PLR0917 - the transforms' own
+def _transform_each(  # noqa: PLR0913, PLR0917 - the transforms' own
     one: Any, last: Any, x: torch.Tensor, s: Any, dim: Any, norm: str | None, *, first: bool
 ) -> torch.Tensor:
     """Along each dim, with the last one's own function first or at the end."""
@@ -153,15 +158,15 @@ def _in_turn(  # noqa: PLR0913, PLR0917 - the transforms' own
 
 
 def _fftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: str | None = None) -> torch.Tensor:
-    return _in_turn(_fft, _fft, x, s, dim, norm, first=True)
+    return _transform_each(_fft, _fft, x, s, dim, norm, first=True)
 
 
 def _ifftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
-    return _in_turn(_ifft, _ifft, x, s, dim, norm, first=True)
+    return _transform_each(_ifft, _ifft, x, s, dim, norm, first=True)
 
 
 def _rfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
-    return _in_turn(_fft, _rfft, x, s, dim, norm, first=True)
+    return _transform_each(_fft, _rfft, x, s, dim, norm, first=True)
 
 
 def _stft(  # noqa: PLR0913, PLR0917 - torch's own
@@ -194,14 +199,14 @@ def _stft(  # noqa: PLR0913, PLR0917 - torch's own
     frames = rows.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length) * weights
     is_complex = frames.is_complex()
     half_alone = not is_complex if onesided is None else onesided
-    found = _whole(frames, n_fft, -1, None, inverse=False, half=half_alone).transpose(1, 2)
+    found = _transform(frames, n_fft, -1, None, inverse=False, half=half_alone).transpose(1, 2)
     found = found / math.sqrt(n_fft) if normalized else found
     found = found if input.dim() > 1 else found[0]
     return found if return_complex or is_complex else torch.view_as_real(found)
 
 
 def _irfftn(x: torch.Tensor, s: Any = None, dim: Any = None, norm: Any = None) -> torch.Tensor:
-    return _in_turn(_ifft, _irfft, x, s, dim, norm, first=False)
+    return _transform_each(_ifft, _irfft, x, s, dim, norm, first=False)
 
 
 def _fft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = None) -> torch.Tensor:
@@ -220,12 +225,12 @@ def _irfft2(x: torch.Tensor, s: Any = None, dim: Any = _LAST_TWO, norm: Any = No
     return _irfftn(x, s, dim, norm)
 
 
-REWRITES: tuple[Rewrite, ...] = (
+SPECTRA_REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         name="exact-spectra",
         summary="Fourier transforms as products with a matrix, exact at all sizes",
-        suits=_suits,
-        during=_during,
-        signs=_SIGNS,
+        suits=_needs_exact_spectra,
+        during=_use_matrix_dft,
+        signs=_SPECTRA_SIGNS,
     ),
 )

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from .rewrite import Module
-from .swapping import attribute
+from .swapping import swap_attribute
 
 _CACHES = "transformers.cache_utils"
 _LAYER = "LinearAttentionLayer"
@@ -22,18 +22,18 @@ SIZE_SIGNS = ("a branch on sizes", "took for granted")  # what captures say of s
 _UPDATES = ("update_conv_state", "update_recurrent_state")
 
 
-def updates_states(module: Module) -> bool:
+def has_state_updates(module: Module) -> bool:
     """Whether a layer of the model updates such a cache."""
     return find_spec("transformers") is not None and any(
         name in member.__code__.co_names
         for kind in {kind for part in module.modules() for kind in type(part).__mro__}
-        for member in (_plain(one) for one in vars(kind).values())
+        for member in (_undecorate(one) for one in vars(kind).values())
         if isinstance(member, FunctionType)
         for name in _UPDATES
     )
 
 
-def _plain(member: object) -> object:
+def _undecorate(member: object) -> object:
     """The function below its decorators, where they say what they wrap."""
     while hasattr(member, "__wrapped__"):
         member = member.__wrapped__
@@ -41,18 +41,18 @@ def _plain(member: object) -> object:
 
 
 @contextmanager
-def assigned_states() -> Iterator[None]:
+def assign_states() -> Iterator[None]:
     """Have caches keep each new state instead of writing it into a buffer of a fixed size."""
     layer: Any = getattr(importlib.import_module(_CACHES), _LAYER, None)
     known = layer is not None and all(name in vars(layer) for name in _UPDATES)
     with ExitStack() as stack:
         if known:  # older releases keep these states in caches of their own
-            stack.enter_context(attribute(layer, _UPDATES[0], _conv_updater(layer)))
-            stack.enter_context(attribute(layer, _UPDATES[1], _assign_recurrent_state))
+            stack.enter_context(swap_attribute(layer, _UPDATES[0], _make_conv_update(layer)))
+            stack.enter_context(swap_attribute(layer, _UPDATES[1], _assign_recurrent_state))
         yield
 
 
-def _conv_updater(layer: Any) -> Any:
+def _make_conv_update(layer: Any) -> Any:
     usual = getattr(layer, _UPDATES[0])
 
     def assign_conv_state(

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextmanager
-def swapped(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
+def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
     """Have every loaded module that knows a function by any name know its replacement instead.
 
     `from torch.utils.checkpoint import checkpoint` in the user's file is a name of its own: setting
@@ -36,7 +36,7 @@ def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -
 
 
 @contextmanager
-def attribute(owner: object, name: str, value: object) -> Iterator[None]:
+def swap_attribute(owner: object, name: str, value: object) -> Iterator[None]:
     """Set an attribute of a library's class or module, and put the old one back."""
     before = vars(owner)[name]
     setattr(owner, name, value)

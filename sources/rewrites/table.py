@@ -28,31 +28,31 @@ from . import (
     spectra,
     transformers_models,
 )
-from .patching import PATCH, check_untouched, patched
+from .patching import PATCH, apply_patch, check_unmodified
 from .rewrite import Module, Rewrite
-from .swapping import attribute
-from .twins import checksums, twin
+from .swapping import swap_attribute
+from .twins import copy_sharing_weights, weight_checksums
 
 if TYPE_CHECKING:
     from ...core.contract import Feed
 
-TABLE: tuple[Rewrite, ...] = (
-    *packed.REWRITES,
-    *scripts.REWRITES,
-    *baking.REWRITES,
-    *elimination.REWRITES,
-    *experts.REWRITES,
-    *functions.REWRITES,
-    *lengths.REWRITES,
-    *padding.REWRITES,
-    *pooling.REWRITES,
-    *recurrent.REWRITES,
-    *projected.REWRITES,
-    *scanning.REWRITES,
-    *transformers_models.REWRITES,
-    *attention.REWRITES,
-    *exponentials.REWRITES,
-    *spectra.REWRITES,
+REWRITE_TABLE: tuple[Rewrite, ...] = (
+    *packed.PACKED_REWRITES,
+    *scripts.SCRIPT_REWRITES,
+    *baking.PARAMETRIZATION_REWRITES,
+    *elimination.INVERSE_REWRITES,
+    *experts.EXPERT_REWRITES,
+    *functions.FUNCTION_REWRITES,
+    *lengths.LENGTH_REWRITES,
+    *padding.PADDING_REWRITES,
+    *pooling.POOLING_REWRITES,
+    *recurrent.RNN_REWRITES,
+    *projected.PROJECTION_REWRITES,
+    *scanning.SCAN_REWRITES,
+    *transformers_models.TRANSFORMERS_REWRITES,
+    *attention.ATTENTION_REWRITES,
+    *exponentials.ELU_REWRITES,
+    *spectra.SPECTRA_REWRITES,
 )
 
 # Copies are kept as long as their eager model: each step of a run enters them, twice at times.
@@ -60,7 +60,7 @@ _COPIES: WeakKeyDictionary[Eager, dict[tuple[str, ...], Eager]] = WeakKeyDiction
 
 
 @contextmanager
-def rewritten(
+def apply_rewrites(
     eager: Eager, names: Sequence[str], *, example: Feed | None = None
 ) -> Iterator[Eager]:
     """A copy of `eager` with the rewrites of these names, in order; without names, itself.
@@ -83,18 +83,18 @@ def rewritten(
         return
     key = tuple(names)
     outputs = () if example is None else eager.names(example)
-    with _untouched(eager, key), ExitStack() as stack:
-        copied = _copy(eager, key)
-        stack.enter_context(_own_script_types())
+    with _check_patches(eager, key), ExitStack() as stack:
+        copied = _make_copy(eager, key)
+        stack.enter_context(_isolate_script_types())
         for name in key:
             if not name.startswith(PATCH):
-                stack.enter_context(_named(name).during(copied.module))
+                stack.enter_context(_find_rewrite(name).during(copied.module))
         if example is not None:
             _check_outputs(copied, outputs, example, key)
         yield copied
 
 
-def suited(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def suggest_rewrites(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Sets of rewrites worth trying after what was refused for these reasons, the best first.
 
     Each that suits by itself, so that no more is changed than need be; then those together that
@@ -104,54 +104,56 @@ def suited(eager: Eager, reasons: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
     if isinstance(eager.module, torch.jit.ScriptModule):
         return ()
-    found = [rewrite for rewrite in TABLE if rewrite.suits(eager.module, reasons)]
-    found.sort(key=lambda one: not _answers(one, reasons))
+    found = [rewrite for rewrite in REWRITE_TABLE if rewrite.suits(eager.module, reasons)]
+    found.sort(key=lambda one: not _is_answer(one, reasons))
     joined = tuple(rewrite.name for rewrite in found if not rewrite.alone)
     return (*((rewrite.name,) for rewrite in found), *([joined] if len(joined) > 1 else []))
 
 
-def answering(eager: Eager, reasons: Sequence[str], *, besides: Sequence[str]) -> tuple[str, ...]:
+def match_rewrites(
+    eager: Eager, reasons: Sequence[str], *, besides: Sequence[str]
+) -> tuple[str, ...]:
     """The rewrites that are the answer to one of these reasons, but for those there are."""
     return tuple(
         one.name
-        for one in TABLE
-        if one.name not in besides and _answers(one, reasons) and one.suits(eager.module, reasons)
+        for one in REWRITE_TABLE
+        if one.name not in besides and _is_answer(one, reasons) and one.suits(eager.module, reasons)
     )
 
 
-def _answers(rewrite: Rewrite, reasons: Sequence[str]) -> bool:
+def _is_answer(rewrite: Rewrite, reasons: Sequence[str]) -> bool:
     return any(sign in text for text in reasons for sign in rewrite.signs)
 
 
-def told(name: str) -> str:
+def describe_rewrite(name: str) -> str:
     """What is said to the user of a rewrite, after `captured with`."""
     if name.startswith(PATCH):
         return f"--patch {name.removeprefix(PATCH)}"
-    return f"{name}: {_named(name).summary}"
+    return f"{name}: {_find_rewrite(name).summary}"
 
 
-def _named(name: str) -> Rewrite:
-    found = next((one for one in TABLE if one.name == name), None)
+def _find_rewrite(name: str) -> Rewrite:
+    found = next((one for one in REWRITE_TABLE if one.name == name), None)
     if found is None:
-        raise unknown("rewrite", name, [one.name for one in TABLE])
+        raise unknown("rewrite", name, [one.name for one in REWRITE_TABLE])
     return found
 
 
-def _copy(eager: Eager, names: tuple[str, ...]) -> Eager:
+def _make_copy(eager: Eager, names: tuple[str, ...]) -> Eager:
     """The copy with these rewrites; made once."""
     copies = _COPIES.setdefault(eager, {})
     if names not in copies:
-        module = twin(eager.module)
+        module = copy_sharing_weights(eager.module)
         for name in names:
             if name.startswith(PATCH):
-                module = patched(module, name.removeprefix(PATCH))
+                module = apply_patch(module, name.removeprefix(PATCH))
             else:
-                module = _changed(module, _named(name))
+                module = _apply_change(module, _find_rewrite(name))
         copies[names] = eager.with_module(module)
     return copies[names]
 
 
-def _changed(module: Module, rewrite: Rewrite) -> Module:
+def _apply_change(module: Module, rewrite: Rewrite) -> Module:
     try:
         return rewrite.change(module)
     except Exception as error:  # it works on the insides of the user's module
@@ -163,23 +165,23 @@ def _changed(module: Module, rewrite: Rewrite) -> Module:
 
 
 @contextmanager
-def _untouched(eager: Eager, names: Sequence[str]) -> Iterator[None]:
+def _check_patches(eager: Eager, names: Sequence[str]) -> Iterator[None]:
     """Look that patches leave the reference's weights alone, when applied and when run."""
     patches = [name.removeprefix(PATCH) for name in names if name.startswith(PATCH)]
-    before = checksums(eager.module) if patches else {}
+    before = weight_checksums(eager.module) if patches else {}
     try:
         yield
     finally:
         if patches:
-            check_untouched(eager.module, before, f"--patch {', '.join(patches)}")
+            check_unmodified(eager.module, before, f"--patch {', '.join(patches)}")
 
 
 @contextmanager
-def _own_script_types() -> Iterator[None]:
+def _isolate_script_types() -> Iterator[None]:
     """TorchScript types of our own: torch would take the copy's class for the reference's."""
     from torch.jit import _recursive
 
-    with attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
+    with swap_attribute(_recursive, "concrete_type_store", _recursive.ConcreteTypeStore()):
         yield
 
 

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
     import torch
 
-_SMALL = 1 << 20  # bytes: buffers up to this are copied, as forward may write into them
+_SMALL_TENSOR_BYTES = (
+    1 << 20
+)  # bytes: buffers up to this are copied, as forward may write into them
 
 
-def twin(module: torch.nn.Module) -> torch.nn.Module:
+def copy_sharing_weights(module: torch.nn.Module) -> torch.nn.Module:
     """A deep copy that shares the memory of parameters and of large buffers.
 
     Each parameter is an object of its own, so that one that is replaced in the copy stays as it is
@@ -29,9 +31,9 @@ def twin(module: torch.nn.Module) -> torch.nn.Module:
     import torch
 
     memo: dict[int, object] = {}
-    for tensor in _tensors(module):
+    for tensor in _module_tensors(module):
         if isinstance(tensor, torch.nn.Parameter):
-            memo[id(tensor)] = _alias(tensor)
+            memo[id(tensor)] = _alias_parameter(tensor)
         elif _is_large(tensor) or not tensor.is_leaf:  # what has a history cannot be copied
             memo[id(tensor)] = tensor.detach()
     try:
@@ -45,7 +47,7 @@ def twin(module: torch.nn.Module) -> torch.nn.Module:
         ) from error
 
 
-def _alias(parameter: torch.nn.Parameter) -> torch.Tensor:
+def _alias_parameter(parameter: torch.nn.Parameter) -> torch.Tensor:
     """Another parameter on the same memory; one of a class of its own is shared as it is."""
     import torch
 
@@ -57,10 +59,10 @@ def _alias(parameter: torch.nn.Parameter) -> torch.Tensor:
 def _is_large(tensor: torch.Tensor) -> bool:
     import torch
 
-    return tensor.layout is torch.strided and tensor.nbytes > _SMALL
+    return tensor.layout is torch.strided and tensor.nbytes > _SMALL_TENSOR_BYTES
 
 
-def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def _module_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Every parameter, buffer and plain tensor attribute."""
     import torch
 
@@ -70,7 +72,7 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
         yield from (one for one in vars(part).values() if isinstance(one, torch.Tensor))
 
 
-def checksums(module: torch.nn.Module) -> dict[str, int]:
+def weight_checksums(module: torch.nn.Module) -> dict[str, int]:
     """CRC-32 of the bytes of every parameter and buffer, by name."""
     import torch
 

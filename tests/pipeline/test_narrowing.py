@@ -251,7 +251,7 @@ def test_a_copy_that_lost_a_branch_is_judged_where_eager_turns(
 ) -> None:
     from modelc.sources.rewrites import scripts
 
-    monkeypatch.setattr(scripts, "_observes", lambda _: True)
+    monkeypatch.setattr(scripts, "_is_observer", lambda _: True)
     stated = "x:float32[batch=1..2,seq=4..20,4]"
     manifest = run(ordered("Hooked", "torchscript", "onnx", inputs=stated))
     tried = [one for artifact in manifest.artifacts for one in artifact.attempts]

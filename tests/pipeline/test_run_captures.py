@@ -297,7 +297,7 @@ def test_rewrites_that_held_for_another_format_are_tried_first(
         return ("scan", "tensor-lengths") if names[0] == "scan" else ()
 
     sets = (("eager-attention",), ("scan",), ("transformers-patches",))
-    monkeypatch.setattr(making, "suited", lambda *_: sets)
+    monkeypatch.setattr(making, "suggest_rewrites", lambda *_: sets)
     monkeypatch.setattr(making, "_rewrite", rewrite)
     monkeypatch.setattr(making, "ways_of", lambda *_: ())
     step: Any = SimpleNamespace(name="onnx", captures=(Capture.EXPORT,))

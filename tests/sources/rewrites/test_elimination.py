@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from modelc.sources.rewrites.loops import inverse, solution
-from modelc.sources.rewrites.table import TABLE
+from modelc.sources.rewrites.table import REWRITE_TABLE
 
-LOOPED = next(one for one in TABLE if one.name == "looped-inverse")
+LOOPED = next(one for one in REWRITE_TABLE if one.name == "looped-inverse")
 REFUSED = ("inverse cannot be written in ONNX of matrices whose size is not fixed",)
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.lengths import REWRITES
+from modelc.sources.rewrites.lengths import LENGTH_REWRITES
 
 LINSPACE, NUMBERS, FREQUENCIES = (
-    next(one for one in REWRITES if one.name == name)
+    next(one for one in LENGTH_REWRITES if one.name == name)
     for name in ("dynamic-linspace", "symbolic-numbers", "dynamic-frequencies")
 )
 FIXED = ("torch.export refused the model: your code specialized it to be a constant (5)",)

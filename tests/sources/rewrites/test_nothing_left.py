@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.attention import _plainly
-from modelc.sources.rewrites.scripts import _observes
-from modelc.sources.rewrites.swapping import swapped
+from modelc.sources.rewrites.attention import _plain_attention
+from modelc.sources.rewrites.scripts import _is_observer
+from modelc.sources.rewrites.swapping import swap_functions
 
 
 def test_a_module_imported_meanwhile_does_not_keep_the_replacement() -> None:
@@ -22,7 +22,7 @@ def test_a_module_imported_meanwhile_does_not_keep_the_replacement() -> None:
         # as `from torch.nn.functional import gelu` would, in a file that forward imports
         other = ModuleType("replacements")
         exec("def new(*_): return 'another'", vars(other))
-        with swapped({nn.functional.gelu: vars(other)["new"]}):
+        with swap_functions({nn.functional.gelu: vars(other)["new"]}):
             vars(late)["gelu"] = nn.functional.gelu
             assert vars(late)["gelu"]() == "another"
         assert vars(late)["gelu"] is nn.functional.gelu
@@ -34,7 +34,7 @@ def test_a_query_that_sees_no_key_gets_zero_as_torch_gives_it() -> None:
     query = torch.ones(1, 1, 2, 4)
     mask = torch.tensor([[True, True], [False, False]])
     expected = nn.functional.scaled_dot_product_attention(query, query, query, mask)
-    torch.testing.assert_close(_plainly(query, query, query, mask), expected)
+    torch.testing.assert_close(_plain_attention(query, query, query, mask), expected)
 
 
 seen: dict[str, object] = {}
@@ -64,4 +64,4 @@ def test_a_hook_that_writes_in_place_is_no_observer(
     hook: Callable[..., None],
     observes: bool,
 ) -> None:
-    assert _observes(hook) is observes
+    assert _is_observer(hook) is observes

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.padding import REWRITES
-from modelc.sources.rewrites.table import rewritten, suited
+from modelc.sources.rewrites.padding import PADDING_REWRITES
+from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, trace
 
-(PADDING,) = REWRITES
+(PADDING,) = PADDING_REWRITES
 Open = Callable[..., Opened]
 SPEC = "pixel_values:float32[batch=1..4,3,height=32..72,width=32..64]"
 FIXED = ("the trace froze a branch on sizes: at height=33 the model goes another way",)
@@ -33,9 +33,9 @@ def test_padding_follows_from_the_size(opened: Open, name: str) -> None:
     eager, signature = opened(build(name), SPEC)
     with pytest.raises((RuntimeError, AssertionError)):
         agree(trace(eager, signature), eager, signature)
-    assert ("computed-padding",) in suited(eager, FIXED)
+    assert ("computed-padding",) in suggest_rewrites(eager, FIXED)
 
-    with rewritten(eager, ("computed-padding",)) as copied:
+    with apply_rewrites(eager, ("computed-padding",)) as copied:
         made = trace(copied, signature)
 
     agree(made, eager, signature)

@@ -21,7 +21,7 @@ from modelc.sources.eager import open_eager
 from modelc.sources.identify import identify
 from modelc.sources.load import load_checkpoint
 from modelc.sources.method import find_owner, with_method
-from modelc.sources.rewrites.table import rewritten, told
+from modelc.sources.rewrites.table import apply_rewrites, describe_rewrite
 from modelc.validators.feeds import draw_feeds
 
 from ...conftest import saved
@@ -39,18 +39,18 @@ def patch(name: str) -> tuple[str]:
 def test_a_patch_changes_the_copy_alone(opened: Open) -> None:
     eager, _ = opened(nets.Gate(), nets.X)
 
-    with rewritten(eager, patch("widened")) as copied:
+    with apply_rewrites(eager, patch("widened")) as copied:
         assert hasattr(copied.module, "extra")
         assert copied.module is not eager.module
 
     assert not hasattr(eager.module, "extra")
-    assert told(patch("widened")[0]) == f"--patch {HERE}:widened"
+    assert describe_rewrite(patch("widened")[0]) == f"--patch {HERE}:widened"
 
 
 def test_a_patch_may_return_another_module(opened: Open) -> None:
     eager, _ = opened(nets.Gate(), nets.X)
 
-    with rewritten(eager, patch("branchless")) as copied:
+    with apply_rewrites(eager, patch("branchless")) as copied:
         assert isinstance(copied.module, nets.Branchless)
         assert not copied.module.training
 
@@ -58,7 +58,10 @@ def test_a_patch_may_return_another_module(opened: Open) -> None:
 def test_the_copy_is_made_once(opened: Open) -> None:
     eager, _ = opened(nets.Gate(), nets.X)
 
-    with rewritten(eager, patch("widened")) as one, rewritten(eager, patch("widened")) as other:
+    with (
+        apply_rewrites(eager, patch("widened")) as one,
+        apply_rewrites(eager, patch("widened")) as other,
+    ):
         assert one is other
 
 
@@ -78,7 +81,7 @@ def test_what_is_wrong_with_a_patch_is_said(spec: str, message: str, opened: Ope
 
     with (
         pytest.raises(CheckpointError, match=message),
-        rewritten(eager, (f"patch:{spec}",), example=feed),
+        apply_rewrites(eager, (f"patch:{spec}",), example=feed),
     ):
         pytest.fail("it was taken")
 
@@ -95,7 +98,7 @@ def test_what_is_wrong_with_a_patch_is_said(spec: str, message: str, opened: Ope
 def test_a_patch_that_is_not_there_is_a_wrong_order(spec: str, message: str, opened: Open) -> None:
     eager, _ = opened(nets.Gate(), nets.X)
 
-    with pytest.raises(UsageError, match=message), rewritten(eager, (f"patch:{spec}",)):
+    with pytest.raises(UsageError, match=message), apply_rewrites(eager, (f"patch:{spec}",)):
         pytest.fail("it was taken")
 
 
@@ -104,7 +107,7 @@ def test_weights_spoilt_while_the_patched_model_runs_are_seen(opened: Open) -> N
 
     with (
         pytest.raises(CheckpointError, match="writes into weights"),
-        rewritten(eager, patch("widened")) as copied,
+        apply_rewrites(eager, patch("widened")) as copied,
     ):
         next(copied.module.parameters()).data.add_(1)
 
@@ -112,7 +115,7 @@ def test_weights_spoilt_while_the_patched_model_runs_are_seen(opened: Open) -> N
 def test_an_unknown_rewrite_is_named(opened: Open) -> None:
     eager, _ = opened(nets.Gate(), nets.X)
 
-    with pytest.raises(ModelcError, match="scann"), rewritten(eager, ("scann",)):
+    with pytest.raises(ModelcError, match="scann"), apply_rewrites(eager, ("scann",)):
         pytest.fail("it was taken")
 
 
@@ -172,7 +175,7 @@ def test_with_a_method_the_hook_gets_the_users_module(tmp_path: Path, name: str)
     )
     eager = open_eager(loaded, resolve([parse_input(nets.X)], {}))
 
-    with rewritten(eager, patch(name)) as copied:
+    with apply_rewrites(eager, patch(name)) as copied:
         inner = find_owner(copied.module)
         assert hasattr(inner, "extra") if name == "widened" else isinstance(inner, nets.Branchless)
     assert type(find_owner(eager.module)) is nets.Gate
@@ -187,6 +190,6 @@ def test_a_module_without_the_method_is_refused(tmp_path: Path) -> None:
 
     with (
         pytest.raises(CheckpointError, match="--method named: the Branchless that --patch"),
-        rewritten(eager, patch("branchless")),
+        apply_rewrites(eager, patch("branchless")),
     ):
         pytest.fail("it was taken")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.table import rewritten, suited
+from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export
@@ -54,7 +54,7 @@ def test_outputs_and_states_are_eagers(
     torch.manual_seed(0)
     net = Projected(stateful=stateful, **options)
     eager, signature = opened(net, "x:float32[2,5,4]")
-    with rewritten(eager, ("plain-projections",)) as copied:
+    with apply_rewrites(eager, ("plain-projections",)) as copied:
         kinds = [part for part in copied.module.modules() if isinstance(part, nn.LSTM)]
         assert kinds
         assert not any(part.proj_size for part in kinds)
@@ -64,7 +64,9 @@ def test_outputs_and_states_are_eagers(
 
 def test_it_suits_lstms_with_projections_that_were_refused(opened: Open) -> None:
     eager, _ = opened(Projected(), "x:float32[2,5,4]")
-    assert ("plain-projections",) in suited(eager, [REFUSED])
-    assert ("plain-projections",) not in suited(eager, ["a branch depends on tensor data"])
+    assert ("plain-projections",) in suggest_rewrites(eager, [REFUSED])
+    assert ("plain-projections",) not in suggest_rewrites(
+        eager, ["a branch depends on tensor data"]
+    )
     other, _ = opened(nn.LSTM(4, 6), "input:float32[2,5,4]")
-    assert ("plain-projections",) not in suited(other, [REFUSED])
+    assert ("plain-projections",) not in suggest_rewrites(other, [REFUSED])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.sources.rewrites.table import rewritten, suited
+from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export
@@ -47,8 +47,8 @@ def test_every_length_is_exported(
     with pytest.raises(Exception, match="specialized it to be a constant"):
         export(eager, signature)
 
-    assert suited(eager, [REFUSED])[0] == ("any-length-rnn",)
-    with rewritten(eager, ("any-length-rnn",)) as copied:
+    assert suggest_rewrites(eager, [REFUSED])[0] == ("any-length-rnn",)
+    with apply_rewrites(eager, ("any-length-rnn",)) as copied:
         made = export(copied, signature)
 
     agree(made, eager, signature)
@@ -58,6 +58,6 @@ def test_every_length_is_exported(
 
 def test_it_suits_no_other_refusal_and_no_other_model(opened: Open) -> None:
     eager, _ = opened(Recurrent(nn.GRU), "x:float32[batch=2..4,seq=2..9,4]")
-    assert ("any-length-rnn",) not in suited(eager, ["a branch depends on tensor data"])
+    assert ("any-length-rnn",) not in suggest_rewrites(eager, ["a branch depends on tensor data"])
     plain, _ = opened(nn.Linear(4, 4), "input:float32[batch=2..4,4]")
-    assert suited(plain, [REFUSED]) == ()
+    assert suggest_rewrites(plain, [REFUSED]) == ()

@@ -17,7 +17,12 @@ from modelc.core.contract import Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.sources.eager import Eager
 from modelc.sources.outputs import flatten_outputs
-from modelc.sources.rewrites.table import TABLE, answering, rewritten, suited
+from modelc.sources.rewrites.table import (
+    REWRITE_TABLE,
+    apply_rewrites,
+    match_rewrites,
+    suggest_rewrites,
+)
 from modelc.validators.feeds import draw_feeds
 
 from .conftest import Opened
@@ -124,8 +129,8 @@ def test_what_a_capture_refuses_it_takes_with_the_rewrite(
         agree(capture(eager, signature), eager, signature)
     before = states(eager, signature)
 
-    assert (name,) in suited(eager, [])
-    with rewritten(eager, (name,)) as copied:
+    assert (name,) in suggest_rewrites(eager, [])
+    with apply_rewrites(eager, (name,)) as copied:
         made = capture(copied, signature)
 
     agree(made, eager, signature)
@@ -137,8 +142,8 @@ def test_a_causal_flag_made_of_sizes_is_taken(opened: Open) -> None:
     with pytest.raises(TypeError, match="is_causal"):
         export(eager, signature)
 
-    assert suited(eager, ["argument 'is_causal' must be bool"]) == (("plain-attention",),)
-    with rewritten(eager, ("plain-attention",)) as copied:
+    assert suggest_rewrites(eager, ["argument 'is_causal' must be bool"]) == (("plain-attention",),)
+    with apply_rewrites(eager, ("plain-attention",)) as copied:
         exported, traced = export(copied, signature), trace(copied, signature)
 
     agree(exported, eager, signature)
@@ -161,9 +166,9 @@ class Translator(nn.Module):
 def test_a_mask_of_a_stock_transformer_is_not_compared(opened: Open) -> None:
     eager, signature = opened(Translator(), "x:float32[batch=1..3,seq=1..6,8]")
     refused = ["torch.export refused the model: a branch depends on tensor data"]
-    assert ("masks-as-given",) in suited(eager, refused)
-    assert ("masks-as-given",) not in suited(eager, [])
-    with rewritten(eager, ("masks-as-given",)) as copied:
+    assert ("masks-as-given",) in suggest_rewrites(eager, refused)
+    assert ("masks-as-given",) not in suggest_rewrites(eager, [])
+    with apply_rewrites(eager, ("masks-as-given",)) as copied:
         exported = export(copied, signature)
     agree(exported, eager, signature)
 
@@ -171,7 +176,7 @@ def test_a_mask_of_a_stock_transformer_is_not_compared(opened: Open) -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_plain_attention_is_the_fused_one(dtype: torch.dtype, *, grouped: bool) -> None:
-    from modelc.sources.rewrites.attention import _plainly
+    from modelc.sources.rewrites.attention import _plain_attention
 
     torch.manual_seed(0)
     q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2 if grouped else 4, 7, 8)
@@ -181,7 +186,7 @@ def test_plain_attention_is_the_fused_one(dtype: torch.dtype, *, grouped: bool) 
     def agree_on(given: torch.Tensor | None, *, causal: bool) -> None:
         arguments: dict[str, Any] = {"scale": 0.3, "enable_gqa": grouped, "is_causal": causal}
         expected: torch.Tensor = fused(q, k, k, given, **arguments)
-        torch.testing.assert_close(_plainly(q, k, k, given, **arguments), expected)
+        torch.testing.assert_close(_plain_attention(q, k, k, given, **arguments), expected)
 
     agree_on(mask, causal=False)
     agree_on(None, causal=True)
@@ -205,7 +210,7 @@ def test_padded_rows_give_the_outputs_and_states_of_packed_ones(
     module = Packed(kind, whole=whole, **options)
     eager, signature = opened(module, f"x:float32[{rows}]", "lengths:int64[batch=1..4]{1..5}")
 
-    with rewritten(eager, ("padded-rnn",)) as copied:
+    with apply_rewrites(eager, ("padded-rnn",)) as copied:
         made = trace(copied, signature)
         agree(copied.module, eager, signature)
 
@@ -222,7 +227,7 @@ def test_packed_rows_are_exported_where_the_time_is_fixed(opened: Open) -> None:
     with pytest.raises(Exception, match="zeros"):
         export(eager, signature)
 
-    with rewritten(eager, ("padded-rnn",)) as copied:
+    with apply_rewrites(eager, ("padded-rnn",)) as copied:
         made = export(copied, signature)
 
     agree(made, eager, signature)
@@ -244,9 +249,9 @@ def test_the_length_of_a_tensor_is_followed_as_its_size(opened: Open) -> None:
         export(eager, signature)
     space = vars(__import__(Counted.__module__, fromlist=["forward"]))
 
-    assert ("tensor-lengths",) in suited(eager, [str(refused.value)])
-    assert ("tensor-lengths",) not in suited(eager, ["something else"])
-    with rewritten(eager, ("tensor-lengths",)) as copied:
+    assert ("tensor-lengths",) in suggest_rewrites(eager, [str(refused.value)])
+    assert ("tensor-lengths",) not in suggest_rewrites(eager, ["something else"])
+    with apply_rewrites(eager, ("tensor-lengths",)) as copied:
         program = export(copied, signature)
 
     assert "len" not in space
@@ -259,8 +264,8 @@ def test_custom_autograd_functions_are_taken_by_their_forward(opened: Open) -> N
     with pytest.raises(RuntimeError, match=r"function\.py") as refused:
         saved(trace(eager, signature))
 
-    assert ("plain-functions",) in suited(eager, [str(refused.value)])
-    with rewritten(eager, ("plain-functions",)) as copied:
+    assert ("plain-functions",) in suggest_rewrites(eager, [str(refused.value)])
+    with apply_rewrites(eager, ("plain-functions",)) as copied:
         made = saved(trace(copied, signature))
 
     assert vars(torch.autograd.Function)["apply"] is before
@@ -275,9 +280,12 @@ def test_what_a_refusal_names_is_tried_before_the_rest_and_beside_it(opened: Ope
     eager, _ = opened(Counted(), X)
     plain = ["scaled_dot_product_attention", "your code specialized it to be a constant (2)"]
 
-    assert [names[0] for names in suited(eager, plain)][:2] == ["tensor-lengths", "plain-attention"]
-    assert answering(eager, plain, besides=("tensor-lengths",)) == ("plain-attention",)
-    assert answering(eager, ["nothing known"], besides=()) == ()
+    assert [names[0] for names in suggest_rewrites(eager, plain)][:2] == [
+        "tensor-lengths",
+        "plain-attention",
+    ]
+    assert match_rewrites(eager, plain, besides=("tensor-lengths",)) == ("plain-attention",)
+    assert match_rewrites(eager, ["nothing known"], besides=()) == ()
 
 
 @pytest.mark.parametrize(
@@ -292,4 +300,4 @@ def test_what_a_refusal_names_is_tried_before_the_rest_and_beside_it(opened: Ope
 def test_a_hook_that_may_change_an_output_stays(hook: Callable[..., object]) -> None:
     gate = Gate()
     gate.a.register_forward_hook(hook)
-    assert "no-observers" not in [one.name for one in TABLE if one.suits(gate, [])]
+    assert "no-observers" not in [one.name for one in REWRITE_TABLE if one.suits(gate, [])]

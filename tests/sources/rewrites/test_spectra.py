@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.sources.rewrites.table import TABLE
+from modelc.sources.rewrites.table import REWRITE_TABLE
 
-EXACT = next(rewrite for rewrite in TABLE if rewrite.name == "exact-spectra")
+EXACT = next(rewrite for rewrite in REWRITE_TABLE if rewrite.name == "exact-spectra")
 ROUGH = ("output 'y': 155 times as far from float64 as eager is (limit 5)",)
 ONE = ("fft", "ifft", "rfft", "irfft")
 MORE = ("fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.sources.rewrites.table import rewritten, suited
+from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export, trace
@@ -47,8 +47,8 @@ def test_a_state_shorter_than_the_kernel_is_taken(
     with pytest.raises((RuntimeError, AssertionError)):  # the padding is a branch on sizes
         agree(capture(eager, signature), eager, signature)
 
-    assert suited(eager, ["the trace froze a branch on sizes"])[0] == ("state-caches",)
-    with rewritten(eager, ("state-caches",)) as copied:
+    assert suggest_rewrites(eager, ["the trace froze a branch on sizes"])[0] == ("state-caches",)
+    with apply_rewrites(eager, ("state-caches",)) as copied:
         made = capture(copied, signature)
 
     agree(made, eager, signature)
@@ -70,6 +70,6 @@ def test_a_second_step_goes_on_from_the_first(opened: Open) -> None:
         return [given[1], layer.conv_states[0], kept, layer.recurrent_states[0]]
 
     wanted = states()
-    with rewritten(eager, ("state-caches",)):
+    with apply_rewrites(eager, ("state-caches",)):
         found = states()
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelc.sources.eager import Eager
-from modelc.sources.rewrites.table import TABLE, rewritten, suited
+from modelc.sources.rewrites.table import REWRITE_TABLE, apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export, trace
@@ -59,8 +59,8 @@ def test_a_loop_over_tokens_becomes_one_of_any_length(
         agree(trace(eager, signature), eager, signature)
     before = eager.run({"input_ids": example(signature)})
 
-    assert ("scan",) in suited(eager, [])
-    with rewritten(eager, ("scan",)) as copied:
+    assert ("scan",) in suggest_rewrites(eager, [])
+    with apply_rewrites(eager, ("scan",)) as copied:
         made = trace(copied, signature)
 
     agree(made, eager, signature)
@@ -73,8 +73,8 @@ def test_experts_are_batched_where_their_grouped_kernel_has_no_translation(opene
     eager, signature = opened(built("Mixtral", EXPERTS), IDS)
     before = model_of(eager).get_experts_implementation()
 
-    assert ("batched-experts",) in suited(eager, [])
-    with rewritten(eager, ("batched-experts",)) as copied:
+    assert ("batched-experts",) in suggest_rewrites(eager, [])
+    with apply_rewrites(eager, ("batched-experts",)) as copied:
         program = export(copied, signature)
 
     operators = {str(node.target) for node in program.graph.nodes}  # type: ignore[attr-defined]
@@ -93,8 +93,8 @@ def test_every_expert_is_called_and_the_sum_is_that_of_the_chosen(opened: Open) 
     feed = {"x": example(signature, "x")}
     before, router = eager.run(feed), type(model_of(eager).router.classifier)
 
-    assert ("every-expert",) in suited(eager, [])
-    with rewritten(eager, ("every-expert",)) as copied:
+    assert ("every-expert",) in suggest_rewrites(eager, [])
+    with apply_rewrites(eager, ("every-expert",)) as copied:
         made, program = trace(copied, signature), export(copied, signature)
 
     agree(made, eager, signature)
@@ -118,8 +118,8 @@ def sparse() -> Any:
 def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened: Open) -> None:
     window = {**EXPERTS, "sliding_window": 6, "use_cache": False}  # a cache would be cut to it
     eager, signature = opened(built("Mistral", window), IDS)
-    assert ("transformers-patches",) in suited(eager, [])
-    with rewritten(eager, ("transformers-patches",)) as copied:
+    assert ("transformers-patches",) in suggest_rewrites(eager, [])
+    with apply_rewrites(eager, ("transformers-patches",)) as copied:
         program = export(copied, signature)
 
     agree(program, eager, signature)
@@ -130,10 +130,10 @@ def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
     from modelc.benchmarks.coverage_case import build, case_named
 
     eager, signature = opened(build("moonshine"), *case_named("moonshine").inputs)
-    assert ("eager-attention",) in suited(eager, [])
+    assert ("eager-attention",) in suggest_rewrites(eager, [])
 
     assert any("sdpa_attention" in place for place in frozen(eager, signature))
-    with rewritten(eager, ("eager-attention",)) as copied:
+    with apply_rewrites(eager, ("eager-attention",)) as copied:
         assert not any("_attention.py" in place for place in frozen(copied, signature))
         made = trace(copied, signature)
 
@@ -148,8 +148,8 @@ def test_a_model_that_is_given_no_mask_makes_none_in_a_capture(opened: Open) -> 
     with pytest.raises(ValueError, match="Attention mask should be of size") as refused:
         export(eager, signature)
 
-    assert suited(eager, [str(refused.value)])[0] == ("no-empty-masks",)
-    with rewritten(eager, ("no-empty-masks",)) as copied:
+    assert suggest_rewrites(eager, [str(refused.value)])[0] == ("no-empty-masks",)
+    with apply_rewrites(eager, ("no-empty-masks",)) as copied:
         program = export(copied, signature)
 
     agree(program, eager, signature)
@@ -179,7 +179,7 @@ def test_every_rewrite_at_once_leaves_the_reference_as_it_is(opened: Open) -> No
     forward, attend = type(eager.module).forward, functional.scaled_dot_product_attention
     update = transformers.cache_utils.DynamicSlidingWindowLayer.update
 
-    with rewritten(eager, tuple(one.name for one in TABLE), example=feed) as copied:
+    with apply_rewrites(eager, tuple(one.name for one in REWRITE_TABLE), example=feed) as copied:
         assert model_of(copied).config.to_dict() != config or copied.module is not eager.module
         trace(copied, signature)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from modelc.core.errors import ConversionError
-from modelc.sources.rewrites.twins import checksums, twin
+from modelc.sources.rewrites.twins import copy_sharing_weights, weight_checksums
 
 
 class Holder(nn.Module):
@@ -23,7 +23,7 @@ class Holder(nn.Module):
 
 def test_parameters_and_large_tensors_share_their_memory() -> None:
     module = Holder()
-    copied = twin(module)
+    copied = copy_sharing_weights(module)
 
     for name in ("a.weight", "large", "plain"):
         owner, _, leaf = name.rpartition(".")
@@ -34,7 +34,7 @@ def test_parameters_and_large_tensors_share_their_memory() -> None:
 
 def test_small_buffers_are_copied_since_forward_may_write_into_them() -> None:
     module = Holder()
-    copied = twin(module)
+    copied = copy_sharing_weights(module)
 
     copied.get_buffer("small").add_(1)
 
@@ -42,7 +42,7 @@ def test_small_buffers_are_copied_since_forward_may_write_into_them() -> None:
 
 
 def test_tied_weights_stay_tied() -> None:
-    copied = twin(Holder())
+    copied = copy_sharing_weights(Holder())
 
     assert copied.get_parameter("a.weight") is copied.get_parameter("b.weight")
 
@@ -50,7 +50,7 @@ def test_tied_weights_stay_tied() -> None:
 def test_a_weight_replaced_in_the_copy_is_not_replaced_in_the_reference() -> None:
     module = Holder()
     before = module.a.weight.clone()
-    copied = twin(module)
+    copied = copy_sharing_weights(module)
 
     copied.get_parameter("a.weight").data = torch.full((4, 4), 7.0)
 
@@ -63,14 +63,14 @@ def test_what_cannot_be_copied_is_said() -> None:
     module.frames = (one for one in range(2))  # type: ignore[assignment]  # generators cannot be
 
     with pytest.raises(ConversionError, match="cannot be copied"):
-        twin(module)
+        copy_sharing_weights(module)
 
 
 def test_checksums_see_one_changed_bit_past_versions() -> None:
     module = nn.Linear(3, 3)
-    before = checksums(module)
+    before = weight_checksums(module)
     module.weight.data[1, 2] = torch.nextafter(module.weight.data[1, 2], torch.tensor(9.0))
 
-    after = checksums(module)
+    after = weight_checksums(module)
 
     assert [name for name in before if before[name] != after[name]] == ["weight"]
