@@ -37,7 +37,7 @@ from modelc.core.records import CalibrationRecord
 from modelc.core.signature import Signature, resolve
 from modelc.sample_models import digits, encoder, resnet
 from modelc.sources.eager import Eager
-from modelc.validators.feeds import example_feed
+from modelc.validators.feeds import draw_example_feed
 
 Run: TypeAlias = Callable[[Feed], Outputs]
 CONSUMERS = ("onnx", "openvino", "tensorrt-onnx")
@@ -148,7 +148,7 @@ class Bench:
         self.folder.mkdir()
         self._job = Job(
             signature=self.signature, precision=Precision.FP32, folder=self.folder, stem="model",
-            example=example_feed(self.signature), capture=Capture.EXPORT,
+            example=draw_example_feed(self.signature), capture=Capture.EXPORT,
             model=Eager(module, names, bind(names, parameters_of(module.forward))),
         )  # fmt: skip
         onnx_graph.convert(self._job)

@@ -12,7 +12,7 @@ from modelc.benchmarks.judge_bed import Bed
 from modelc.benchmarks.judge_exact import distance
 from modelc.core.contract import Array, Outputs
 from modelc.core.verdict import Verdict
-from modelc.validators.judge import Reference
+from modelc.validators.judge import ReferenceOutputs
 
 ROUNDOFF = 2.0**-24  # of one rounding to float32
 _CLEAR = 100  # roundings: a fault above these is told from roundoff in any net of the zoo
@@ -125,7 +125,7 @@ def peers(bed: Bed, answers: Sequence[Outputs]) -> dict[str, bool]:
     return found
 
 
-def _holds(check: Check, answer: Outputs, reference: Reference) -> bool:
+def _holds(check: Check, answer: Outputs, reference: ReferenceOutputs) -> bool:
     pairs = list(zip(answer.values(), reference.outputs.values(), strict=False))
     alike = len(answer) == len(reference.outputs) and all(a.shape == e.shape for a, e in pairs)
     return alike and all(check(one, two) for one, two in pairs)

@@ -15,10 +15,10 @@ from ..calibration.labelled import Batch
 from ..core.contract import Advance, Array, Outputs, Runner, unheard
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy, Answer
-from ..validators.answers import Answers
+from ..validators.answers import ModelAnswers
 from ..validators.intervals import CONFIDENCE
-from ..validators.pairing import differing, newly_broken, paired
-from ..validators.task_metrics import NOTHING, LabelFaultError
+from ..validators.pairing import compare_answers, find_differing_samples, find_newly_broken
+from ..validators.task_metrics import NO_CLASS, LabelFaultError
 from .labelled_feeds import LabelledFeeds, labelled_for, opened_labelled, rows_of
 
 __all__ = ["LabelledFeeds", "labelled_for", "measure_accuracy", "opened_labelled"]
@@ -49,7 +49,7 @@ def measure_accuracy(
         RunnerError: the runtime refused a batch, or answers are NaN or Inf where eager's are not.
         UsageError: the data changed, or the user's metric raised.
     """
-    answers = Answers(labelled.eager.metric)
+    answers = ModelAnswers(labelled.eager.metric)
     noted = _Noted(labelled=labelled, answers=answers)
     for batch in labelled.batches():
         outputs = runner.run(batch.feed)
@@ -86,7 +86,7 @@ class _Noted:
     """The samples worth a name, found while they are at hand."""
 
     labelled: LabelledFeeds
-    answers: Answers
+    answers: ModelAnswers
     told: list[Answer] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -94,7 +94,9 @@ class _Noted:
         """Look at the batch whose first sample is number `start`."""
         self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
-        for place in differing(eager, self.answers, start, stop)[: NAMED - len(self.told)]:
+        for place in find_differing_samples(eager, self.answers, start, stop)[
+            : NAMED - len(self.told)
+        ]:
             label = int(batch.labels[place - start].reshape(-1)[0])
             self.told.append(
                 Answer(
@@ -107,16 +109,16 @@ class _Noted:
 
     def find_broken(self, batch: Batch, start: int) -> None:
         """Look for NaN and Inf in the batch whose first sample is number `start`."""
-        places = newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
+        places = find_newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
         self.broken.extend(batch.names[place - start] for place in places)
 
-    def _classes(self, answers: Answers, place: int) -> str:
+    def _classes(self, answers: ModelAnswers, place: int) -> str:
         top = answers.top_of(place, place + 1)
         return "" if top is None else ", ".join(self._class(int(one)) for one in top[0])
 
     def _class(self, number: int) -> str:
         names = self.labelled.samples.classes
-        if number == NOTHING:
+        if number == NO_CLASS:
             return "NaN"
         return names[number] if names else str(number)
 
@@ -133,9 +135,9 @@ class _Noted:
 
 
 def _accuracy(
-    labelled: LabelledFeeds, answers: Answers, told: tuple[Answer, ...], gate: float | None
+    labelled: LabelledFeeds, answers: ModelAnswers, told: tuple[Answer, ...], gate: float | None
 ) -> Accuracy:
-    metric, pair = labelled.eager.metric, paired(labelled.eager, answers)
+    metric, pair = labelled.eager.metric, compare_answers(labelled.eager, answers)
     if not (math.isfinite(answers.value) and math.isfinite(pair.drop)):
         raise RunnerError(
             f"its {metric.name} is {answers.value}, eager's is {labelled.eager.value:.5g}",

@@ -13,7 +13,7 @@ from ..core.manifest import Failure, Pending
 from ..core.records import Artifact, CalibrationRecord
 from ..core.verdict import Verdict
 from ..sources.stamp import NO_GUARD, ChangeGuard
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from .accuracy import LabelledFeeds
 from .caching.read_tracker import ReadTracker
 from .calibration_cache import CalibrationCache
@@ -44,7 +44,7 @@ class Bench:
     metadata: dict[str, str]
     calibration: CalibrationFeeds | None = None
     record: CalibrationRecord | None = None
-    held_out: tuple[Reference, ...] = ()
+    held_out: tuple[ReferenceOutputs, ...] = ()
     cache: CalibrationCache | None = None
     labelled: LabelledFeeds | None = None
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)

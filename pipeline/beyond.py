@@ -10,12 +10,12 @@ from ..core.contract import Runner
 from ..core.errors import RunnerError
 from ..core.precision import Precision
 from ..core.verdict import OutputVerdict, Reason, ReasonCode, State, Verdict
-from ..validators.feeds import describe
+from ..validators.feeds import describe_named_feed
 from ..validators.hard import REPEATED
-from ..validators.hard_values import EMPTY
-from ..validators.judge import Reference, Reply
-from ..validators.masked import differs_behind_masks, without_last_row
-from ..validators.rows import rows_apart
+from ..validators.hard_values import EMPTY_MASK
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs
+from ..validators.masked import differs_behind_masks, drop_masked_row
+from ..validators.rows import find_unequal_rows
 from ..validators.wide import WIDE
 from .branches import look
 from .float64 import doubted, unstable_feeds, with_exact, with_more_noise
@@ -31,7 +31,7 @@ _BEHIND = {
 }
 _LOOKS = 4  # float64 and more draws on the feeds that are over, and on those of channels after them
 
-JudgeOn: TypeAlias = Callable[[Sequence[Reference], Sequence[Reply]], Verdict]
+JudgeOn: TypeAlias = Callable[[Sequence[ReferenceOutputs], Sequence[ArtifactOutputs]], Verdict]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +42,14 @@ class Evidence:
     say which feeds were left out.
     """
 
-    references: tuple[Reference, ...]
-    replies: tuple[Reply, ...]
+    references: tuple[ReferenceOutputs, ...]
+    replies: tuple[ArtifactOutputs, ...]
     precision: Precision
     judge_on: JudgeOn
     loose: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
-    def plus(self, reference: Reference, reply: Reply) -> Evidence:
+    def plus(self, reference: ReferenceOutputs, reply: ArtifactOutputs) -> Evidence:
         """With one feed more."""
         return replace(
             self,
@@ -57,13 +57,13 @@ class Evidence:
             replies=(*self.replies, reply),
         )
 
-    def of(self, pairs: Sequence[tuple[Reference, Reply]]) -> Evidence:
+    def of(self, pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]]) -> Evidence:
         """The same of these feeds alone."""
         references, replies = _apart(pairs)
         return replace(self, references=references, replies=replies)
 
     @property
-    def pairs(self) -> list[tuple[Reference, Reply]]:
+    def pairs(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
         """Each feed with its reply."""
         return list(zip(self.references, self.replies, strict=True))
 
@@ -82,16 +82,16 @@ class Evidence:
         return tuple(one.reason for one in map(self._judged_alone, self._wide) if not one.passed)
 
     @property
-    def _wide(self) -> list[tuple[Reference, Reply]]:
+    def _wide(self) -> list[tuple[ReferenceOutputs, ArtifactOutputs]]:
         return [pair for pair in self.pairs if pair[0].feed.kind == WIDE]
 
-    def _judged_alone(self, pair: tuple[Reference, Reply]) -> Verdict:
+    def _judged_alone(self, pair: tuple[ReferenceOutputs, ArtifactOutputs]) -> Verdict:
         """The verdict on one feed of wide integers: the scale of others says nothing of it."""
         verdict = self.judge_on(*_apart([pair]))
         reference, reply = pair
         if reply.outputs is not None:
             return verdict
-        why = f"refused feed {describe(reference.feed)}: {' '.join(reply.error.split())}"
+        why = f"refused feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
         return replace(verdict, state=State.FAILED, reasons=(fault,))
 
@@ -139,9 +139,9 @@ class Evidence:
             return {}
         found = {}
         for reference, reply in self.pairs:
-            if reference.feed.name != EMPTY:
+            if reference.feed.name != EMPTY_MASK:
                 continue
-            shown = without_last_row(reference, reply, self.references)
+            shown = drop_masked_row(reference, reply, self.references)
             if shown is None:
                 continue
             verdict = self.judge_on(*_apart([shown]))
@@ -176,12 +176,14 @@ class Evidence:
             fault
             for reference, reply in self.pairs
             if reference.feed.name == REPEATED and reference.feed.name not in self.loose
-            for fault in rows_apart(reference, reply, verdict.tolerance)
+            for fault in find_unequal_rows(reference, reply, verdict.tolerance)
         ]
         return verdict.with_fault(ReasonCode.EQUAL_ROWS_DIFFER, *faults) if faults else verdict
 
 
-def _faults_where_shown(far: Sequence[tuple[Reference, Reply]], verdict: Verdict) -> Iterator[str]:
+def _faults_where_shown(
+    far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict
+) -> Iterator[str]:
     """What is wrong in positions that a mask shows, where eager answers in finite numbers."""
     import numpy as np
 
@@ -192,7 +194,7 @@ def _faults_where_shown(far: Sequence[tuple[Reference, Reply]], verdict: Verdict
             if one.passed or not finite:
                 continue
             if differs_behind_masks(reference, reply, verdict.tolerance, [one.output]) is False:
-                where = f"on {describe(reference.feed)}, where the mask shows"
+                where = f"on {describe_named_feed(reference.feed)}, where the mask shows"
                 yield f"output {one.output!r} {where}: {one.reason}"
 
 
@@ -237,7 +239,7 @@ def _undecided(unstable: Mapping[str, str], subject: Subject) -> dict[str, str]:
     return {feed: note for feed, note in unstable.items() if feed not in others}
 
 
-def beyond_of(references: Sequence[Reference], precision: Precision) -> frozenset[str]:
+def beyond_of(references: Sequence[ReferenceOutputs], precision: Precision) -> frozenset[str]:
     """The feeds of which an artifact of that precision has only its form judged, as beyond."""
     return frozenset(
         one.feed.name
@@ -246,17 +248,17 @@ def beyond_of(references: Sequence[Reference], precision: Precision) -> frozense
     )
 
 
-def reply_of(runner: Runner, reference: Reference) -> Reply:
+def reply_of(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
     """The artifact's answer to one feed, or why it refuses."""
     try:
-        return Reply(outputs=runner.run(reference.feed.arrays))
+        return ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
     except RunnerError as error:
-        return Reply(outputs=None, error=error.message)
+        return ArtifactOutputs(outputs=None, error=error.message)
 
 
 def _apart(
-    pairs: Sequence[tuple[Reference, Reply]],
-) -> tuple[tuple[Reference, ...], tuple[Reply, ...]]:
+    pairs: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]],
+) -> tuple[tuple[ReferenceOutputs, ...], tuple[ArtifactOutputs, ...]]:
     return tuple(one for one, _ in pairs), tuple(reply for _, reply in pairs)
 
 
@@ -267,7 +269,7 @@ def _uncounted(output: OutputVerdict) -> OutputVerdict:
 
 
 def _notes(
-    far: Sequence[tuple[Reference, Reply]], verdict: Verdict, precision: Precision
+    far: Sequence[tuple[ReferenceOutputs, ArtifactOutputs]], verdict: Verdict, precision: Precision
 ) -> Iterator[str]:
     """One line for what each feed did, the worst output of each.
 
@@ -279,7 +281,7 @@ def _notes(
     for reference, reply in far:
         masked = reference.feed.kind == "mask"
         why = _UNDEFINED if masked else "whose values lie beyond what is declared"
-        where = f"on {describe(reference.feed)}, {why}"
+        where = f"on {describe_named_feed(reference.feed)}, {why}"
         mine = [one for one in verdict.outputs if one.feed == reference.feed.name]
         lost = [one for one in mine if one.nonfinite_artifact > one.nonfinite_eager]
         wrong = [one for one in mine if not one.passed]

@@ -13,7 +13,7 @@ from ..converters.quantizers.sensitivity import Switchboard, open_switchboard, r
 from ..converters.quantizers.sites import Layer
 from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
 from ..core.errors import ConversionError
-from ..validators.metrics import is_numeric, measure
+from ..validators.metrics import is_numeric, measure_arrays
 from .bench import Bench, Parent
 from .budget_ranking import MOST, Noise, Ranking, noises, ranked
 from .calibration_cache import key_of
@@ -115,7 +115,7 @@ def _noise(exact: Outputs, rounded: Outputs) -> Iterator[float]:
     """Of each float output, of each numeric one where there is none."""
     floats = [name for name, array in exact.items() if array.dtype.kind == "f"]
     for name in floats or [name for name, array in exact.items() if is_numeric(array)]:
-        found = measure(exact[name], rounded[name])
+        found = measure_arrays(exact[name], rounded[name])
         if found.nonfinite_mismatch:
             yield MOST
         elif found.noise == 0:

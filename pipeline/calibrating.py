@@ -19,7 +19,7 @@ from ..core.grammar import parse_input
 from ..core.signature import Signature, resolve
 from ..sources.factory import import_object
 from ..sources.samples import infer_specs
-from ..validators.draw import generator_for, values_of
+from ..validators.draw import distribution_of, make_generator
 from ..validators.feeds import SAMPLE, draw_feeds
 from ..validators.samples import check_samples
 from .sampling import sample_without_model
@@ -139,7 +139,7 @@ def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[
     Masks are padded, as most are in use.
     """
     known = sample or {}
-    values = {spec.name: values_of(spec, known.get(spec.name)) for spec in signature.inputs}
+    values = {spec.name: distribution_of(spec, known.get(spec.name)) for spec in signature.inputs}
     form = Form.of(signature)
 
     def draw(index: int) -> Feed:
@@ -148,7 +148,7 @@ def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[
             shape = [dim.opt for dim in spec.dims]
             if spec.name in form.batched and form.per_feed:
                 shape[0] = form.per_feed
-            generator = generator_for(seed, "calibration", index, spec.name)
+            generator = make_generator(seed, "calibration", index, spec.name)
             one = values[spec.name]
             drawn[spec.name] = (
                 one.draw_mask(spec, shape, generator, "example")

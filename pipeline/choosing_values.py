@@ -12,8 +12,8 @@ from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
 from ..sources.eager import Eager, open_eager
 from ..sources.work import MoreWorkError, Work
-from ..validators.feeds import Drawer
-from ..validators.wide import SMALL, wide_feeds
+from ..validators.feeds import FeedDrawer
+from ..validators.wide import SMALL, draw_wide_feeds
 from .feeding import not_finite
 from .remembering import leaving_nothing
 
@@ -54,7 +54,7 @@ def choose_values(
         CheckpointError: eager answers otherwise after it ran on other values.
     """
     found: dict[str, ValueRange] = {}
-    first = Drawer.of(signature, seed, samples).corners()["opt"]
+    first = FeedDrawer.of(signature, seed, samples).corners()["opt"]
     with leaving_nothing(eager, first.arrays if samples is None else samples):
         for spec in signature.inputs:
             if spec.values is not None or spec.dtype not in LARGEST:
@@ -110,7 +110,7 @@ class _Search:
         self._signature = signature
         self._spec = spec
         self._sample = None if samples is None else samples.get(spec.name)
-        self._drawer = Drawer.of(signature, seed, samples)
+        self._drawer = FeedDrawer.of(signature, seed, samples)
         self._left = _RUNS
         self._known: dict[tuple[tuple[int, ...], int], _Outcome] = {}
         self._usually: dict[tuple[int, ...], tuple[Work, frozenset[str]]] = {}  # by sizes
@@ -324,12 +324,12 @@ def _runs(eager: Eager, signature: Signature, seed: int, samples: Feed | None) -
 
     Several at the opt sizes: a few values may be in order by chance.
     """
-    drawer = Drawer.of(signature, seed, samples)
+    drawer = FeedDrawer.of(signature, seed, samples)
     corners = drawer.corners()
     feeds = [corners[name] for name in ("min", "opt") if name in corners]
     feeds += [drawer.feed(f"again-{number}", corners["opt"].sizes) for number in range(_AGAIN)]
     try:
-        for feed in (*feeds, *wide_feeds(signature, seed=seed, samples=samples)):
+        for feed in (*feeds, *draw_wide_feeds(signature, seed=seed, samples=samples)):
             eager.run_with_deadline(feed.arrays)
     except CheckpointError:
         return False

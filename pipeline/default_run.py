@@ -10,7 +10,7 @@ from ..core.precision import Precision
 from ..core.runtime_contract import SelfTuned
 from ..core.verdict import DefaultRun, State, Verdict
 from ..validators.feeds import SAMPLE
-from ..validators.judge import Reference, judge
+from ..validators.judge import ReferenceOutputs, judge
 from ..validators.tolerance import TOLERANCES
 from .beyond import Evidence, reply_of
 
@@ -64,7 +64,7 @@ def with_default_run(
     return replace(verdict, by_default=run, notes=(*verdict.notes, *_notes(run, verdict)))
 
 
-def _counts(reference: Reference, evidence: Evidence) -> bool:
+def _counts(reference: ReferenceOutputs, evidence: Evidence) -> bool:
     feed = reference.feed
     return feed.kind in (*SIZED, SAMPLE) and feed.name not in evidence.loose
 

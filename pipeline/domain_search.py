@@ -18,7 +18,7 @@ from ..core.contract import Feed
 from ..core.dims import Dim, Relation
 from ..core.signature import Signature, ValueRange
 from ..sources.eager import Eager
-from ..validators.hard import batch_of
+from ..validators.hard import find_batch_dim
 from .remembering import leaving_nothing
 from .size_probe import TIMES, SizeProbe, Sizes, find_start
 
@@ -104,7 +104,7 @@ def _find_box(probe: SizeProbe, loose: Sequence[str], start: Sizes) -> Box:
     if all(probe.accepts(point) for point in _test_points(probe, box, start)):
         return box
     free = _find_relations(probe, box, start)
-    batch = batch_of(probe.signature)
+    batch = find_batch_dim(probe.signature)
     known: Sizes = {}
     for name in sorted(free, key=lambda one: batch is not None and one == batch.name):
         # Where eager accepts less than it could, the dims that come after may be larger.
@@ -124,7 +124,7 @@ def _caps(
     Sides give way to twice their start first, then the batch to half of what it may be, then all.
     `known` are sizes beyond which a dim is not looked at.
     """
-    dims, batch = probe.signature.free_dims, batch_of(probe.signature)
+    dims, batch = probe.signature.free_dims, find_batch_dim(probe.signature)
     stated = {name: dim.high for name, dim in dims.items() if dim.bounded}
     caps = {
         name: max(TIMES * start[name], dims[name].high, probe.sampled.get(name, 1))
@@ -309,7 +309,7 @@ def _exclude(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) -> None:
         if probe.accepts(_point(box, start, {**rejected, n: start[n]}))
     ]  # fmt: skip
     distance = {n: abs(math.log(rejected[n] / box[n].start)) for n in apart}
-    batch = batch_of(probe.signature)
+    batch = find_batch_dim(probe.signature)
     rows = batch.name if batch is not None else None
     choice = alone or [n for n in mended if n != rows] or mended or apart
     if not choice:

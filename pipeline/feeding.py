@@ -10,7 +10,7 @@ from ..core.errors import CheckpointError
 from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
 from ..validators.feeds import NamedFeed
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from ..validators.nonfinite import NONFINITE
 from ..validators.wide import WIDE
 from .relating import SizesError
@@ -23,7 +23,7 @@ _SHOWN = 3  # rejected feeds that the terminal names
 class Answered:
     """Eager's answers, and a record of every feed, rejected ones included."""
 
-    references: tuple[Reference, ...]
+    references: tuple[ReferenceOutputs, ...]
     records: tuple[FeedRecord, ...]
 
     @property
@@ -53,7 +53,7 @@ def _told(skipped: Sequence[FeedRecord]) -> str:
 
 def answered(
     feeds: Sequence[NamedFeed],
-    answer: Callable[[NamedFeed], Reference],
+    answer: Callable[[NamedFeed], ReferenceOutputs],
     advance: Callable[[int, int], None],
 ) -> Answered:
     """Run eager on each feed.
@@ -66,7 +66,7 @@ def answered(
         SizesError: eager rejects sizes that were stated, in whichever feed.
         CheckpointError: eager rejects a basic feed.
     """
-    references: list[Reference] = []
+    references: list[ReferenceOutputs] = []
     records: list[FeedRecord] = []
     allowed: set[str] = set()  # outputs that are NaN or Inf by design
     for done, feed in enumerate(sorted(feeds, key=lambda feed: not feed.basic), start=1):
@@ -89,8 +89,8 @@ def answered(
 
 
 def _tried(
-    feed: NamedFeed, answer: Callable[[NamedFeed], Reference]
-) -> tuple[Reference | None, str]:
+    feed: NamedFeed, answer: Callable[[NamedFeed], ReferenceOutputs]
+) -> tuple[ReferenceOutputs | None, str]:
     """Eager's answer, or why there is none."""
     try:
         return answer(feed), ""
@@ -111,7 +111,7 @@ def not_finite(outputs: Outputs) -> set[str]:
     }
 
 
-def finite_part(reference: Reference, allowed: Collection[str]) -> Reference | None:
+def finite_part(reference: ReferenceOutputs, allowed: Collection[str]) -> ReferenceOutputs | None:
     """The reference, held to float outputs of numbers alone where others have NaN or Inf.
 
     Integers and bools are left out with these: they may be computed of NaN. None where no output is
@@ -125,7 +125,9 @@ def finite_part(reference: Reference, allowed: Collection[str]) -> Reference | N
     return replace(reference, left_out=left) if floats - wrong else None
 
 
-def _finite_part(reference: Reference, allowed: Collection[str]) -> tuple[Reference | None, str]:
+def _finite_part(
+    reference: ReferenceOutputs, allowed: Collection[str]
+) -> tuple[ReferenceOutputs | None, str]:
     """As `finite_part`, and why the whole feed is left out."""
     found = finite_part(reference, allowed)
     if found is not None:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from ..core.contract import Array
 from ..core.errors import CheckpointError, Hint, Option
 from ..sources.nonfinite import NonFiniteWeight
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 
 _SHOWN = 3  # weights that a line names
 
 
-def check_finite(references: Sequence[Reference], weights: Sequence[NonFiniteWeight]) -> None:
+def check_finite(
+    references: Sequence[ReferenceOutputs], weights: Sequence[NonFiniteWeight]
+) -> None:
     """That there is something to compare.
 
     Raises:

@@ -11,10 +11,10 @@ from ..calibration.shelf import digest_of
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict
-from ..validators.decide import GROSS, gross_outputs
-from ..validators.evidence import Reference
+from ..validators.decide import GROSS_ERROR, find_gross_outputs
+from ..validators.evidence import ReferenceOutputs
 from ..validators.feeds import NEGATED
-from ..validators.hard import batch_of
+from ..validators.hard import find_batch_dim
 from ..validators.wide import WIDE
 from .stage import Stage
 
@@ -30,8 +30,8 @@ _OTHERS = 3
 
 
 def with_float64(
-    references: Sequence[Reference], subject: Subject, stage: Stage
-) -> tuple[Reference, ...]:
+    references: Sequence[ReferenceOutputs], subject: Subject, stage: Stage
+) -> tuple[ReferenceOutputs, ...]:
     """The references with what eager gives in float64, on some of them or on none.
 
     Float64 runs on one row of the largest sizes and on the smallest feeds, as many as take up no
@@ -55,8 +55,8 @@ def with_float64(
 
 
 def with_exact(
-    references: Sequence[Reference], feeds: Collection[str], subject: Subject
-) -> tuple[Reference, ...]:
+    references: Sequence[ReferenceOutputs], feeds: Collection[str], subject: Subject
+) -> tuple[ReferenceOutputs, ...]:
     """The references with float64 on these feeds as well; without any where it cannot be run.
 
     Where ties are settled there is none: float64 would settle them otherwise.
@@ -72,7 +72,7 @@ def with_exact(
     return found
 
 
-def _chosen(references: Sequence[Reference], signature: Signature) -> list[Reference]:
+def _chosen(references: Sequence[ReferenceOutputs], signature: Signature) -> list[ReferenceOutputs]:
     """The longest row first, then the smallest of usual values, then all of wide integers.
 
     The longest row is the largest feed, or a feed of its sizes with fewer rows: what a sum errs by
@@ -93,12 +93,14 @@ def _chosen(references: Sequence[Reference], signature: Signature) -> list[Refer
     return [longest, *others[: max(fit, _OTHERS)], *wide]
 
 
-def _of_largest_sizes(references: Sequence[Reference], signature: Signature) -> list[Reference]:
+def _of_largest_sizes(
+    references: Sequence[ReferenceOutputs], signature: Signature
+) -> list[ReferenceOutputs]:
     """The largest feed, and those that differ from it in the number of rows alone."""
-    batch = batch_of(signature)
+    batch = find_batch_dim(signature)
     name = None if batch is None else batch.name
 
-    def sizes(one: Reference) -> dict[str, int]:
+    def sizes(one: ReferenceOutputs) -> dict[str, int]:
         return {dim: size for dim, size in one.feed.sizes.items() if dim != name}
 
     largest = max(references, key=_size)
@@ -106,21 +108,21 @@ def _of_largest_sizes(references: Sequence[Reference], signature: Signature) -> 
     return [largest, *(one for one in alike if one.feed.sizes)]
 
 
-def _is_unusual(reference: Reference) -> bool:
+def _is_unusual(reference: ReferenceOutputs) -> bool:
     """Whether its values are made for something: zeros and far values err by little or by much."""
     return reference.feed.beyond or reference.feed.kind == "value"
 
 
-def _size(reference: Reference) -> int:
+def _size(reference: ReferenceOutputs) -> int:
     arrays = (*reference.feed.arrays.values(), *reference.outputs.values())
     return sum(array.size for array in arrays)
 
 
-def _key(reference: Reference) -> str:
+def _key(reference: ReferenceOutputs) -> str:
     return digest_of(reference.feed.arrays).hex()
 
 
-def _exact(reference: Reference, subject: Subject) -> Outputs | None:
+def _exact(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:
     key = _key(reference)
     if key not in subject.exact:
         outputs = subject.eager.run_exact(reference.feed.arrays)
@@ -141,14 +143,14 @@ def doubted(verdict: Verdict) -> frozenset[str]:
     if verdict.passed or verdict.tolerance.floor_factor is None:
         return frozenset()
     floats = [o for o in verdict.outputs if o.times_floor is not None and not o.loose]
-    if any(o.times_floor is not None for o in gross_outputs(verdict)):
+    if any(o.times_floor is not None for o in find_gross_outputs(verdict)):
         return frozenset()
     over = frozenset(o.feed for o in floats if not o.passed)
     return over or frozenset(o.feed for o in floats)
 
 
 def unstable_feeds(
-    references: Sequence[Reference], verdict: Verdict, subject: Subject
+    references: Sequence[ReferenceOutputs], verdict: Verdict, subject: Subject
 ) -> dict[str, str]:
     """Drawn feeds of odd values on which eager says nothing, each with the note that says so.
 
@@ -159,12 +161,12 @@ def unstable_feeds(
     """
     found: dict[str, str] = {}
     known = {one.feed.name: one for one in references}
-    for output in gross_outputs(verdict):
+    for output in find_gross_outputs(verdict):
         reference = known.get(output.feed)
         if reference is None or output.feed in found or not _has_odd_values(reference):
             continue
         moved = _moved(output.output, reference, subject)
-        if moved > GROSS:
+        if moved > GROSS_ERROR:
             share = f"{100 * min(moved, 1.0):.0f} %"
             found[output.feed] = (
                 f"feed {output.feed} is not judged on: noise of 2^-24 in inputs and weights, or "
@@ -174,11 +176,11 @@ def unstable_feeds(
     return found
 
 
-def _has_odd_values(reference: Reference) -> bool:
+def _has_odd_values(reference: ReferenceOutputs) -> bool:
     return reference.feed.kind == "value" and reference.feed.name != NEGATED
 
 
-def _moved(name: str, reference: Reference, subject: Subject) -> float:
+def _moved(name: str, reference: ReferenceOutputs, subject: Subject) -> float:
     """How far the output moves over its peak: the median of the draws, or with its sums in turn.
 
     Where values stand on an edge (a mask of what is above 0.5), some draws fall to one side. Rows
@@ -206,8 +208,8 @@ def _peak(array: Array) -> float:
 
 
 def with_more_noise(
-    references: Sequence[Reference], feeds: Collection[str], subject: Subject
-) -> tuple[Reference, ...]:
+    references: Sequence[ReferenceOutputs], feeds: Collection[str], subject: Subject
+) -> tuple[ReferenceOutputs, ...]:
     """The references with more draws of eager's noise on these feeds.
 
     Weights and inputs are off by one rounding (2^-24 of themselves) in each: as far from what eager
@@ -216,14 +218,14 @@ def with_more_noise(
     there are none: what is off by a rounding settles them otherwise, which is no noise.
     """
     return tuple(
-        replace(one, again=_draws(one, subject), in_turn=_in_turn(one, subject))
+        replace(one, again=_draws(one, subject), sequential=_in_turn(one, subject))
         if one.feed.name in feeds and not one.settled and not one.again
         else one
         for one in references
     )
 
 
-def _in_turn(reference: Reference, subject: Subject) -> Outputs | None:
+def _in_turn(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:
     """Eager's answer with its sums taken in turn; None where it does not run so."""
     try:
         found = subject.eager.run_sequential_sums(reference.feed.arrays)
@@ -233,7 +235,7 @@ def _in_turn(reference: Reference, subject: Subject) -> Outputs | None:
     return found if {name: array.shape for name, array in found.items()} == shapes else None
 
 
-def _draws(reference: Reference, subject: Subject) -> tuple[Outputs, ...]:
+def _draws(reference: ReferenceOutputs, subject: Subject) -> tuple[Outputs, ...]:
     found = subject.eager.draw_perturbed(reference.feed.arrays, _ROUNDING, pairs=_PAIRS)
     shapes = {name: array.shape for name, array in reference.outputs.items()}
     return tuple(

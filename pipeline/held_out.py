@@ -15,9 +15,9 @@ from ..core.npz_file import read_npz
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
 from ..core.verdict import Verdict
-from ..validators.draw import values_of
+from ..validators.draw import distribution_of
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from .stage import Stage
 from .subject import Subject
 
@@ -27,7 +27,7 @@ FEW = 16  # samples: fewer judge a choice among many artifacts by luck
 _TELLING = 2  # samples: a batch of one sample repeated does not show that rows mix
 
 
-def refer(feeds: Sequence[Feed], subject: Subject, stage: Stage) -> tuple[Reference, ...]:
+def refer(feeds: Sequence[Feed], subject: Subject, stage: Stage) -> tuple[ReferenceOutputs, ...]:
     """Eager on each held-out sample, `held-out-1` and so on, and on what is made of them.
 
     Samples have the smallest batch: some are put together to the batch sizes that the drawn feeds
@@ -42,7 +42,8 @@ def refer(feeds: Sequence[Feed], subject: Subject, stage: Stage) -> tuple[Refere
     more = [*_batches(feeds, subject.signature), *_masked(feeds, subject.signature)]
     with stage.step("eager on held-out samples", log="eager") as clock:
         references = tuple(
-            Reference(feed=feed, outputs=subject.eager.run(feed.arrays)) for feed in (*named, *more)
+            ReferenceOutputs(feed=feed, outputs=subject.eager.run(feed.arrays))
+            for feed in (*named, *more)
         )
         clock.detail = f"{len(named)} samples"
     return references
@@ -84,7 +85,7 @@ def _masked(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
 
     for spec in signature.inputs:
         mask = feeds[0][spec.name]
-        values = values_of(spec, mask)
+        values = distribution_of(spec, mask)
         full = all(bool(feed[spec.name].all()) for feed in feeds)
         if not (values.binary and full and mask.ndim and mask.shape[-1] > 1):
             continue
@@ -94,7 +95,7 @@ def _masked(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
         yield NamedFeed(name=f"{NAME}half:{spec.name}", arrays=arrays, sizes={})
 
 
-def loose_feeds(subject: Subject, held_out: Sequence[Reference]) -> frozenset[str]:
+def loose_feeds(subject: Subject, held_out: Sequence[ReferenceOutputs]) -> frozenset[str]:
     """Names of the drawn feeds, whose values an INT8 artifact was not calibrated for.
 
     Without held-out samples there is nothing better, and all feeds count.
@@ -105,7 +106,7 @@ def loose_feeds(subject: Subject, held_out: Sequence[Reference]) -> frozenset[st
 
 
 def notes_on(
-    verdict: Verdict, held_out: Sequence[Reference], beyond: Collection[str] = ()
+    verdict: Verdict, held_out: Sequence[ReferenceOutputs], beyond: Collection[str] = ()
 ) -> tuple[str, ...]:
     """What a reader should know of how an INT8 artifact was judged.
 
@@ -134,12 +135,12 @@ def moved_record(record: CalibrationRecord, then: Path, now: Path) -> Calibratio
     return replace(record, source=Path(source).as_posix())
 
 
-def samples_of(references: Sequence[Reference]) -> list[Reference]:
+def samples_of(references: Sequence[ReferenceOutputs]) -> list[ReferenceOutputs]:
     """The samples themselves, without what was made of them."""
     return [r for r in references if r.feed.name.removeprefix(NAME).isdigit()]
 
 
-def store(references: Sequence[Reference], path: Path) -> None:
+def store(references: Sequence[ReferenceOutputs], path: Path) -> None:
     """Write the samples as .npz, `<number>/<input>` each."""
     import numpy as np
 

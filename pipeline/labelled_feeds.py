@@ -16,8 +16,8 @@ from ..core.names import unknown
 from ..core.signature import Signature
 from ..sources.factory import import_object
 from ..validators.accuracy_text import metric_text
-from ..validators.answers import Answers, metric_named
-from ..validators.pairing import check_defined, near_chance
+from ..validators.answers import ModelAnswers, find_metric
+from ..validators.pairing import check_defined, explain_near_chance
 from ..validators.task_metrics import LabelFaultError, TopK
 from .measuring import Measuring
 
@@ -40,7 +40,7 @@ class LabelledFeeds:
     signature: Signature
     measuring: Measuring
     output: str
-    eager: Answers
+    eager: ModelAnswers
     digests: tuple[bytes, ...]
     notes: tuple[str, ...] = ()
 
@@ -77,13 +77,13 @@ def opened_labelled(
     Raises:
         UsageError: the data, its labels or the metric cannot be used; told in one line.
     """
-    metric = metric_named(measuring.metric, lambda spec: import_object(spec, "--metric"))
+    metric = find_metric(measuring.metric, lambda spec: import_object(spec, "--metric"))
     with stage.step("open labelled data", log="labelled"):
         samples = open_labelled_set(
             measuring.data, subject.signature, lambda spec: import_object(spec, "--data")
         )
     with samples:
-        labelled = _refer(samples, Answers(metric), measuring, subject, stage)
+        labelled = _refer(samples, ModelAnswers(metric), measuring, subject, stage)
         for note in samples.notes:
             stage.note(f"labelled data: {note}")
         for note in labelled.notes:
@@ -101,7 +101,7 @@ def labelled_for(
 
 
 def _refer(
-    samples: LabelledSet, eager: Answers, measuring: Measuring, subject: Subject, stage: Stage
+    samples: LabelledSet, eager: ModelAnswers, measuring: Measuring, subject: Subject, stage: Stage
 ) -> LabelledFeeds:
     """Run eager on every sample."""
     title = "eager on labelled data"
@@ -114,7 +114,7 @@ def _refer(
             _add(eager, outputs, output, batch, samples)
             digests.append(batch.digest)
             stage.advance(title, len(eager), max(len(eager), samples.places))
-        broken = int((eager.broken_of(0, len(eager)) > 0).sum())
+        broken = int((eager.count_nonfinite(0, len(eager)) > 0).sum())
         if not math.isfinite(eager.value):
             raise UsageError(
                 f"eager's own {measuring.metric} is {eager.value}, with NaN or Inf in its answers "
@@ -139,10 +139,10 @@ def _refer(
     )
 
 
-def _doubts(eager: Answers, broken: int) -> tuple[str, ...]:
+def _doubts(eager: ModelAnswers, broken: int) -> tuple[str, ...]:
     """What looks wrong with eager's own answers."""
     nan = f"eager answers {broken:,} of {len(eager):,} labelled samples with NaN or Inf"
-    return tuple(filter(None, (near_chance(eager), nan if broken else "")))
+    return tuple(filter(None, (explain_near_chance(eager), nan if broken else "")))
 
 
 def _output_of(outputs: Outputs, given: str | None) -> str:
@@ -168,7 +168,7 @@ def _output_of(outputs: Outputs, given: str | None) -> str:
 
 
 def _add(
-    answers: Answers, outputs: Outputs, output: str, batch: Batch, samples: LabelledSet
+    answers: ModelAnswers, outputs: Outputs, output: str, batch: Batch, samples: LabelledSet
 ) -> None:
     """Score a batch of eager's; a fault is the labels', and named by the sample."""
     predictions = rows_of(outputs[output], output, batch)
@@ -182,7 +182,7 @@ def _add(
         ) from error
 
 
-def _check_classes(predictions: Array, samples: LabelledSet, answers: Answers) -> None:
+def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswers) -> None:
     """That there are as many classes as outputs, for metrics of classes."""
     classes = samples.classes
     if not classes or not isinstance(answers.metric, TopK):

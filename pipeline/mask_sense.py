@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature
 from ..sources.eager import Eager, open_eager
-from ..validators.feeds import Drawer
+from ..validators.feeds import FeedDrawer
 from .size_probe import SizeProbe, Sizes, find_start
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _is_taken(
     eager: Eager, signature: Signature, sizes: Sizes, seed: int, samples: Feed | None
 ) -> bool:
     """Whether eager gives finite outputs for masks that hide nothing."""
-    feed = Drawer.of(signature, seed, samples).feed(_ALL_OPEN, sizes)
+    feed = FeedDrawer.of(signature, seed, samples).feed(_ALL_OPEN, sizes)
     try:
         outputs = eager.run(feed.arrays)
     except CheckpointError:

@@ -15,8 +15,8 @@ from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED
 from ..core.signature import InputSpec, Signature
 from ..validators.compare import is_close
-from ..validators.feeds import Drawer
-from ..validators.hard import batch_of
+from ..validators.feeds import FeedDrawer
+from ..validators.hard import find_batch_dim
 from .restricting import within_values
 from .stage import Stage
 from .subject import Subject, refer_within
@@ -74,7 +74,7 @@ class Interval:
 
 def domains_above_one(signature: Signature) -> Iterator[tuple[InputSpec, ...]]:
     """The inputs without size 1 of chosen dims: of all but the batch, then of the batch too."""
-    batch = batch_of(signature)
+    batch = find_batch_dim(signature)
     names = [n for n, dim in signature.free_dims.items() if dim.chosen and dim.low == 1 < dim.high]
     rows = [name for name in names if batch is not None and name == batch.name]
     seen: list[list[str]] = [[]]
@@ -195,7 +195,7 @@ class _Comparison:
 
     def is_right(self, size: int) -> bool:
         """Whether the artifact gives about what eager gives at this size."""
-        drawer = Drawer.of(self.subject.signature, self.subject.feeds.seed, self._sample)
+        drawer = FeedDrawer.of(self.subject.signature, self.subject.feeds.seed, self._sample)
         feed = drawer.feed("narrow", {**self.good[0], self.dim: size})
         try:
             expected = self.subject.eager.run(feed.arrays)

@@ -18,7 +18,7 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
-from ..validators.tolerance import TOLERANCES, within, without_floor
+from ..validators.tolerance import TOLERANCES, drop_floor, override_limits
 from .measuring import Measuring
 
 MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
@@ -157,7 +157,9 @@ class Judging:
             )
         if self.device not in (None, "cpu", "cuda"):
             raise unknown("device", str(self.device), ["cpu", "cuda"])
-        within(TOLERANCES[Precision.FP32], self.limits, self.by_output)  # refuses what is no limit
+        override_limits(
+            TOLERANCES[Precision.FP32], self.limits, self.by_output
+        )  # refuses what is no limit
         for place in self.accept:
             if not _PLACE.fullmatch(place):
                 raise UsageError(
@@ -185,11 +187,11 @@ class Judging:
         """
         usual = self.recorded or TOLERANCES[precision]
         if precision is Precision.FP32:
-            return within(usual, self.limits, self.by_output)
-        by_output = {name: without_floor(limits) for name, limits in self.by_output.items()}
-        kept = {name: without_floor(limits) for name, limits in usual.by_output.items()}
+            return override_limits(usual, self.limits, self.by_output)
+        by_output = {name: drop_floor(limits) for name, limits in self.by_output.items()}
+        kept = {name: drop_floor(limits) for name, limits in usual.by_output.items()}
         usual = replace(usual, floor_factor=None, by_output=kept)
-        return within(usual, without_floor(self.limits), by_output)
+        return override_limits(usual, drop_floor(self.limits), by_output)
 
     def device_for(self, target: Target) -> str:
         """The device that was asked for, where the target runs on it; else the target's first."""

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..converters.onnx_axes import MADE_UP
 from ..core.signature import Signature
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 
 
-def output_axes(signature: Signature, references: Sequence[Reference]) -> dict[str, dict[int, str]]:
+def output_axes(
+    signature: Signature, references: Sequence[ReferenceOutputs]
+) -> dict[str, dict[int, str]]:
     """`{"logits": {0: "batch", 1: "logits.axis1"}}`: axes that vary, by the dim that they follow.
 
     What is no dim's own size on every feed gets a name of its own.
@@ -23,7 +25,7 @@ def output_axes(signature: Signature, references: Sequence[Reference]) -> dict[s
     return {name: axes for name, axes in found.items() if axes}
 
 
-def _sizes(signature: Signature, reference: Reference) -> dict[str, int]:
+def _sizes(signature: Signature, reference: ReferenceOutputs) -> dict[str, int]:
     """The sizes of the dims on one feed, by the names that axes have."""
     arrays = reference.feed.arrays
     return {

@@ -14,8 +14,8 @@ from ..core.contract import Job
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ConversionError
 from ..core.findings import SIZED
-from ..validators.evidence import sample_in
-from ..validators.feeds import Drawer
+from ..validators.evidence import find_sample
+from ..validators.feeds import FeedDrawer
 from .bench import Bench
 from .subject import Subject, reference_on
 
@@ -96,9 +96,9 @@ def with_recorded_places(subject: Subject, places: Mapping[str, Mapping[str, int
     return replace(subject, references=(*subject.references, *more)) if more else subject
 
 
-def _drawer(subject: Subject) -> Drawer:
+def _drawer(subject: Subject) -> FeedDrawer:
     """Draws feeds as the subject's own are drawn."""
-    return Drawer.of(subject.signature, subject.feeds.seed, sample_in(subject.references))
+    return FeedDrawer.of(subject.signature, subject.feeds.seed, find_sample(subject.references))
 
 
 def _once(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.verdict import Verdict
-from ..validators.evidence import Reference, Reply
-from ..validators.hard_values import EMPTY
-from ..validators.masked import without_last_row
-from ..validators.padding import padded_positions
+from ..validators.evidence import ArtifactOutputs, ReferenceOutputs
+from ..validators.hard_values import EMPTY_MASK
+from ..validators.masked import drop_masked_row
+from ..validators.padding import count_padded_positions
 from .beyond import Evidence, second_look
 from .float64 import with_exact
 
@@ -45,7 +45,7 @@ def with_plain_paths(
     kept = {name: one for name, one in plain.items() if name not in wrong}
     both = [(one, kept[one.feed.name]) for one in asked.references if one.feed.name in kept]
     judged = [[_judged(one, asked.references) for one in pair] for pair in both]
-    positions = padded_positions([(old, new) for old, new in judged])
+    positions = count_padded_positions([(old, new) for old, new in judged])
     if not kept:
         return asked, verdict
     if not positions:
@@ -54,7 +54,7 @@ def with_plain_paths(
     return evidence, replace(verdict, notes=(*verdict.notes, _note(positions, [*kept])))
 
 
-def _plain(reference: Reference, subject: Subject) -> Reference | None:
+def _plain(reference: ReferenceOutputs, subject: Subject) -> ReferenceOutputs | None:
     """Eager's plain path; None where it does not run, or gives nothing else."""
     try:
         found = subject.eager.run_plain_attention(reference.feed.arrays)
@@ -63,20 +63,20 @@ def _plain(reference: Reference, subject: Subject) -> Reference | None:
     shapes = {name: array.shape for name, array in reference.outputs.items()}
     if {name: array.shape for name, array in found.items()} != shapes:
         return None
-    if padded_positions([(reference.outputs, found)]) == 0:
+    if count_padded_positions([(reference.outputs, found)]) == 0:
         return None
-    return Reference(feed=reference.feed, outputs=found)
+    return ReferenceOutputs(feed=reference.feed, outputs=found)
 
 
-def _judged(reference: Reference, references: Sequence[Reference]) -> Outputs:
+def _judged(reference: ReferenceOutputs, references: Sequence[ReferenceOutputs]) -> Outputs:
     """The outputs; without a row that a mask hides altogether, as nothing is judged there."""
-    if reference.feed.name != EMPTY:
+    if reference.feed.name != EMPTY_MASK:
         return reference.outputs
-    shown = without_last_row(reference, Reply(outputs=reference.outputs), references)
+    shown = drop_masked_row(reference, ArtifactOutputs(outputs=reference.outputs), references)
     return reference.outputs if shown is None else shown[0].outputs
 
 
-def _with(evidence: Evidence, plain: dict[str, Reference], subject: Subject) -> Evidence:
+def _with(evidence: Evidence, plain: dict[str, ReferenceOutputs], subject: Subject) -> Evidence:
     """The evidence with the plain path on these feeds: eager as it runs says nothing of its noise.
 
     Float64 takes it by itself; where it does not, it is another function, which is seen.

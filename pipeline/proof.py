@@ -10,8 +10,8 @@ from ..core.contract import Advance, Deferred, Native, Runner, Target, Weighted,
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import ReasonCode, Tolerance, Verdict
-from ..validators.judge import Reference, Reply, judge
-from ..validators.weights import altered_weights
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
+from ..validators.weights import find_altered_weights
 from .beyond import Evidence, beyond_of, reply_of
 from .default_run import with_default_run
 from .float64 import float64_notes, with_float64
@@ -61,7 +61,7 @@ def prove(  # noqa: PLR0913 - what is judged, on what, and how
     judging: Judging,
     stage: Stage,
     *,
-    held_out: tuple[Reference, ...] = (),
+    held_out: tuple[ReferenceOutputs, ...] = (),
     restrict: bool = False,
 ) -> Verdict:
     """Open the candidate, run all feeds first, judge afterwards; then search, if that is asked.
@@ -111,7 +111,7 @@ class Case:
 
     candidate: Candidate
     subject: Subject
-    references: tuple[Reference, ...]
+    references: tuple[ReferenceOutputs, ...]
     tolerance: Tolerance
     device: str
     loose: frozenset[str]
@@ -124,7 +124,7 @@ class Case:
         judging: Judging,
         stage: Stage,
         *,
-        held_out: tuple[Reference, ...] = (),
+        held_out: tuple[ReferenceOutputs, ...] = (),
     ) -> Case:
         """The case of a candidate, with eager in float64 where it is held to that."""
         tolerance = judging.tolerance_for(candidate.precision)
@@ -151,7 +151,7 @@ class Case:
         A runtime may keep what it found at its first run: OpenVINO 2026.4 is wrong at all lengths
         after it ran first with one token, and right after it ran first with a sample.
         """
-        replies: dict[int, Reply] = {}
+        replies: dict[int, ArtifactOutputs] = {}
         sizes = [sum(a.size for a in one.feed.arrays.values()) for one in self.references]
         smallest = sizes.index(min(sizes))
         numbers = range(len(sizes))
@@ -162,11 +162,13 @@ class Case:
                 advance(len(replies), len(sizes))
         return self.evidence([replies[number] for number in numbers], taken)
 
-    def evidence(self, replies: Sequence[Reply], taken: Sequence[str]) -> Evidence:
+    def evidence(self, replies: Sequence[ArtifactOutputs], taken: Sequence[str]) -> Evidence:
         """What it answered on every feed, given the inputs that it takes."""
         precision = self.candidate.precision
 
-        def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+        def judge_on(
+            references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+        ) -> Verdict:
             return judge(
                 artifact=self.candidate.name,
                 references=references,
@@ -224,7 +226,7 @@ def _with_weights(verdict: Verdict, candidate: Candidate, subject: Subject) -> V
     if candidate.precision is not Precision.FP32 or not isinstance(target, Weighted):
         return verdict
     eager, feed = subject.eager, subject.references[0].feed.arrays
-    faults = altered_weights(
+    faults = find_altered_weights(
         eager.weights(),
         target.weights(candidate.path),
         computed=lambda test: eager.computes(feed, test),

@@ -15,7 +15,7 @@ from ..core.events import Noted, Tell
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Checkpoint, FileRecord
-from ..validators.fingerprint import alike
+from ..validators.fingerprint import is_same_model
 from .bench import Made
 from .environment import environment
 from .folder import OutputFolder
@@ -155,7 +155,7 @@ def _difference(known: Manifest, now: Manifest) -> str:
         return _of_another(known.checkpoint, now.checkpoint)
     if known.signature != now.signature:
         return f"with other inputs: {'  '.join(map(str, known.signature.inputs))}"
-    if known.fingerprint and not alike(known.fingerprint, now.fingerprint):
+    if known.fingerprint and not is_same_model(known.fingerprint, now.fingerprint):
         return "of other model code: the same weights and inputs give other outputs now"
     return ""
 

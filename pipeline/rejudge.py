@@ -11,7 +11,7 @@ from ..core.manifest import Manifest
 from ..core.names import unknown
 from ..core.records import REJECTED, Artifact, step_of
 from ..core.verdict import ReasonCode, State, Tolerance, Verdict
-from ..validators.decide import decide
+from ..validators.decide import apply_tolerance
 from .folder import OutputFolder, opened
 from .manifest_file import without
 from .order import Judging
@@ -61,13 +61,13 @@ def _again(artifact: Artifact, manifest: Manifest, judging: Judging, folder: Pat
         for feed in manifest.feeds.drawn
         if feed.sizes
     }
-    if decide(verdict, verdict.tolerance, told).state is not verdict.state:
+    if apply_tolerance(verdict, verdict.tolerance, told).state is not verdict.state:
         raise UsageError(
             f"the measures of {artifact.name} do not make its verdict again: "
             "an older modelc recorded them",
             hint="run modelc validate without --rejudge",
         )
-    verdict = decide(verdict, _tolerance(verdict, artifact, judging), told)
+    verdict = apply_tolerance(verdict, _tolerance(verdict, artifact, judging), told)
     changed = "" if verdict.state is State.ERROR else changed_file(artifact, folder)
     refused = artifact.rejected and not verdict.passed  # for its own reasons, or this one
     return (

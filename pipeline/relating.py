@@ -14,7 +14,7 @@ from ..core.errors import CheckpointError, ErrorCode
 from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
 from ..sources.eager import Eager
-from ..validators.feeds import Drawer
+from ..validators.feeds import FeedDrawer
 from .stated_values import bounded_input
 
 _STEPS = (2, 3, 4, 8, 16, 32, 64)  # what nets divide a length by
@@ -36,7 +36,7 @@ class Trials:
         self.left = _MOST
         self._eager = eager
         self._seed, self._samples = seed, samples
-        self._drawer = Drawer.of(signature, seed, samples)
+        self._drawer = FeedDrawer.of(signature, seed, samples)
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
         self._other: dict[tuple[tuple[str, int], ...], bool] = {}
 
@@ -107,7 +107,9 @@ class Trials:
                 continue
             ordered = replace(spec, values=replace(spec.values, order=order))
             inputs = tuple(ordered if one is spec else one for one in self.signature.inputs)
-            drawer = Drawer.of(replace(self.signature, inputs=inputs), self._seed, self._samples)
+            drawer = FeedDrawer.of(
+                replace(self.signature, inputs=inputs), self._seed, self._samples
+            )
             if all(self.takes(drawer.feed(name, dict(sizes)).arrays) for name in names):
                 return ordered
         return None

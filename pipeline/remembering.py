@@ -9,14 +9,16 @@ from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError
 from ..sources.eager import Eager
 from ..sources.remembered import ModuleSnapshot
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 
 _LOOKED_AT = 16  # feeds that such a model is run on again
 _NAMED = 4  # attributes that a message names
 _OFF = 1e-3  # of the largest value: far above what another order of sums gives
 
 
-def check_forgets(eager: Eager, before: ModuleSnapshot, references: Sequence[Reference]) -> None:
+def check_forgets(
+    eager: Eager, before: ModuleSnapshot, references: Sequence[ReferenceOutputs]
+) -> None:
     """Run a model that changed its own state again as it was loaded, each feed by itself.
 
     Most change nothing, and are not run again. Counters and caches that change no output are

@@ -11,7 +11,7 @@ from ..core.findings import WorstFeed
 from ..core.verdict import Verdict
 from ..validators.climb import SEARCH
 from ..validators.feeds import NamedFeed
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from ..validators.samples import check_samples
 from .subject import Subject, reference_on
 from .worst import read_feed
@@ -20,7 +20,7 @@ REPLAY = "replay"
 
 
 def with_feed(
-    subject: Subject, held_out: Sequence[Reference], feed: Feed, *, name: str = REPLAY
+    subject: Subject, held_out: Sequence[ReferenceOutputs], feed: Feed, *, name: str = REPLAY
 ) -> tuple[Subject, str]:
     """The subject with the feed, and the feed's name: that of the same one if there is any.
 

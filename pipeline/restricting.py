@@ -10,17 +10,17 @@ from ..core.contract import Runner, unheard
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import ReasonCode, State, Verdict
-from ..validators.evidence import sample_in
-from ..validators.feeds import Drawer, NamedFeed
-from ..validators.hard import few_rows
-from ..validators.wide import SMALL, WIDE, wide_feeds, wide_inputs
+from ..validators.evidence import find_sample
+from ..validators.feeds import FeedDrawer, NamedFeed
+from ..validators.hard import draw_few_rows
+from ..validators.wide import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
 from .beyond import Evidence, reply_of
 from .feeding import answered, finite_part
 from .subject import Subject, reference_on
 from .undecided import with_undecided
 
 if TYPE_CHECKING:
-    from ..validators.judge import Reference, Reply
+    from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 
 # Ends that are tried, the largest first: what int32 and 16 bits hold, and small numbers; between
 # them not the 2^24 that float32 holds, but what it divides by up to 16 with less error than the
@@ -47,7 +47,7 @@ def restrict_values(
     there. Where not even small numbers are right, and where the user stated the range, it is
     rejected: the reason names the input and a value at which it is wrong.
     """
-    specs = wide_inputs(subject.signature)
+    specs = find_wide_inputs(subject.signature)
     if verdict.state is not State.FAILED or not specs:
         return evidence, verdict
     plain = _without_wide(evidence)
@@ -122,7 +122,7 @@ def within_values(subject: Subject, inputs: Sequence[InputSpec]) -> Subject:
     samples = None if given is None else given.first
     within = replace(subject, signature=signature)
     wide = answered(
-        wide_feeds(signature, seed=seed, samples=samples),
+        draw_wide_feeds(signature, seed=seed, samples=samples),
         lambda feed: reference_on(within, feed),
         unheard,
     )
@@ -193,11 +193,11 @@ class _Trial:
 
     def pairs(
         self, ranges: Mapping[str, tuple[int, int]], *, draw: int = 0
-    ) -> list[tuple[Reference, Reply]] | None:
+    ) -> list[tuple[ReferenceOutputs, ArtifactOutputs]] | None:
         """The wide feeds within these ranges with both answers; None where eager rejects one."""
         signature = _within(self.subject.signature, ranges)
-        samples = sample_in(self.evidence.references)
-        feeds = wide_feeds(signature, seed=self.subject.feeds.seed + draw, samples=samples)
+        samples = find_sample(self.evidence.references)
+        feeds = draw_wide_feeds(signature, seed=self.subject.feeds.seed + draw, samples=samples)
         found = [self._run(feed) for feed in feeds]
         pairs = [pair for pair in found if pair is not None]
         return pairs if len(pairs) == len(found) else None
@@ -207,7 +207,7 @@ class _Trial:
         drawn = (self.pairs(ranges, draw=draw) for draw in range(_DRAWS))
         return all(one is not None and self.evidence.of(one).wide_faults() == () for one in drawn)
 
-    def _run(self, feed: NamedFeed) -> tuple[Reference, Reply] | None:
+    def _run(self, feed: NamedFeed) -> tuple[ReferenceOutputs, ArtifactOutputs] | None:
         try:
             found = finite_part(reference_on(self.subject, feed), ())
         except CheckpointError:
@@ -236,7 +236,7 @@ class _Trial:
         pairs = self.pairs({spec.name: (least, min(SMALL, int(values.high)))})
         return bool(pairs) and all(self._explains(*pair) for pair in pairs or ())
 
-    def _explains(self, reference: Reference, reply: Reply) -> bool:
+    def _explains(self, reference: ReferenceOutputs, reply: ArtifactOutputs) -> bool:
         import numpy as np
 
         if self.evidence.of([(reference, reply)]).wide_faults() == ():
@@ -284,12 +284,12 @@ class _Trial:
     def _is_right_at(self, spec: InputSpec, value: int) -> bool:
         import numpy as np
 
-        drawer = Drawer.of(
+        drawer = FeedDrawer.of(
             _within(self.subject.signature, {}),
             self.subject.feeds.seed,
-            sample_in(self.evidence.references),
+            find_sample(self.evidence.references),
         )
-        base = few_rows(drawer)
+        base = draw_few_rows(drawer)
         array = np.full_like(base.arrays[spec.name], value)
         feed = replace(base, name=WIDE, kind=WIDE, arrays={**base.arrays, spec.name: array})
         pair = self._run(feed)
@@ -313,7 +313,7 @@ def _within(signature: Signature, ranges: Mapping[str, tuple[int, int]]) -> Sign
     """The signature with wide inputs in these ranges; those without one at their usual values."""
 
     def narrow(spec: InputSpec) -> InputSpec:
-        if spec not in wide_inputs(signature) or spec.values is None or not spec.values.chosen:
+        if spec not in find_wide_inputs(signature) or spec.values is None or not spec.values.chosen:
             return spec
         low, high = ranges.get(spec.name, _usual(spec.values))
         return replace(spec, values=replace(spec.values, low=low, high=high))

@@ -11,12 +11,12 @@ from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError
 from ..core.precision import Precision
 from ..core.verdict import Verdict
-from ..validators.climb import SEARCH, Point, climb
-from ..validators.draw import generator_for
-from ..validators.evidence import sample_in
-from ..validators.feeds import Drawer, NamedFeed
-from ..validators.headroom import headroom_on
-from ..validators.judge import Reference, Reply
+from ..validators.climb import SEARCH, SearchPoint, hill_climb
+from ..validators.draw import make_generator
+from ..validators.evidence import find_sample
+from ..validators.feeds import FeedDrawer, NamedFeed
+from ..validators.headroom import margin_on_feed
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.nonfinite import NONFINITE
 from ..validators.wide import WIDE
 from .beyond import Evidence, beyond_of, reply_of
@@ -118,8 +118,8 @@ class _Search:
             self.advance(min(int(clock.seconds), int(self.seconds)), math.ceil(self.seconds))
             return clock.seconds < self.seconds
 
-        drawer = Drawer.of(self.subject.signature, seed, sample_in(self.evidence.references))
-        found = climb(_starts(self.evidence, verdict), drawer, trial.headroom, more=more)
+        drawer = FeedDrawer.of(self.subject.signature, seed, find_sample(self.evidence.references))
+        found = hill_climb(_starts(self.evidence, verdict), drawer, trial.headroom, more=more)
         seconds, evidence, before = clock.seconds, self.evidence, verdict.headroom
         if found.worst.feed.kind == SEARCH:
             longer = evidence.plus(*trial.run(found.worst.feed))
@@ -146,12 +146,12 @@ def _told(tried: int, verdict: Verdict, seconds: float) -> str:
     return f"a search tried {tried} feeds in {seconds:.1f} s: {found}{least}"
 
 
-def _starts(evidence: Evidence, verdict: Verdict) -> list[Point]:
+def _starts(evidence: Evidence, verdict: Verdict) -> list[SearchPoint]:
     """The feeds that count, with the headroom that they have."""
     counted = {one.feed for one in verdict.outputs if not one.loose}
     feeds = [one.feed for one in evidence.references if one.feed.name in counted]
     return [
-        Point(feed=feed, headroom=max(headroom_on(verdict, feed.name), 0.0))
+        SearchPoint(feed=feed, headroom=max(margin_on_feed(verdict, feed.name), 0.0))
         for feed in feeds
         if not feed.beyond and feed.kind not in (WIDE, NONFINITE)
     ]
@@ -171,14 +171,14 @@ class _Trial:
     search: _Search
     nan: frozenset[str]
 
-    def refer(self, feed: NamedFeed) -> Reference:
+    def refer(self, feed: NamedFeed) -> ReferenceOutputs:
         """Eager on the feed, in float64 as well where that is what the artifact is held to."""
         reference = reference_on(self.search.subject, feed)
         known = any(one.exact is not None for one in self.search.evidence.references)
         exact = self.search.subject.eager.run_exact(feed.arrays) if known else None
         return replace(reference, exact=exact)
 
-    def run(self, feed: NamedFeed) -> tuple[Reference, Reply]:
+    def run(self, feed: NamedFeed) -> tuple[ReferenceOutputs, ArtifactOutputs]:
         """Eager's answer and the artifact's."""
         reference = self.refer(feed)
         reply = reply_of(self.search.runner, reference)
@@ -193,11 +193,11 @@ class _Trial:
             return None
         if not_finite(reference.outputs) - self.nan:
             return None
-        few = headroom_on(self._context.plus(reference, reply).verdict(), feed.name)
+        few = margin_on_feed(self._context.plus(reference, reply).verdict(), feed.name)
         if few >= 0:
             return few
         longer = self.search.evidence.plus(reference, reply)
-        room = headroom_on(full_look(longer, self.search.subject)[1], feed.name)
+        room = margin_on_feed(full_look(longer, self.search.subject)[1], feed.name)
         if -_BEYOND < room < 0 or (room < 0 and not self._steady(reference, room)):
             return None
         return room
@@ -210,7 +210,7 @@ class _Trial:
         near = sorted(near, key=lambda pair: sum(a.size for a in pair[0].outputs.values()))
         return evidence.of(near[:_CONTEXT])
 
-    def _steady(self, reference: Reference, room: float) -> bool:
+    def _steady(self, reference: ReferenceOutputs, room: float) -> bool:
         """Whether eager says about the same, beside the artifact, when its inputs are rounded."""
         feed = reference.feed
         arrays = _rounded(feed.arrays, _ROUNDING[self.search.evidence.precision])
@@ -218,8 +218,10 @@ class _Trial:
             outputs = self.refer(replace(feed, arrays=arrays)).outputs
         except CheckpointError:
             return False
-        moved = self.search.evidence.plus(reference, Reply(outputs=_apart(outputs))).verdict()
-        return headroom_on(moved, feed.name) >= min(_STEADY, room + _STEADY)
+        moved = self.search.evidence.plus(
+            reference, ArtifactOutputs(outputs=_apart(outputs))
+        ).verdict()
+        return margin_on_feed(moved, feed.name) >= min(_STEADY, room + _STEADY)
 
 
 def _rounded(feed: Feed, unit: float) -> Feed:
@@ -230,7 +232,7 @@ def _rounded(feed: Feed, unit: float) -> Feed:
     for name, array in feed.items():
         found[name] = array
         if array.dtype.kind == "f":
-            off = generator_for("rounding", name).uniform(-unit, unit, array.shape)
+            off = make_generator("rounding", name).uniform(-unit, unit, array.shape)
             found[name] = np.asarray(array * (1 + off)).astype(array.dtype)
     return found
 

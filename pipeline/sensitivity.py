@@ -19,9 +19,9 @@ from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
 from ..sources.work import flops_exceed
-from ..validators.evidence import sample_in
-from ..validators.feeds import Drawer, NamedFeed
-from ..validators.judge import Reference, Reply
+from ..validators.evidence import find_sample
+from ..validators.feeds import FeedDrawer, NamedFeed
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from .beyond import Evidence, reply_of
 from .proof import Candidate, Case
 from .subject import reference_on
@@ -47,7 +47,7 @@ def measure_sensitivity(  # noqa: PLR0913 - what is judged, on what, and how
     judging: Judging,
     stage: Stage,
     *,
-    held_out: tuple[Reference, ...] = (),
+    held_out: tuple[ReferenceOutputs, ...] = (),
 ) -> Verdict:
     """The verdict with how many planted faults the same feeds and limits would have found.
 
@@ -110,7 +110,7 @@ def _is_cheap(candidate: Candidate, target: Plantable, subject: Subject) -> bool
     return not flops_exceed(lambda: subject.eager.run(largest), _FLOPS)
 
 
-def _elements(reference: Reference) -> int:
+def _elements(reference: ReferenceOutputs) -> int:
     return sum(array.size for array in reference.feed.arrays.values())
 
 
@@ -122,7 +122,7 @@ class _FaultTrial:
     """
 
     case: Case
-    clean: tuple[Reply, ...]
+    clean: tuple[ArtifactOutputs, ...]
     verdict: Verdict
     dense: list[tuple[NamedFeed, Outputs]] = field(default_factory=list)
 
@@ -167,7 +167,7 @@ class _FaultTrial:
     def _outcome(
         self, copy: Case, runner: Runner, fault: PlantedFault
     ) -> tuple[FaultOutcome, float | None]:
-        replies: dict[int, Reply] = {}
+        replies: dict[int, ArtifactOutputs] = {}
         references = self.case.references
         for index in sorted(range(len(references)), key=lambda i: _elements(references[i])):
             replies[index] = reply_of(runner, references[index])
@@ -185,7 +185,7 @@ class _FaultTrial:
             if one.outputs is not None and other.outputs is not None
         ]
         for feed, outputs in self._dense_at(fault.sizes):
-            reply = reply_of(runner, Reference(feed=feed, outputs=outputs))
+            reply = reply_of(runner, ReferenceOutputs(feed=feed, outputs=outputs))
             if reply.outputs is None:
                 return FaultOutcome.MISSED, None
             pairs.append((outputs, reply.outputs))
@@ -195,7 +195,9 @@ class _FaultTrial:
         outcome = FaultOutcome.MISSED if missed else FaultOutcome.EQUIVALENT
         return outcome, error if error < float("inf") else None
 
-    def _is_certain(self, reference: Reference, reply: Reply, clean: Reply) -> bool:
+    def _is_certain(
+        self, reference: ReferenceOutputs, reply: ArtifactOutputs, clean: ArtifactOutputs
+    ) -> bool:
         """Whether FP32's limits cannot allow what one usual feed shows; others need not run."""
         import numpy as np
 
@@ -219,11 +221,11 @@ class _FaultTrial:
     def _dense_at(self, sizes: Mapping[str, int]) -> Iterator[tuple[NamedFeed, Outputs]]:
         """Further feeds that eager takes, with the artifact's replies; the last at these sizes."""
         subject = self.case.subject
-        sample = sample_in(subject.references)
-        drawer = Drawer.of(subject.signature, subject.feeds.seed + 1, sample)
+        sample = find_sample(subject.references)
+        drawer = FeedDrawer.of(subject.signature, subject.feeds.seed + 1, sample)
         with self.case.open() as runner:
             if not self.dense:
-                feeds = (drawer.seeded(f"dense-{number}") for number in range(1, _DENSE + 1))
+                feeds = (drawer.draw_seeded(f"dense-{number}") for number in range(1, _DENSE + 1))
                 self.dense.extend(_answered(feeds, subject, runner))
             yield from self.dense
             if sizes:

@@ -19,7 +19,7 @@ from ..core.precision import Precision
 from ..core.records import Artifact
 from ..core.runtime_contract import settings_of
 from ..core.verdict import Verdict
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from .accuracy import LabelledFeeds, labelled_for
 from .branches import accepting, look, watch
 from .held_out import refer, stored
@@ -233,7 +233,7 @@ def _proven(  # noqa: PLR0913 - what `prove` takes, and the feed to show
     judging: Judging,
     stage: Stage,
     *,
-    held_out: tuple[Reference, ...] = (),
+    held_out: tuple[ReferenceOutputs, ...] = (),
     feed: Feed | None = None,
     restrict: bool = False,
 ) -> Verdict:

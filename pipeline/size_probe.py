@@ -12,8 +12,8 @@ from ..core.dims import UNBOUNDED
 from ..core.errors import CheckpointError
 from ..core.signature import Signature
 from ..sources.eager import Eager
-from ..validators.feeds import Drawer
-from ..validators.hard import batch_of
+from ..validators.feeds import FeedDrawer
+from ..validators.hard import find_batch_dim
 from .feeding import not_finite
 
 Sizes: TypeAlias = dict[str, int]
@@ -48,7 +48,7 @@ class SizeProbe:
         self.signature = signature
         self.runs_left = _RUNS
         self._eager = eager
-        self._drawer = Drawer.of(signature, seed, samples)
+        self._drawer = FeedDrawer.of(signature, seed, samples)
         self.sampled = _largest_sizes(signature, further)
         self.rejected: list[Sizes] = []
         self._known: dict[tuple[tuple[str, int], ...], bool] = {}
@@ -145,7 +145,7 @@ def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Size
     if sampled or not unknown:
         return opt if probe.accepts(opt) else None
     firsts = [spec.dims[0].free.name for spec in probe.signature.inputs if spec.dims]
-    batch = batch_of(probe.signature)
+    batch = find_batch_dim(probe.signature)
     for rows in ([*firsts], [None if batch is None else batch.name], []):
         counted = [name for name in unknown if name in rows]
         others = [name for name in unknown if name not in rows]

@@ -22,12 +22,19 @@ from ..sources.loaded import LoadedModule
 from ..sources.nonfinite import find_nonfinite_weights
 from ..sources.samples import infer_specs
 from ..sources.stamp import NO_GUARD, ChangeGuard, make_change_guard
-from ..validators.feeds import LEAST_FEEDS, OPT, NamedFeed, draw_feeds, example_feed, unranged
-from ..validators.fingerprint import Fingerprint, fingerprint
-from ..validators.hard import hard_feeds
-from ..validators.judge import Reference
-from ..validators.nonfinite import nonfinite_feeds
-from ..validators.wide import wide_feeds
+from ..validators.feeds import (
+    LEAST_FEEDS,
+    OPT,
+    NamedFeed,
+    draw_example_feed,
+    draw_feeds,
+    find_unranged,
+)
+from ..validators.fingerprint import Fingerprint, compute_fingerprint
+from ..validators.hard import draw_edge_case_feeds
+from ..validators.judge import ReferenceOutputs
+from ..validators.nonfinite import draw_nonfinite_feeds
+from ..validators.wide import draw_wide_feeds
 from .choosing_values import chosen_values
 from .domain_search import choose_dims
 from .feeding import answered
@@ -60,7 +67,7 @@ class Subject:
     signature: Signature
     eager: Eager
     example: Feed
-    references: tuple[Reference, ...]
+    references: tuple[ReferenceOutputs, ...]
     feeds: FeedPlan
     notes: tuple[str, ...]
     fingerprint: Fingerprint
@@ -135,7 +142,7 @@ def open_subject(  # noqa: PLR0913 - the eager side, and what else may be known 
             checkpoint=checkpoint,
             signature=settled,
             eager=open_eager(loaded, settled),
-            example=example_feed(settled, seed=judging.seed or 0, samples=samples),
+            example=draw_example_feed(settled, seed=judging.seed or 0, samples=samples),
             references=(),
             feeds=_feed_plan(given, judging),
             notes=notes,
@@ -266,12 +273,12 @@ def _poorly_drawn(signature: Signature, samples: Mapping[str, Array] | None) -> 
     """A warning on each integer input of which nothing says the values."""
     return tuple(
         f"{name} is fed 0 and 1 only: give its values, as in --input '{name}{{0..999}}'"
-        for name in unranged(signature, samples)
+        for name in find_unranged(signature, samples)
     )
 
 
 def _on_fixed_feed(
-    subject: Subject, references: Sequence[Reference], samples: Mapping[str, Array] | None
+    subject: Subject, references: Sequence[ReferenceOutputs], samples: Mapping[str, Array] | None
 ) -> Outputs:
     """What eager gives on `opt` as it is drawn from seed 0 without samples, whatever was asked."""
     if samples is None and subject.feeds.seed == 0:
@@ -291,9 +298,9 @@ def refer_within(subject: Subject, signature: Signature, stage: Stage) -> Subjec
     """
     given, seed = subject.given, subject.feeds.seed
     try:
-        example = example_feed(signature, seed, None if given is None else given.first)
+        example = draw_example_feed(signature, seed, None if given is None else given.first)
     except UsageError:
-        given, example = None, example_feed(signature, seed)
+        given, example = None, draw_example_feed(signature, seed)
     narrow = replace(subject, signature=signature, example=example, given=given)
     return _refer(narrow, stage, wanted=None)
 
@@ -310,8 +317,8 @@ def _refer(
     basic = draw_feeds(subject.signature, count=plan.count, seed=seed, samples=samples)
     real, misfits = further_feeds(given, subject.signature)
     drawn = (
-        *hard_feeds(subject.signature, seed=seed, samples=samples),
-        *wide_feeds(subject.signature, seed=seed, samples=samples),
+        *draw_edge_case_feeds(subject.signature, seed=seed, samples=samples),
+        *draw_wide_feeds(subject.signature, seed=seed, samples=samples),
     )
     feeds = (*basic, *real, *drawn)
     smallest = min(basic, key=_size)
@@ -322,7 +329,7 @@ def _refer(
             names = tuple(subject.eager.check_stable(smallest.arrays))
         subject = replace(subject, signature=subject.signature.with_outputs(names))
         if subject.eager.asks_nonfinite(smallest.arrays):
-            feeds += nonfinite_feeds(subject.signature, seed=seed, samples=samples)
+            feeds += draw_nonfinite_feeds(subject.signature, seed=seed, samples=samples)
         found = answered(
             feeds if wanted is None else [feed for feed in feeds if wanted(feed)],
             lambda feed: _explained(subject, feed, trials),
@@ -334,7 +341,7 @@ def _refer(
         marks = {}
         if wanted is None:
             check_finite(found.references, weights)
-            marks = fingerprint(_on_fixed_feed(subject, found.references, samples))
+            marks = compute_fingerprint(_on_fixed_feed(subject, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
     poor = _poorly_drawn(subject.signature, samples)
     odd = told_nonfinite(weights)
@@ -350,7 +357,7 @@ def _refer(
     )
 
 
-def _explained(subject: Subject, feed: NamedFeed, trials: Trials) -> Reference:
+def _explained(subject: Subject, feed: NamedFeed, trials: Trials) -> ReferenceOutputs:
     """As `reference_on`; that a feed is rejected for its sizes is said with what mends it."""
     if not feed.basic and feed.kind not in SIZED:
         return reference_on(subject, feed)  # hard values, or samples: their sizes are others' too
@@ -358,7 +365,7 @@ def _explained(subject: Subject, feed: NamedFeed, trials: Trials) -> Reference:
         return reference_on(subject, feed)
 
 
-def reference_on(subject: Subject, feed: NamedFeed) -> Reference:
+def reference_on(subject: Subject, feed: NamedFeed) -> ReferenceOutputs:
     """What eager says on one feed.
 
     Raises:
@@ -367,4 +374,4 @@ def reference_on(subject: Subject, feed: NamedFeed) -> Reference:
     """
     outputs = subject.eager.run_reference(feed.arrays, far=not feed.basic)
     _check_names(subject.signature, tuple(outputs), feed)
-    return Reference(feed=feed, outputs=outputs)
+    return ReferenceOutputs(feed=feed, outputs=outputs)

@@ -20,9 +20,9 @@ from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec
 from ..sources.discrete import DiscreteOrigin
 from ..sources.work import flops_exceed
-from ..validators.compare import differing
-from ..validators.evidence import sample_in
-from ..validators.feeds import Drawer, NamedFeed
+from ..validators.compare import find_differing_outputs
+from ..validators.evidence import find_sample
+from ..validators.feeds import FeedDrawer, NamedFeed
 from .beyond import Evidence, reply_of
 from .subject import Subject, reference_on
 
@@ -62,7 +62,7 @@ def sweep(evidence: Evidence, subject: Subject, runner: Runner) -> Sweep:
     origins = origins_on(evidence, subject)
     largest = max((one.feed for one in evidence.references), key=_size).arrays
     costs = flops_exceed(lambda: subject.eager.run(largest), _FLOPS)
-    drawer = Drawer.of(subject.signature, subject.feeds.seed, sample_in(evidence.references))
+    drawer = FeedDrawer.of(subject.signature, subject.feeds.seed, find_sample(evidence.references))
     wrong: Counter[str] = Counter()  # by output, on how many feeds
     count = apart = 0
     for feed in _feeds(drawer, origins, few=costs):
@@ -85,14 +85,16 @@ def origins_on(evidence: Evidence, subject: Subject) -> frozenset[DiscreteOrigin
     return subject.eager.find_discrete_origins(base.arrays)
 
 
-def _feeds(drawer: Drawer, origins: frozenset[DiscreteOrigin], *, few: bool) -> Iterator[NamedFeed]:
+def _feeds(
+    drawer: FeedDrawer, origins: frozenset[DiscreteOrigin], *, few: bool
+) -> Iterator[NamedFeed]:
     if DiscreteOrigin.SIZES in origins:
         yield from _at_sizes(drawer, _FEW if few else _SIZES)
     if DiscreteOrigin.INTEGERS in origins:
         yield from _over_values(drawer, _FEW if few else _FEEDS)
 
 
-def _at_sizes(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
+def _at_sizes(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
     """Each dim alone at its sizes, the others at their opt, but rows at their fewest."""
     dims = drawer.signature.free_dims
     opt = {name: dim.opt for name, dim in dims.items()}
@@ -106,7 +108,7 @@ def _at_sizes(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
             yield drawer.feed(f"{NAME}:{name}={size}", {**opt, name: size}, "shape")
 
 
-def _over_values(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
+def _over_values(drawer: FeedDrawer, most: int) -> Iterator[NamedFeed]:
     """The values of integer inputs in turn, then the same ones in all of them."""
     sizes = _many_values(drawer)
     specs = [spec for spec in drawer.signature.inputs if _has_values(spec)]
@@ -126,7 +128,7 @@ def _over_values(drawer: Drawer, most: int) -> Iterator[NamedFeed]:
         yield replace(base, name=f"{NAME}:values-{number + 1}", arrays=arrays)
 
 
-def _many_values(drawer: Drawer) -> dict[str, int]:
+def _many_values(drawer: FeedDrawer) -> dict[str, int]:
     """The largest sizes where these are few elements, else opt: a feed holds as many values."""
     dims = drawer.signature.free_dims
     high = {name: dim.high for name, dim in dims.items()}
@@ -187,7 +189,7 @@ def _eager_on(feed: NamedFeed, subject: Subject) -> Outputs | None:
 
 def _wrong_outputs(runner: Runner, feed: NamedFeed, expected: Outputs) -> tuple[str, ...]:
     try:
-        return differing(expected, runner.run(feed.arrays), share=_APART)
+        return find_differing_outputs(expected, runner.run(feed.arrays), share=_APART)
     except RunnerError:
         return tuple(expected)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.verdict import Verdict
-from ..validators.evidence import Reference
+from ..validators.evidence import ReferenceOutputs
 from .beyond import Evidence, second_look
 from .plain_paths import with_plain_paths
 
@@ -70,8 +70,8 @@ def _settled(
 
 
 def _choosing(
-    reference: Reference, subject: Subject, *, last: bool, known: bool
-) -> Reference | None:
+    reference: ReferenceOutputs, subject: Subject, *, last: bool, known: bool
+) -> ReferenceOutputs | None:
     """Eager with its ties so; None where that changes nothing, or float64 chooses otherwise.
 
     `known` says that the artifact is held to float64.
@@ -84,10 +84,14 @@ def _choosing(
         exact = _run(reference, subject, last=last, exact=True)
         if exact is None or _apart(outputs, exact):
             return None  # a floor as high as that would pass anything
-    return Reference(feed=reference.feed, outputs=outputs, exact=exact, settled=_ORDERS[last])
+    return ReferenceOutputs(
+        feed=reference.feed, outputs=outputs, exact=exact, settled=_ORDERS[last]
+    )
 
 
-def _run(reference: Reference, subject: Subject, *, last: bool, exact: bool) -> Outputs | None:
+def _run(
+    reference: ReferenceOutputs, subject: Subject, *, last: bool, exact: bool
+) -> Outputs | None:
     try:
         found = subject.eager.run_with_tie_order(reference.feed.arrays, last=last, exact=exact)
     except CheckpointError:
@@ -135,7 +139,7 @@ def _shown_elsewhere(evidence: Evidence, subject: Subject) -> bool:
     )
 
 
-def _decided(reference: Reference, subject: Subject) -> bool:
+def _decided(reference: ReferenceOutputs, subject: Subject) -> bool:
     for last in _ORDERS:
         outputs = _run(reference, subject, last=last, exact=False)
         if outputs is None or not _same(outputs, reference.outputs):
@@ -143,7 +147,7 @@ def _decided(reference: Reference, subject: Subject) -> bool:
     return True
 
 
-def _notes(chosen: Sequence[Reference]) -> tuple[str, ...]:
+def _notes(chosen: Sequence[ReferenceOutputs]) -> tuple[str, ...]:
     """One line for each order: on which feeds, and what the artifact was held to there."""
     told = []
     for order in _ORDERS.values():

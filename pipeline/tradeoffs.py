@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..core.digest import sha256_of
 from ..core.whole import write_whole
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 
 Kept = TypeVar("Kept")
 _MOST = 4096  # files, of about a kilobyte; what was written longest ago goes first
@@ -72,7 +72,7 @@ def key_over(parts: Iterable[str]) -> str:
     return hashlib.sha256("\x1f".join((_code(), *parts)).encode()).hexdigest()
 
 
-def digest_over(references: Iterable[Reference]) -> str:
+def digest_over(references: Iterable[ReferenceOutputs]) -> str:
     """SHA-256 over feeds and what eager gave on them: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for reference in references:

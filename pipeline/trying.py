@@ -24,7 +24,7 @@ from ..core.verdict import Reason, ReasonCode, Verdict
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import apply_rewrites
 from ..validators.feeds import NamedFeed
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from ..validators.nonfinite import NONFINITE
 from ..validators.wide import WIDE
 from .bench import Bench, Parent
@@ -357,7 +357,7 @@ def _is_usual(feed: NamedFeed) -> bool:
     return not feed.beyond and feed.kind not in (WIDE, NONFINITE)
 
 
-def held_out_for(precision: Precision, bench: Bench) -> tuple[Reference, ...]:
+def held_out_for(precision: Precision, bench: Bench) -> tuple[ReferenceOutputs, ...]:
     """The held-out samples, for an artifact that was calibrated."""
     return bench.held_out if precision is Precision.INT8 else ()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.precision import Precision
-from ..validators.evidence import Reference, Reply
+from ..validators.evidence import ArtifactOutputs, ReferenceOutputs
 from .float64 import with_exact
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ SHARES = {
 
 
 def with_undecided(
-    references: Sequence[Reference],
-    replies: Sequence[Reply],
+    references: Sequence[ReferenceOutputs],
+    replies: Sequence[ArtifactOutputs],
     precision: Precision,
     subject: Subject,
-) -> list[Reply]:
+) -> list[ArtifactOutputs]:
     """The replies, those with integers that are not eager's with marks on what roundoff decides.
 
     Ties in an argmax or a topk, and thresholds that are just met: there eager itself gives another
@@ -52,7 +52,7 @@ def with_undecided(
     return told
 
 
-def _differs(reference: Reference, reply: Reply, name: str) -> bool:
+def _differs(reference: ReferenceOutputs, reply: ArtifactOutputs, name: str) -> bool:
     eager, other = reference.outputs[name], (reply.outputs or {}).get(name)
     if other is None or eager.dtype.kind not in "iub" or other.shape != eager.shape:
         return False
@@ -60,7 +60,7 @@ def _differs(reference: Reference, reply: Reply, name: str) -> bool:
 
 
 def _undecided(
-    reference: Reference, answers: Outputs, share: float, subject: Subject
+    reference: ReferenceOutputs, answers: Outputs, share: float, subject: Subject
 ) -> dict[str, Array]:
     """By output, where any of the draws, or float64, is not eager's."""
     others = list(subject.eager.draw_perturbed(reference.feed.arrays, share, pairs=PAIRS))

@@ -9,7 +9,7 @@ from ..core.dims import Dim, default_opt
 from ..core.domain import Domain
 from ..core.records import Artifact
 from ..core.signature import InputSpec, Signature
-from ..validators.hard import batch_of
+from ..validators.hard import find_batch_dim
 from .size_probe import TIMES
 
 _INT32 = 2**31 - 1
@@ -31,7 +31,7 @@ def describe_chosen_dims(signature: Signature) -> str:
 
 def _wider(signature: Signature) -> InputSpec | None:
     """The first input with a dim that was not tried at larger sizes, with ten times as large."""
-    batch = batch_of(signature)
+    batch = find_batch_dim(signature)
     for spec in signature.inputs:
         for dim in spec.dims:
             if dim.chosen and dim.relation is None and dim.high == TIMES * dim.opt and dim != batch:

@@ -10,7 +10,13 @@ from ..core.findings import Accuracy
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import ReasonCode, State, Verdict
-from ..validators.accuracy_text import doubt_of, drop_text, figures_of, refusal_of, value_text
+from ..validators.accuracy_text import (
+    describe_accuracy,
+    drop_text,
+    explain_doubt,
+    explain_refusal,
+    value_text,
+)
 from .accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
 from .measuring import Measuring
 from .proof import Candidate
@@ -75,14 +81,14 @@ def within_recorded(labelled: LabelledFeeds, then: Accuracy | None) -> LabelledF
 
 def as_weighed(verdict: Verdict, then: Accuracy | None) -> Verdict:
     """The verdict on an unchanged file whose recorded accuracy its gate refuses, if it does."""
-    refusal = "" if then is None or not verdict.outputs else refusal_of(then)
+    refusal = "" if then is None or not verdict.outputs else explain_refusal(then)
     return verdict.with_fault(ReasonCode.ACCURACY, refusal) if refusal else verdict
 
 
 def told_in(found: tuple[Accuracy | None, Verdict]) -> Verdict:
     """The verdict alone, with the accuracy as a note."""
     accuracy, verdict = found
-    return verdict if accuracy is None else _noted(verdict, figures_of(accuracy))
+    return verdict if accuracy is None else _noted(verdict, describe_accuracy(accuracy))
 
 
 def with_recorded_images(
@@ -123,7 +129,7 @@ def _failed(verdict: Verdict, error: RunnerError) -> Verdict:
 
 
 def _with(verdict: Verdict, accuracy: Accuracy) -> Verdict:
-    refusal, doubt = refusal_of(accuracy), doubt_of(accuracy)
+    refusal, doubt = explain_refusal(accuracy), explain_doubt(accuracy)
     if refusal:
         verdict = verdict.with_fault(ReasonCode.ACCURACY, refusal)
     return _noted(verdict, doubt) if doubt else verdict

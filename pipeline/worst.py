@@ -16,7 +16,7 @@ from ..core.npz_file import read_npz
 from ..core.records import Artifact
 from ..core.verdict import OutputVerdict, Verdict
 from ..core.whole import drafted
-from ..validators.judge import Reference
+from ..validators.judge import ReferenceOutputs
 from .beyond import Evidence
 from .folder import WORST, OutputFolder
 from .searching import Searched
@@ -66,7 +66,7 @@ def as_searched(verdict: Verdict, then: WorstFeed | None) -> Verdict:
     return replace(verdict, worst=replace(worst, **found))
 
 
-def _worst(verdict: Verdict, evidence: Evidence) -> tuple[Reference, OutputVerdict | None]:
+def _worst(verdict: Verdict, evidence: Evidence) -> tuple[ReferenceOutputs, OutputVerdict | None]:
     refused = [
         one for one, reply in evidence.pairs if reply.outputs is None and not one.feed.beyond
     ]

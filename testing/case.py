@@ -17,7 +17,7 @@ from ..core.grammar import parse_input
 from ..core.precision import Precision
 from ..core.signature import Signature, resolve
 from ..sources.eager import Eager
-from ..validators.feeds import example_feed
+from ..validators.feeds import draw_example_feed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,7 +119,7 @@ class _Maker:
             precision=precision,
             folder=own,
             stem="model",
-            example=example_feed(self._signature),
+            example=draw_example_feed(self._signature),
             model=self._eager if origin == EAGER else None,
             parent=None if origin == EAGER else self._parent(origin),
             capture=capture or (captures[0] if captures else None),

@@ -31,7 +31,7 @@ def interval_text(accuracy: Accuracy) -> str:
     return f"{low.removesuffix(' points')} to {high}"
 
 
-def figures_of(accuracy: Accuracy) -> str:
+def describe_accuracy(accuracy: Accuracy) -> str:
     """What was measured, in one line."""
     return (
         f"{accuracy.metric} on {accuracy.samples:,} labelled samples: eager "
@@ -41,7 +41,7 @@ def figures_of(accuracy: Accuracy) -> str:
     )
 
 
-def refusal_of(accuracy: Accuracy) -> str:
+def explain_refusal(accuracy: Accuracy) -> str:
     """Why the gate refuses it; empty where it does not."""
     if accuracy.passed or accuracy.max_drop is None:
         return ""
@@ -56,7 +56,7 @@ def refusal_of(accuracy: Accuracy) -> str:
     )
 
 
-def doubt_of(accuracy: Accuracy) -> str:
+def explain_doubt(accuracy: Accuracy) -> str:
     """What a reader should know of a drop that no gate refuses; empty where it is plain."""
     if accuracy.samples < _FEW:
         return (
@@ -74,11 +74,11 @@ def doubt_of(accuracy: Accuracy) -> str:
     limit = drop_text(accuracy, accuracy.max_drop)
     return (
         f"{accuracy.samples:,} labelled samples are too few to prove a drop of {accuracy.metric} "
-        f"within {limit}: it may be {told} ({level}){_wanted(accuracy)}"
+        f"within {limit}: it may be {told} ({level}){_estimate_sample_count(accuracy)}"
     )
 
 
-def _wanted(accuracy: Accuracy) -> str:
+def _estimate_sample_count(accuracy: Accuracy) -> str:
     """About how many samples would do: an interval shrinks as the root of their number."""
     room = (accuracy.max_drop or 0.0) - accuracy.drop
     if room <= 0:

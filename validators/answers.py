@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.contract import Array
 from ..core.errors import UsageError
 from ..core.names import unknown
-from .own_metric import WholeMetric, own_metric
+from .own_metric import UserSetMetric, make_user_metric
 from .task_metrics import BUILT_IN, SampleMetric, SquaredError, TopK
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Answers:
+class ModelAnswers:
     """What one model answered on the labelled samples seen so far."""
 
-    def __init__(self, metric: SampleMetric | WholeMetric) -> None:
+    def __init__(self, metric: SampleMetric | UserSetMetric) -> None:
         self.metric = metric
         self.classes = 0
         self._scores = array("d")
@@ -48,7 +48,7 @@ class Answers:
         bad = ~np.isfinite(flat) if flat.dtype.kind in "fc" else np.zeros(flat.shape, dtype=bool)
         self._nonfinite.extend(bad.sum(axis=1).tolist())
         self._value = None
-        if isinstance(self.metric, WholeMetric):
+        if isinstance(self.metric, UserSetMetric):
             self._predictions += [np.array(row) for row in predictions]
             self._labels += [np.array(row) for row in labels]
             return
@@ -66,7 +66,7 @@ class Answers:
             UsageError: the user's own metric raised, or gave no number.
         """
         if self._value is None:
-            if isinstance(self.metric, WholeMetric):
+            if isinstance(self.metric, UserSetMetric):
                 self._value = self.metric.value(self._predictions, self._labels)
             else:
                 self._value = float(self.scores.mean())
@@ -83,7 +83,7 @@ class Answers:
 
         return np.array(self._scores[start:stop], dtype=np.float64)
 
-    def broken_of(self, start: int, stop: int) -> NDArray[np.int64]:
+    def count_nonfinite(self, start: int, stop: int) -> NDArray[np.int64]:
         """How many values of each of these samples' answers are NaN or Inf."""
         import numpy as np
 
@@ -98,13 +98,13 @@ class Answers:
         part = self._top[start * self._width : stop * self._width]
         return np.array(part, dtype=np.int64).reshape(-1, self._width)
 
-    def at(self, metric: WholeMetric, places: Sequence[int]) -> float:
+    def at(self, metric: UserSetMetric, places: Sequence[int]) -> float:
         """The metric over samples chosen with repetition."""
         chosen = [self._predictions[place] for place in places]
         return metric.value(chosen, [self._labels[place] for place in places])
 
 
-def metric_named(name: str, load: Callable[[str], object]) -> SampleMetric | WholeMetric:
+def find_metric(name: str, load: Callable[[str], object]) -> SampleMetric | UserSetMetric:
     """The built-in metric of that name, or the user's `package.module:function`.
 
     Raises:
@@ -123,4 +123,4 @@ def metric_named(name: str, load: Callable[[str], object]) -> SampleMetric | Who
             hint="name a function of predictions and labels",
             option="metric",
         )
-    return own_metric(name, found)
+    return make_user_metric(name, found)

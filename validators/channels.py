@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..core.contract import Array
 from ..core.verdict import ChannelVerdict
 from .fill import fill_limit
-from .metrics import CLASSES, blocks
+from .metrics import CLASSES, iter_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..core.verdict import Tolerance
-    from .evidence import Pair
+    from .evidence import OutputPair
 
 # A channel has fewer elements and may be far smaller than the whole that `min_sqnr` is for: it may
 # lie this many dB below.
-MARGIN = 20.0
-_IMAGES = 3  # dims from which axis 1 holds channels too
+CHANNEL_MARGIN = 20.0
+_IMAGE_RANK = 3  # dims from which axis 1 holds channels too
 
 
 @dataclass(frozen=True, kw_only=True)
-class Channels:
+class ChannelSums:
     """Sums over all feeds for each channel of one axis: of e^2, of (a - e)^2, and max |a - e|."""
 
     signal: Array
@@ -43,7 +43,7 @@ class Channels:
 
 
 def measure_channels(
-    name: str, pairs: Sequence[Pair], *, floor: float, tolerance: Tolerance
+    name: str, pairs: Sequence[OutputPair], *, floor: float, tolerance: Tolerance
 ) -> Iterator[ChannelVerdict]:
     """The worst channel of each axis, at its own scale and over all feeds.
 
@@ -60,15 +60,15 @@ def measure_channels(
     import numpy as np
 
     for axis in channel_axes([pair.eager[name] for pair in pairs]):
-        found = pool(name, pairs, axis)
+        found = pool_channels(name, pairs, axis)
         sqnr = found.sqnr()
         # Where eager is zero there is no SQNR to ask for, and `atol` is what is allowed.
         allowed = np.where(found.signal > 0, floor, max(floor, tolerance.atol))
         loud = found.max_abs > allowed
         if not loud.any():
             continue
-        worst = _among(sqnr, loud)
-        wrong = loud & (sqnr < tolerance.min_sqnr - MARGIN)
+        worst = _argmin_among(sqnr, loud)
+        wrong = loud & (sqnr < tolerance.min_sqnr - CHANNEL_MARGIN)
         yield ChannelVerdict(
             output=name,
             axis=axis,
@@ -85,13 +85,13 @@ def channel_axes(arrays: Sequence[Array]) -> Iterator[int]:
     ranks = {array.ndim for array in arrays}
     if len(ranks) != 1 or ranks == {0}:
         return
-    for axis in (-1, 1) if ranks.pop() >= _IMAGES else (-1,):
+    for axis in (-1, 1) if ranks.pop() >= _IMAGE_RANK else (-1,):
         sizes = {array.shape[axis] for array in arrays}
         if len(sizes) == 1 and sizes.pop() in CLASSES:
             yield axis
 
 
-def pool(name: str, pairs: Sequence[Pair], axis: int) -> Channels:
+def pool_channels(name: str, pairs: Sequence[OutputPair], axis: int) -> ChannelSums:
     """The sums over all feeds, in float64; temporaries are of one block, whatever the arrays."""
     import numpy as np
 
@@ -99,23 +99,23 @@ def pool(name: str, pairs: Sequence[Pair], axis: int) -> Channels:
     for pair in pairs:
         eager, artifact = (np.moveaxis(a[name], axis, -1) for a in (pair.eager, pair.artifact))
         limit = fill_limit(pair.eager[name])
-        for left, right in blocks(eager, artifact):
-            truth, error = _answers(left, right, limit)
+        for left, right in iter_blocks(eager, artifact):
+            truth, error = _channel_rows(left, right, limit)
             with np.errstate(over="ignore"):  # float64 near its end
                 signal += np.einsum("rc,rc->c", truth, truth)
                 noise += np.einsum("rc,rc->c", error, error)
             np.maximum(max_abs, np.abs(error).max(axis=0, initial=0), out=max_abs)
-    return Channels(signal=signal, noise=noise, max_abs=max_abs)
+    return ChannelSums(signal=signal, noise=noise, max_abs=max_abs)
 
 
-def _among(values: Array, chosen: Array) -> int:
+def _argmin_among(values: Array, chosen: Array) -> int:
     """The place of the least value among the chosen."""
     import numpy as np
 
     return int(np.where(chosen, values, np.inf).argmin())
 
 
-def _answers(
+def _channel_rows(
     eager: Array, artifact: Array, limit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Eager and the error as rows of channels; 0 where there is NaN, Inf or fill.

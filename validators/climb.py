@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, InputSpec
-from .draw import Values, generator_for
-from .feeds import Drawer, NamedFeed
+from .draw import ValueDistribution, make_generator
+from .feeds import FeedDrawer, NamedFeed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ Score: TypeAlias = Callable[[NamedFeed], float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class SearchPoint:
     """A feed and the headroom in dB that an artifact has on it."""
 
     feed: NamedFeed
@@ -35,16 +35,16 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Climbed:
+class ClimbResult:
     """The worst feed that was found, and how many were tried."""
 
-    worst: Point
+    worst: SearchPoint
     tried: int
 
 
-def climb(
-    starts: Sequence[Point], drawer: Drawer, score: Score, *, more: Callable[[int], bool]
-) -> Climbed:
+def hill_climb(
+    starts: Sequence[SearchPoint], drawer: FeedDrawer, score: Score, *, more: Callable[[int], bool]
+) -> ClimbResult:
     """Change the feeds with the least headroom until `more` says no or a feed has none.
 
     The changes depend on the drawer's seed and on what was found alone: a longer search begins with
@@ -56,20 +56,22 @@ def climb(
         score: the headroom on a feed in dB, negative beyond a limit; None where it tells nothing.
         more: asked before each change, with the number of feeds tried.
     """
-    kept = sorted(starts, key=_headroom)[:_KEPT]
+    kept = sorted(starts, key=_point_headroom)[:_KEPT]
     known = {point.feed.name for point in starts}
     tried = 0
     while more(tried) and kept[0].headroom >= 0:
-        generator = generator_for(drawer.seed, SEARCH, tried)
-        feed = _renamed(_changed(kept, drawer, generator, tried), known)
+        generator = make_generator(drawer.seed, SEARCH, tried)
+        feed = _rename_feed(_mutate_feed(kept, drawer, generator, tried), known)
         headroom = score(feed)
         tried += 1
         if headroom is not None:
-            kept = sorted([*kept, Point(feed=feed, headroom=headroom)], key=_headroom)[:_KEPT]
-    return Climbed(worst=kept[0], tried=tried)
+            kept = sorted([*kept, SearchPoint(feed=feed, headroom=headroom)], key=_point_headroom)[
+                :_KEPT
+            ]
+    return ClimbResult(worst=kept[0], tried=tried)
 
 
-def _renamed(feed: NamedFeed, known: Collection[str]) -> NamedFeed:
+def _rename_feed(feed: NamedFeed, known: Collection[str]) -> NamedFeed:
     """The feed under a name that no other has: an earlier search may have found `search-7` too."""
     name = feed.name
     while name in known:
@@ -77,19 +79,19 @@ def _renamed(feed: NamedFeed, known: Collection[str]) -> NamedFeed:
     return replace(feed, name=name)
 
 
-def _headroom(point: Point) -> float:
+def _point_headroom(point: SearchPoint) -> float:
     return point.headroom
 
 
-def _changed(
-    kept: Sequence[Point], drawer: Drawer, generator: np.random.Generator, number: int
+def _mutate_feed(
+    kept: Sequence[SearchPoint], drawer: FeedDrawer, generator: np.random.Generator, number: int
 ) -> NamedFeed:
     """A kept feed, the worse the likelier, with one input or all changed; or a fresh one."""
     name = f"{SEARCH}-{number + 1}"
     if generator.random() < _FRESH:
-        return replace(drawer.seeded(name), kind=SEARCH)
+        return replace(drawer.draw_seeded(name), kind=SEARCH)
     parent = kept[int(len(kept) * generator.random() ** 2)].feed
-    others = [p.feed.arrays for p in kept if p.feed is not parent and _alike(p.feed, parent)]
+    others = [p.feed.arrays for p in kept if p.feed is not parent and _is_same_feed(p.feed, parent)]
     step = max(_STEPS[0] * _COOLING**number, _STEPS[1])
     names = [spec.name for spec in drawer.signature.inputs]
     if generator.random() < 0.5:  # noqa: PLR2004 - as often one input as all
@@ -98,20 +100,24 @@ def _changed(
     arrays = dict(parent.arrays)
     for spec in drawer.signature.inputs:
         if spec.name in names:
-            change = _Change(spec, drawer.values_in(spec, parent.arrays), generator, step)
+            change = _InputMutation(spec, drawer.values_in(spec, parent.arrays), generator, step)
             arrays[spec.name] = change(arrays[spec.name], other)
     return NamedFeed(name=name, arrays=arrays, sizes=parent.sizes, kind=SEARCH)
 
 
-def _alike(one: NamedFeed, other: NamedFeed) -> bool:
+def _is_same_feed(one: NamedFeed, other: NamedFeed) -> bool:
     return all(one.arrays[name].shape == other.arrays[name].shape for name in one.arrays)
 
 
-class _Change:
+class _InputMutation:
     """Changes one input; `step` is relative to the spread of its values."""
 
     def __init__(
-        self, spec: InputSpec, values: Values, generator: np.random.Generator, step: float
+        self,
+        spec: InputSpec,
+        values: ValueDistribution,
+        generator: np.random.Generator,
+        step: float,
     ) -> None:
         self.spec = spec
         self.values = values
@@ -127,10 +133,10 @@ class _Change:
             name = ("max", "opt", "random")[int(self.generator.integers(3))]
             return self.values.draw_mask(self.spec, array.shape, self.generator, name)
         if other is not None and self.generator.random() < 0.2:  # noqa: PLR2004 - one in five
-            return self._crossed(array, other[self.spec.name])
+            return self._blend(array, other[self.spec.name])
         if self.spec.dtype not in FLOATS:
             return self._sparse(array)
-        ways = (self._scaled, self._shifted, self._noisy, self._flipped, self._sparse, self._ends)
+        ways = (self._scale, self._shift, self._noisy, self._flip, self._sparse, self._ends)
         found = ways[int(self.generator.integers(len(ways)))](array.astype(np.float64))
         return self.values.hold(found)
 
@@ -141,16 +147,16 @@ class _Change:
             return (high - low) / 2
         return self.values.std or 1.0
 
-    def _scaled(self, array: Array) -> Array:
+    def _scale(self, array: Array) -> Array:
         return array * math.exp(self.step * self.generator.standard_normal())
 
-    def _shifted(self, array: Array) -> Array:
+    def _shift(self, array: Array) -> Array:
         return array + self.step * self._spread * self.generator.standard_normal()
 
     def _noisy(self, array: Array) -> Array:
         return array + self.step * self._spread * self.generator.standard_normal(array.shape)
 
-    def _flipped(self, array: Array) -> Array:
+    def _flip(self, array: Array) -> Array:
         import numpy as np
 
         mirrored = self.values.mirror(array).astype(np.float64)
@@ -179,7 +185,7 @@ class _Change:
         chosen.reshape(-1)[int(self.generator.integers(array.size))] = True
         return chosen
 
-    def _crossed(self, array: Array, other: Array) -> Array:
+    def _blend(self, array: Array, other: Array) -> Array:
         """A blend with another feed; of integers some of its elements."""
         import numpy as np
 

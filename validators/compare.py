@@ -6,59 +6,61 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.verdict import FillMeasures, OutputVerdict
-from .fill import Apart, measure_apart
+from .fill import FillSplit, measure_with_fill
 from .metrics import Measures, is_numeric
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..core.contract import Array, Outputs
-    from .evidence import Pair
+    from .evidence import OutputPair
 
 MISSING, STRUCTURE, VALUES = "missing", "structure", "values"
 
 
-def measure_output(name: str, pairs: Sequence[Pair], *, loose: bool) -> list[OutputVerdict]:
+def measure_output(name: str, pairs: Sequence[OutputPair], *, loose: bool) -> list[OutputVerdict]:
     """Measure one output on every feed; nothing is held to a tolerance yet.
 
     Shapes, dtypes and places of NaN/Inf must be eager's own, and so must integers and bools but for
     those that roundoff decides. Of `loose` feeds integers and bools may be others. Fill is measured
     at its own scale (see fill.py) and left out of the measures that are reported.
     """
-    found = [_measured(name, pair) for pair in pairs]
+    found = [_measure_pair(name, pair) for pair in pairs]
     barren = not loose and all(
         one.answers.size == one.answers.nonfinite_eager for one in found if one is not None
     )
     return [
-        _formed(replace(_record(name, pair, one), loose=loose), pair, one, barren=barren)
+        _check_form(
+            replace(_make_output_verdict(name, pair, one), loose=loose), pair, one, barren=barren
+        )
         for pair, one in zip(pairs, found, strict=True)
     ]
 
 
-def _measured(name: str, pair: Pair) -> Apart | None:
+def _measure_pair(name: str, pair: OutputPair) -> FillSplit | None:
     """The measures of one output on one feed; None where there is nothing to measure."""
     eager, artifact = pair.eager[name], pair.artifact.get(name)
     if artifact is None or artifact.shape != eager.shape:
         return None
     if not (is_numeric(eager) and is_numeric(artifact)):
         return None
-    return measure_apart(eager, artifact)
+    return measure_with_fill(eager, artifact)
 
 
-def _formed(
-    record: OutputVerdict, pair: Pair, found: Apart | None, *, barren: bool
+def _check_form(
+    record: OutputVerdict, pair: OutputPair, found: FillSplit | None, *, barren: bool
 ) -> OutputVerdict:
     """The record with what is wrong whatever the tolerance."""
     eager, artifact = pair.eager[record.output], pair.artifact.get(record.output)
     if artifact is None:
         return replace(record, form="missing", form_kind=MISSING)
-    structure = _structure(eager, artifact, found, barren=barren)
+    structure = _structure_fault(eager, artifact, found, barren=barren)
     if structure:
         exact = record.exact and not barren  # nothing was compared
         return replace(record, form=structure, form_kind=STRUCTURE, exact=exact)
     if record.loose or eager.dtype.kind in "fc":
         return record
-    differing, undecided = _differing(eager, artifact, pair.undecided.get(record.output))
+    differing, undecided = _count_differences(eager, artifact, pair.undecided.get(record.output))
     record = replace(record, undecided=undecided, wrong=differing)
     if not differing:
         return record
@@ -70,7 +72,9 @@ def _formed(
     return replace(record, form=form, form_kind=VALUES)
 
 
-def _structure(eager: Array, artifact: Array, found: Apart | None, *, barren: bool) -> str:
+def _structure_fault(
+    eager: Array, artifact: Array, found: FillSplit | None, *, barren: bool
+) -> str:
     if artifact.shape != eager.shape:
         return f"shape {list(artifact.shape)}, eager has {list(eager.shape)}"
     if artifact.dtype != eager.dtype:
@@ -80,10 +84,10 @@ def _structure(eager: Array, artifact: Array, found: Apart | None, *, barren: bo
     answers = found.answers
     if not (answers.nonfinite_eager or answers.nonfinite_mismatch):
         return ""
-    return _nonfinite(answers, barren=barren)
+    return _nonfinite_fault(answers, barren=barren)
 
 
-def _nonfinite(found: Measures, *, barren: bool) -> str:
+def _nonfinite_fault(found: Measures, *, barren: bool) -> str:
     """What is wrong with the places of NaN and Inf; empty where they are eager's own."""
     count, size = found.nonfinite_mismatch, found.size
     if barren:
@@ -97,7 +101,7 @@ def _nonfinite(found: Measures, *, barren: bool) -> str:
     return f"{count} of {size} elements NaN/Inf in other places or of another kind than eager's"
 
 
-def _differing(eager: Array, artifact: Array, undecided: Array | None) -> tuple[int, int]:
+def _count_differences(eager: Array, artifact: Array, undecided: Array | None) -> tuple[int, int]:
     """How many elements differ that must not, and how many differ that roundoff decides."""
     import numpy as np
 
@@ -110,7 +114,7 @@ def _differing(eager: Array, artifact: Array, undecided: Array | None) -> tuple[
     )
 
 
-def _record(name: str, pair: Pair, apart: Apart | None) -> OutputVerdict:
+def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -> OutputVerdict:
     eager = pair.eager[name]
     if apart is None:  # of another shape, or strings
         artifact = pair.artifact.get(name)
@@ -150,11 +154,11 @@ def _record(name: str, pair: Pair, apart: Apart | None) -> OutputVerdict:
 
 
 def is_close(expected: Outputs, given: Outputs, *, share: float) -> bool:
-    """Whether outputs are alike, as `differing` has it."""
-    return not differing(expected, given, share=share)
+    """Whether outputs are alike, as `find_differing_outputs` has it."""
+    return not find_differing_outputs(expected, given, share=share)
 
 
-def differing(expected: Outputs, given: Outputs, *, share: float) -> tuple[str, ...]:
+def find_differing_outputs(expected: Outputs, given: Outputs, *, share: float) -> tuple[str, ...]:
     """The outputs of another form, other integers and bools, or floats beyond a share.
 
     Args:

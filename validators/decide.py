@@ -18,21 +18,21 @@ from ..core.verdict import (
     Tolerance,
     Verdict,
 )
-from .channels import MARGIN
+from .channels import CHANNEL_MARGIN
 from .compare import MISSING, VALUES
 from .movement import COMPARABLE
-from .scale import Scale
+from .scale import OutputScale
 
-_END = 400.0  # dB
+_MARGIN_LIMIT = 400.0  # dB
 # Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager
 # moves by.
-GROSS = 1e-2
+GROSS_ERROR = 1e-2
 # Below `min_sqnr`, which is for a whole output on one feed: in INT8 5 dB, as a layer has whose
 # scale is lost. What drowned has 0 dB.
 GROUP_MARGIN = 10.0
 
 
-def decide(
+def apply_tolerance(
     measured: Verdict, tolerance: Tolerance, told: Mapping[str, str] | None = None
 ) -> Verdict:
     """The verdict that these measures make at this tolerance; `told` describes feeds by name.
@@ -45,15 +45,17 @@ def decide(
         return replace(measured, tolerance=tolerance)
     names = dict.fromkeys(output.output for output in measured.outputs)
     limits = {name: tolerance.of(name) for name in names}
-    scales = {name: _scale(name, measured.outputs) for name in names}
-    agreeing = {name for name in names if _agrees(name, measured.outputs, limits[name])}
+    scales = {name: _output_scale(name, measured.outputs) for name in names}
+    agreeing = {name for name in names if _has_agreement(name, measured.outputs, limits[name])}
     outputs = tuple(
         replace(o, passed=True, reason="", headroom=None)
         if o.form_kind == VALUES and o.output in agreeing
-        else _decided(o, limits[o.output], Scale.of([o]) if o.apart else scales[o.output])
+        else _judge_output(
+            o, limits[o.output], OutputScale.of([o]) if o.apart else scales[o.output]
+        )
         for o in measured.outputs
     )
-    quiet = {name for name in names if _is_right(name, outputs)}
+    quiet = {name for name in names if _is_output_right(name, outputs)}
     channels = [
         (ReasonCode.CHANNEL_DIFFERS, one.output, channel_fault(one, limits[one.output]))
         for one in measured.channels
@@ -65,11 +67,12 @@ def decide(
         if one.output in quiet
     ]
     agreement = [
-        (ReasonCode.ROWS_DISAGREE, name, _agreement(name, outputs, limits[name])) for name in names
+        (ReasonCode.ROWS_DISAGREE, name, _check_agreement(name, outputs, limits[name]))
+        for name in names
     ]
     reasons = (
         *measured.faults,
-        *_worst(outputs, told or {}),
+        *_describe_worst(outputs, told or {}),
         *(
             Reason(code=code, text=text, output=name)
             for code, name, text in (*channels, *groups, *agreement)
@@ -89,13 +92,13 @@ def decide(
     return verdict
 
 
-def gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:
+def find_gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:
     """The outputs that count whose error is above a hundredth of the peak: no roundoff."""
     for name in dict.fromkeys(output.output for output in verdict.outputs):
-        limits, scale = verdict.tolerance.of(name), _scale(name, verdict.outputs)
+        limits, scale = verdict.tolerance.of(name), _output_scale(name, verdict.outputs)
         for one in verdict.outputs:
             mine = one.output == name and not one.loose and not one.passed
-            if mine and (one.max_abs or 0.0) > _gross(one, limits, scale):
+            if mine and (one.max_abs or 0.0) > _gross_error(one, limits, scale):
                 yield one
 
 
@@ -107,8 +110,8 @@ def channel_fault(channel: ChannelVerdict, tolerance: Tolerance) -> str:
         factor = tolerance.floor_factor
         if factor is None or channel.times_floor <= factor:
             return ""
-        return f"{where}: {_times(channel.times_floor, factor)} over all feeds"
-    least = tolerance.min_sqnr - MARGIN
+        return f"{where}: {_times_text(channel.times_floor, factor)} over all feeds"
+    least = tolerance.min_sqnr - CHANNEL_MARGIN
     sqnr = -math.inf if channel.sqnr is None else channel.sqnr
     if sqnr >= least or channel.max_abs <= channel.allowed:
         return ""
@@ -123,7 +126,7 @@ def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
     where = f"output {group.output!r} axis {group.axis}"
     if group.dead_count:
         return (
-            f"{where}: constant in channel {_ranges(group.dead)}, which varies in eager "
+            f"{where}: constant in channel {_ranges_text(group.dead)}, which varies in eager "
             f"({group.dead_count} of {group.count} of this scale, RMS {group.rms:.2g})"
         )
     least = tolerance.min_sqnr - GROUP_MARGIN
@@ -131,34 +134,34 @@ def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
         return ""
     return (
         f"{where}: SQNR {group.sqnr:.1f} dB < {least:g} over all feeds in channel "
-        f"{_ranges(group.channels)}, whose scale is their own (RMS {group.rms:.2g})"
+        f"{_ranges_text(group.channels)}, whose scale is their own (RMS {group.rms:.2g})"
     )
 
 
-def _ranges(found: Sequence[tuple[int, int]]) -> str:
+def _ranges_text(found: Sequence[tuple[int, int]]) -> str:
     """`4..83`, `2, 5, 8` or, of many, the first three and how many more."""
     named = [str(first) if first == last else f"{first}..{last}" for first, last in found[:3]]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""  # noqa: PLR2004 - as above
     return f"{', '.join(named)}{more}"
 
 
-def _scale(name: str, outputs: Sequence[OutputVerdict]) -> Scale:
-    return Scale.of(o for o in outputs if o.output == name and not o.loose and not o.apart)
+def _output_scale(name: str, outputs: Sequence[OutputVerdict]) -> OutputScale:
+    return OutputScale.of(o for o in outputs if o.output == name and not o.loose and not o.apart)
 
 
-def _is_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
+def _is_output_right(name: str, outputs: Sequence[OutputVerdict]) -> bool:
     """Whether the output passed on every feed, so that its channels are what is left to see."""
     return all(o.passed for o in outputs if o.output == name and not o.loose)
 
 
-def _decided(output: OutputVerdict, limits: Tolerance, scale: Scale) -> OutputVerdict:
+def _judge_output(output: OutputVerdict, limits: Tolerance, scale: OutputScale) -> OutputVerdict:
     output = replace(output, excuse=None)
     if output.form:
         clue = "" if output.loose or output.form_kind == MISSING else output.clue
         return replace(output, passed=False, reason=output.form + clue, headroom=None)
     if output.loose or not output.floating:
         return replace(output, passed=True, reason="", headroom=None)
-    over, headroom, excuse = _held(output, limits, scale)
+    over, headroom, excuse = _check_table(output, limits, scale)
     if output.fill is not None:
         wrong, room = _fill_excess(output.fill, limits)
         headroom = room if headroom is None else min(headroom, room)
@@ -172,14 +175,14 @@ def _decided(output: OutputVerdict, limits: Tolerance, scale: Scale) -> OutputVe
     )
 
 
-def _held(
-    output: OutputVerdict, limits: Tolerance, scale: Scale
+def _check_table(
+    output: OutputVerdict, limits: Tolerance, scale: OutputScale
 ) -> tuple[str, float | None, Excuse | None]:
     """What is over its limit, the headroom in dB (negative is over), and what excuses it."""
     if output.exact:
         return "", None, None
     if limits.floor_factor is not None and output.times_floor is not None:
-        return _held_to_floor(output, limits, scale)
+        return _check_floor(output, limits, scale)
     parts, rooms = _table_excess(output.max_abs, output.peak, output.sqnr, limits)
     least = limits.min_cosine
     if least is not None and output.cosine is not None and least < 1:
@@ -191,47 +194,51 @@ def _held(
     return ", ".join(parts), min(rooms, default=None), None
 
 
-def _held_to_floor(
-    output: OutputVerdict, limits: Tolerance, scale: Scale
+def _check_floor(
+    output: OutputVerdict, limits: Tolerance, scale: OutputScale
 ) -> tuple[str, float | None, Excuse | None]:
-    """As `_held`: within the floor, and below the table's SQNR only where eager moves as far."""
+    """As `_check_table`: within the floor; below the table's SQNR only where eager moves as far."""
     times, factor = output.times_floor or 0.0, limits.floor_factor or 0.0
-    room = _room(factor, times)
+    room = _margin_db(factor, times)
     largest = "" if output.max_abs is None else f", max abs {output.max_abs:.1e}"
     sqnr = "" if output.sqnr is None else f", SQNR {output.sqnr:.1f} dB"
     if times > factor:
         from_what = "eager" if output.floor is None else "float64"
-        return f"{_times(times, factor, from_what)}{sqnr}{largest}", room, None
+        return f"{_times_text(times, factor, from_what)}{sqnr}{largest}", room, None
     if output.max_abs and scale.excuses(output, limits):
         below = output.sqnr is not None and output.sqnr < limits.min_sqnr
         return "", room, Excuse.USUAL_SCALE if below else None
-    gross = _gross(output, limits, scale)
+    gross = _gross_error(output, limits, scale)
     if (output.max_abs or 0.0) > gross:
-        text = f"max abs {_beside(output.max_abs or 0.0, gross, 'e')}{sqnr}"
-        return f"{text}: too much for roundoff", _room(gross, output.max_abs or 0.0), None
+        text = f"max abs {_comparison_text(output.max_abs or 0.0, gross, 'e')}{sqnr}"
+        return f"{text}: too much for roundoff", _margin_db(gross, output.max_abs or 0.0), None
     if output.sqnr is None or output.sqnr >= limits.min_sqnr:
         return "", room, None
     moved, apart = (output.moved or 0.0) * COMPARABLE, output.relative_l2 or 0.0
     if apart <= moved:
-        return "", min(room, _room(moved, apart)), Excuse.ILL_CONDITIONED
-    text = f"SQNR {_beside(output.sqnr, limits.min_sqnr, 'f')}{largest}"
+        return "", min(room, _margin_db(moved, apart)), Excuse.ILL_CONDITIONED
+    text = f"SQNR {_comparison_text(output.sqnr, limits.min_sqnr, 'f')}{largest}"
     why = "" if output.moved is None else f", and noise of 2^-24 moves eager by {output.moved:.0e}"
-    return f"{text}{why}", min(_room(moved, apart), output.sqnr - limits.min_sqnr), None
+    return f"{text}{why}", min(_margin_db(moved, apart), output.sqnr - limits.min_sqnr), None
 
 
-def _gross(output: OutputVerdict, limits: Tolerance, scale: Scale) -> float:
+def _gross_error(output: OutputVerdict, limits: Tolerance, scale: OutputScale) -> float:
     """The error that is no roundoff, at the scale of the feed or as it usually is."""
-    return max(limits.atol, GROSS * max(output.peak or 0.0, scale.peak))
+    return max(limits.atol, GROSS_ERROR * max(output.peak or 0.0, scale.peak))
 
 
-def _room(limit: float, value: float) -> float:
+def _margin_db(limit: float, value: float) -> float:
     """How far in dB a value is below its limit; within +-400, which JSON can hold."""
     if not value:
-        return _END
-    return max(-_END, min(_END, 20 * math.log10(limit / value))) if limit else -_END
+        return _MARGIN_LIMIT
+    return (
+        max(-_MARGIN_LIMIT, min(_MARGIN_LIMIT, 20 * math.log10(limit / value)))
+        if limit
+        else -_MARGIN_LIMIT
+    )
 
 
-def _times(times: float, factor: float, from_what: str = "float64") -> str:
+def _times_text(times: float, factor: float, from_what: str = "float64") -> str:
     if from_what == "float64":
         return f"{times:.3g} times as far from float64 as eager is (limit {factor:g})"
     return f"{times:.3g} times as far from eager as roundoff explains (limit {factor:g})"
@@ -239,7 +246,7 @@ def _times(times: float, factor: float, from_what: str = "float64") -> str:
 
 def _fill_excess(fill: FillMeasures, limits: Tolerance) -> tuple[str, float]:
     parts, rooms = _table_excess(fill.max_abs, fill.peak, fill.sqnr, limits)
-    return ", ".join(parts), min(rooms, default=_END)
+    return ", ".join(parts), min(rooms, default=_MARGIN_LIMIT)
 
 
 def _table_excess(
@@ -250,17 +257,17 @@ def _table_excess(
     rooms: list[float] = []
     limit = limits.atol + limits.rtol * (peak or 0.0)
     if max_abs:
-        rooms.append(_room(limit, max_abs))
+        rooms.append(_margin_db(limit, max_abs))
         if max_abs > limit:
-            parts.append(f"max abs {_beside(max_abs, limit, 'e')}")
+            parts.append(f"max abs {_comparison_text(max_abs, limit, 'e')}")
     if sqnr is not None:
         rooms.append(sqnr - limits.min_sqnr)
         if sqnr < limits.min_sqnr:
-            parts.append(f"SQNR {_beside(sqnr, limits.min_sqnr, 'f')}")
+            parts.append(f"SQNR {_comparison_text(sqnr, limits.min_sqnr, 'f')}")
     return parts, rooms
 
 
-def _beside(value: float, limit: float, style: str) -> str:
+def _comparison_text(value: float, limit: float, style: str) -> str:
     """`3.1e-02 > 1.2e-03` or `31.2 dB < 90`, with as many digits as tell the two apart."""
     for digits in range(1, 17):
         left, right = f"{value:.{digits}{style}}", f"{limit:.{digits}{style}}"
@@ -271,7 +278,7 @@ def _beside(value: float, limit: float, style: str) -> str:
     return f"{left} > {right}" if style == "e" else f"{left} dB < {limit:g}"
 
 
-def _agrees(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> bool:
+def _has_agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> bool:
     """Whether enough integers over all feeds are eager's, where that is what is asked for."""
     counted = [o for o in outputs if o.output == name and not o.loose and not o.apart]
     sizes = sum(math.prod(o.shape) for o in counted)
@@ -282,7 +289,7 @@ def _agrees(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> b
     return 1 - sum(o.wrong for o in counted) / sizes >= limits.min_agreement
 
 
-def _agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> str:
+def _check_agreement(name: str, outputs: Sequence[OutputVerdict], limits: Tolerance) -> str:
     """Too few rows whose largest element is eager's, over all feeds that count."""
     least = limits.min_agreement
     counted = [
@@ -314,7 +321,7 @@ def _severity(output: OutputVerdict) -> float:
     return -(output.headroom or 0.0)
 
 
-def _worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[Reason]:
+def _describe_worst(outputs: Sequence[OutputVerdict], told: Mapping[str, str]) -> list[Reason]:
     """The worst failing output, its feed and why, and how many more failed."""
     failed = [o for o in outputs if not o.passed and _severity(o) >= 0]
     if not failed:

@@ -21,7 +21,7 @@ _DEVIATIONS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Values:
+class ValueDistribution:
     """Where an input's values lie.
 
     Drawn normal with `mean` and `std` where there is a `std`, uniform in `low..high` (both ends
@@ -39,13 +39,13 @@ class Values:
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """An array of `shape` and of the input's dtype."""
-        return self.in_order(self._drawn(shape, generator))
+        return self.in_order(self._draw_raw(shape, generator))
 
     def in_order(self, array: Array) -> Array:
         """The array with its rows in the order that the input's have."""
         return self.order.sort(array)
 
-    def _drawn(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
+    def _draw_raw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         import numpy as np
 
         low, high = self.low, self.high
@@ -125,7 +125,7 @@ def row_axis(spec: InputSpec) -> int:
     return max(axis for axis, dim in enumerate(spec.dims) if dim.high > 1)
 
 
-def values_of(spec: InputSpec, sample: Array | None) -> Values:
+def distribution_of(spec: InputSpec, sample: Array | None) -> ValueDistribution:
     """How to draw an input: by its value range, else like its sample, else by its dtype.
 
     By dtype: floats standard normal, uint8 over 0..255 as in images, other integers 0 or 1, bools
@@ -135,17 +135,17 @@ def values_of(spec: InputSpec, sample: Array | None) -> Values:
         UsageError: the value range does not fit the dtype.
     """
     if spec.values is not None:
-        return _ranged(spec)
+        return _from_range(spec)
     if spec.dtype == "bool":
-        return Values(dtype="bool", low=0, high=1, hides=spec.hides)
+        return ValueDistribution(dtype="bool", low=0, high=1, hides=spec.hides)
     if sample is not None and sample.size:
-        return _alike(spec.dtype, sample)
+        return _from_sample(spec.dtype, sample)
     if spec.dtype in FLOATS:
-        return Values(dtype=spec.dtype, std=1.0)
-    return Values(dtype=spec.dtype, low=0, high=255 if spec.dtype == "uint8" else 1)
+        return ValueDistribution(dtype=spec.dtype, std=1.0)
+    return ValueDistribution(dtype=spec.dtype, low=0, high=255 if spec.dtype == "uint8" else 1)
 
 
-def generator_for(*key: object) -> np.random.Generator:
+def make_generator(*key: object) -> np.random.Generator:
     """A generator that depends on `key` alone: the same on every machine and in every order."""
     import numpy as np
 
@@ -154,9 +154,9 @@ def generator_for(*key: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
-def _ranged(spec: InputSpec) -> Values:
+def _from_range(spec: InputSpec) -> ValueDistribution:
     low, high = (spec.values.low, spec.values.high) if spec.values else (0.0, 0.0)
-    least, most = _limits(spec.dtype)
+    least, most = _dtype_limits(spec.dtype)
     if low < least or high > most:
         raise UsageError(
             f"input {spec.name!r} is {spec.dtype}, which cannot hold the values {spec.values}",
@@ -171,10 +171,10 @@ def _ranged(spec: InputSpec) -> Values:
     if spec.values is not None and spec.values.usual is not None:
         low, high = spec.values.usual
     order = RowOrder.FREE if spec.values is None else spec.values.order
-    return Values(dtype=spec.dtype, low=low, high=high, follows=follows, order=order)
+    return ValueDistribution(dtype=spec.dtype, low=low, high=high, follows=follows, order=order)
 
 
-def _limits(dtype: str) -> tuple[float, float]:
+def _dtype_limits(dtype: str) -> tuple[float, float]:
     """The smallest and the largest finite value of a dtype, exact for integers."""
     import numpy as np
 
@@ -185,18 +185,18 @@ def _limits(dtype: str) -> tuple[float, float]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
-def _alike(dtype: str, sample: Array) -> Values:
+def _from_sample(dtype: str, sample: Array) -> ValueDistribution:
     """Values like the sample's: integers in its range, floats with its mean and deviation."""
     import numpy as np
 
     if dtype not in FLOATS:
         least, most = int(sample.min()), int(sample.max())
         # A mask of ones alone says nothing of what 0 does: 0 is drawn too.
-        return Values(dtype=dtype, low=0 if least == most == 1 else least, high=most)
+        return ValueDistribution(dtype=dtype, low=0 if least == most == 1 else least, high=most)
     finite = sample[np.isfinite(sample)].astype(np.float64)
     if not finite.size:
-        return Values(dtype=dtype, std=1.0)
+        return ValueDistribution(dtype=dtype, std=1.0)
     low, high = float(finite.min()), float(finite.max())
-    return Values(
+    return ValueDistribution(
         dtype=dtype, low=low, high=high, mean=float(finite.mean()), std=float(finite.std())
     )

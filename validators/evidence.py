@@ -10,11 +10,11 @@ from .feeds import SAMPLE, NamedFeed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class ReferenceOutputs:
     """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any.
 
     `again` are what eager gives with its weights and inputs off by one rounding: more draws of its
-    noise, asked for where one says too little. `in_turn` is what it gives with its sums taken one
+    noise, asked for where one says too little. `sequential` is eager with its sums taken one
     element after the other: asked for with these. `settled` says which of equal scores these
     outputs have taken, where that is left open and they are not eager's own choice, or that they
     are eager's plain path. `left_out` are outputs that are not judged on this feed: values far out
@@ -25,18 +25,18 @@ class Reference:
     outputs: Outputs
     exact: Outputs | None = None
     again: tuple[Outputs, ...] = ()
-    in_turn: Outputs | None = None
+    sequential: Outputs | None = None
     settled: str = ""
     left_out: frozenset[str] = frozenset()
 
 
-def sample_in(references: Iterable[Reference]) -> Feed | None:
+def find_sample(references: Iterable[ReferenceOutputs]) -> Feed | None:
     """The user's own sample among the feeds, which says what values are like."""
     return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class ArtifactOutputs:
     """The artifact's outputs on one feed; None where it refused, and then `error` says why.
 
     `undecided` marks, by output, integers and bools that roundoff decides: eager itself gives
@@ -49,7 +49,7 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class OutputPair:
     """One feed that was answered: eager's outputs beside the artifact's."""
 
     feed: NamedFeed
@@ -57,6 +57,6 @@ class Pair:
     artifact: Outputs
     exact: Outputs | None = None
     again: tuple[Outputs, ...] = ()
-    in_turn: Outputs | None = None
+    sequential: Outputs | None = None
     undecided: Mapping[str, Array] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()

@@ -6,26 +6,30 @@ from collections.abc import Mapping, Sequence
 
 from ..core.signature import Dim, Relation, Signature
 
-_FAR = 1 << 10  # a dim without bounds may take any size; this many are near enough to its opt
+_CAPTURE_LIMIT = (
+    1 << 10
+)  # a dim without bounds may take any size; this many are near enough to its opt
 
 
-def example_sizes(signature: Signature) -> dict[str, int]:
+def choose_example_sizes(signature: Signature) -> dict[str, int]:
     """A size for each free dim, near its opt: all sizes different if the ranges allow it."""
-    followers = _followers(signature)
-    options = {name: _nearest(dim, len(followers)) for name, dim in signature.free_dims.items()}
-    found = _assign(list(options.items()), followers, frozenset())
-    return _one_by_one(options, followers) if found is None else found
+    followers = _list_followers(signature)
+    options = {
+        name: _nearest_sizes(dim, len(followers)) for name, dim in signature.free_dims.items()
+    }
+    found = _assign_sizes(list(options.items()), followers, frozenset())
+    return _assign_greedily(options, followers) if found is None else found
 
 
-def telling(signature: Signature, sizes: Mapping[str, int]) -> bool:
+def is_unambiguous(signature: Signature, sizes: Mapping[str, int]) -> bool:
     """Whether a capture at these sizes takes no dim for a constant or for another dim."""
-    dims, followers = signature.free_dims, _followers(signature)
-    wide = all(sizes[name] >= 2 for name, dim in dims.items() if _most(dim) >= 2)  # noqa: PLR2004 - 1 broadcasts
-    best = len(_all_sizes(example_sizes(signature), followers))
+    dims, followers = signature.free_dims, _list_followers(signature)
+    wide = all(sizes[name] >= 2 for name, dim in dims.items() if _largest_capture_size(dim) >= 2)  # noqa: PLR2004 - 1 broadcasts
+    best = len(_all_sizes(choose_example_sizes(signature), followers))
     return wide and len(_all_sizes(sizes, followers)) >= best
 
 
-def _followers(signature: Signature) -> list[tuple[str, Relation]]:
+def _list_followers(signature: Signature) -> list[tuple[str, Relation]]:
     """Each size that an input has: the free dim it follows from, and how. Equal ones once."""
     found = {
         (dim.free.name or "", dim.relation or Relation(base=dim.name or "")): None
@@ -39,19 +43,19 @@ def _all_sizes(sizes: Mapping[str, int], followers: Sequence[tuple[str, Relation
     return {relation.size(sizes[base]) for base, relation in followers}
 
 
-def _most(dim: Dim) -> int:
+def _largest_capture_size(dim: Dim) -> int:
     """The largest size to capture at."""
-    return dim.high if dim.bounded else max(dim.high, _FAR)
+    return dim.high if dim.bounded else max(dim.high, _CAPTURE_LIMIT)
 
 
-def _nearest(dim: Dim, count: int) -> list[int]:
+def _nearest_sizes(dim: Dim, count: int) -> list[int]:
     """The `count` sizes nearest to the opt, from 2 on where the range has any; larger first."""
-    low, high = min(max(dim.low, 2), _most(dim)), _most(dim)
+    low, high = min(max(dim.low, 2), _largest_capture_size(dim)), _largest_capture_size(dim)
     around = range(max(low, dim.opt - count), min(high, max(low, dim.opt) + count) + 1)
     return sorted(around, key=lambda size: (abs(size - dim.opt), -size))[:count]
 
 
-def _assign(
+def _assign_sizes(
     options: Sequence[tuple[str, Sequence[int]]],
     followers: Sequence[tuple[str, Relation]],
     used: frozenset[int],
@@ -64,13 +68,13 @@ def _assign(
     for size in sizes:
         taken = [relation.size(size) for relation in mine]
         if len({*taken, *used}) == len(taken) + len(used):
-            found = _assign(rest, followers, used.union(taken))
+            found = _assign_sizes(rest, followers, used.union(taken))
             if found is not None:
                 return {name: size, **found}
     return None
 
 
-def _one_by_one(
+def _assign_greedily(
     options: Mapping[str, Sequence[int]], followers: Sequence[tuple[str, Relation]]
 ) -> dict[str, int]:
     """As many different sizes as come when each dim takes its nearest that is free."""

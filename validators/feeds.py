@@ -9,8 +9,8 @@ from ..core.contract import Array, Feed
 from ..core.errors import UsageError
 from ..core.findings import FeedRecord
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from .draw import Values, generator_for, values_of
-from .example import example_sizes, telling
+from .draw import ValueDistribution, distribution_of, make_generator
+from .example import choose_example_sizes, is_unambiguous
 from .samples import check_samples
 
 LEAST_FEEDS = 5
@@ -44,7 +44,7 @@ class NamedFeed:
         )
 
 
-def describe(feed: NamedFeed) -> str:
+def describe_named_feed(feed: NamedFeed) -> str:
     """The feed for a message: `max (batch=8, seq=128)`."""
     sizes = ", ".join(f"{name}={size}" for name, size in feed.sizes.items())
     return f"{feed.name} ({sizes})" if sizes else feed.name
@@ -53,7 +53,7 @@ def describe(feed: NamedFeed) -> str:
 def draw_feeds(
     signature: Signature, *, count: int = LEAST_FEEDS, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
-    """Draw the feeds that every model is judged on; `hard_feeds` has the others.
+    """Draw the feeds that every model is judged on; `draw_edge_case_feeds` has the others.
 
     In order: `sample` (the user's own), `min`, `opt`, `max` (without dynamic dims only `opt`),
     `negated` (`opt` with its floats flipped, where there are floats), `seed-1`, `seed-2`, ... at
@@ -69,19 +69,19 @@ def draw_feeds(
             f"{count} feeds are too few to judge on, at least {LEAST_FEEDS} are drawn",
             hint=f"ask for {LEAST_FEEDS} or more",
         )
-    drawer = Drawer.of(signature, seed, samples)
-    feeds = [] if samples is None else [_sample(signature, samples)]
+    drawer = FeedDrawer.of(signature, seed, samples)
+    feeds = [] if samples is None else [_make_sample_feed(signature, samples)]
     corners = drawer.corners()
     opt = corners[OPT]
     feeds += corners.values()
     if any(spec.dtype in FLOATS for spec in signature.inputs):
-        feeds.append(drawer.negated(opt))
+        feeds.append(drawer.draw_negated(opt))
     for number in range(1, count - len(feeds) + 1):
-        feeds.append(drawer.seeded(f"seed-{number}"))
-    return (*feeds, *drawer.varied(opt))
+        feeds.append(drawer.draw_seeded(f"seed-{number}"))
+    return (*feeds, *drawer.draw_varied(opt))
 
 
-def unranged(signature: Signature, samples: Feed | None) -> tuple[str, ...]:
+def find_unranged(signature: Signature, samples: Feed | None) -> tuple[str, ...]:
     """The integer inputs that are drawn 0 and 1 alone: without a value range and a sample.
 
     Bools are never among them, nor is uint8, which is drawn over 0..255.
@@ -96,7 +96,7 @@ def unranged(signature: Signature, samples: Feed | None) -> tuple[str, ...]:
     )
 
 
-def example_feed(signature: Signature, seed: int = 0, samples: Feed | None = None) -> Feed:
+def draw_example_feed(signature: Signature, seed: int = 0, samples: Feed | None = None) -> Feed:
     """The feed to capture at: the opt sizes, moved where they would mislead a capture.
 
     Each dynamic dim is at least 2 (a size of 1 broadcasts) and no two have the same size (equal
@@ -107,25 +107,29 @@ def example_feed(signature: Signature, seed: int = 0, samples: Feed | None = Non
         UsageError: the samples do not fit the signature.
     """
     if samples is not None:
-        sample = _sample(signature, samples)
-        if telling(signature, sample.sizes):
+        sample = _make_sample_feed(signature, samples)
+        if is_unambiguous(signature, sample.sizes):
             return sample.arrays
-    return Drawer.of(signature, seed, samples).feed("example", example_sizes(signature)).arrays
+    return (
+        FeedDrawer.of(signature, seed, samples)
+        .feed("example", choose_example_sizes(signature))
+        .arrays
+    )
 
 
-def _sample(signature: Signature, samples: Feed) -> NamedFeed:
+def _make_sample_feed(signature: Signature, samples: Feed) -> NamedFeed:
     arrays, sizes = check_samples(signature, samples)
     return NamedFeed(name=SAMPLE, arrays=arrays, sizes=sizes)
 
 
-def _free(dim: Dim, size: int) -> int:
+def _opt_of_free_dim(dim: Dim, size: int) -> int:
     """The size of the dim that this one follows from; its opt where there is none."""
     base = size if dim.relation is None else dim.relation.base_of(size)
     return dim.free.opt if base is None else base
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawer:
+class FeedDrawer:
     """Draws feeds of one signature from one seed.
 
     `values` is what each input holds, at any sizes: `values_at` says it for some.
@@ -133,23 +137,25 @@ class Drawer:
 
     signature: Signature
     seed: int
-    values: Mapping[str, Values]
+    values: Mapping[str, ValueDistribution]
 
     @classmethod
-    def of(cls, signature: Signature, seed: int, samples: Feed | None) -> Drawer:
+    def of(cls, signature: Signature, seed: int, samples: Feed | None) -> FeedDrawer:
         """A drawer of values like the samples' or as the signature declares them."""
         arrays = {} if samples is None else check_samples(signature, samples)[0]
-        values = {spec.name: values_of(spec, arrays.get(spec.name)) for spec in signature.inputs}
+        values = {
+            spec.name: distribution_of(spec, arrays.get(spec.name)) for spec in signature.inputs
+        }
         return cls(signature=signature, seed=seed, values=values)
 
-    def values_at(self, spec: InputSpec, sizes: Mapping[str, int]) -> Values:
+    def values_at(self, spec: InputSpec, sizes: Mapping[str, int]) -> ValueDistribution:
         """What the input holds where the free dims have these sizes."""
         if spec.values is None or not spec.values.follows:
             return self.values[spec.name]
         bounds = spec.values.at(self.signature.named_sizes(sizes))
-        return replace(values_of(replace(spec, values=bounds), None), follows=True)
+        return replace(distribution_of(replace(spec, values=bounds), None), follows=True)
 
-    def values_in(self, spec: InputSpec, arrays: Feed) -> Values:
+    def values_in(self, spec: InputSpec, arrays: Feed) -> ValueDistribution:
         """What the input holds in a feed, by the sizes of its arrays."""
         pairs = [
             (dim, size)
@@ -157,13 +163,13 @@ class Drawer:
             for dim, size in zip(one.dims, arrays[one.name].shape, strict=True)
             if dim.name
         ]
-        free = {dim.free.name or "": _free(dim, size) for dim, size in pairs}
+        free = {dim.free.name or "": _opt_of_free_dim(dim, size) for dim, size in pairs}
         return self.values_at(spec, free)
 
     def array(self, feed: str, spec: InputSpec, sizes: Mapping[str, int]) -> Array:
         """One input of the feed of that name."""
         shape = [dim.size(sizes) for dim in spec.dims]
-        values, generator = self.values_at(spec, sizes), generator_for(self.seed, feed, spec.name)
+        values, generator = self.values_at(spec, sizes), make_generator(self.seed, feed, spec.name)
         if values.masks(spec):
             return values.draw_mask(spec, shape, generator, feed)
         return values.draw(shape, generator)
@@ -201,7 +207,7 @@ class Drawer:
                     arrays[spec.name] = np.full_like(arrays[spec.name], end(known))
             yield arrays
 
-    def negated(self, opt: NamedFeed) -> NamedFeed:
+    def draw_negated(self, opt: NamedFeed) -> NamedFeed:
         """`opt` with its floats mirrored."""
         arrays = dict(opt.arrays)
         for spec in self.signature.inputs:
@@ -209,15 +215,15 @@ class Drawer:
                 arrays[spec.name] = self.values_at(spec, opt.sizes).mirror(arrays[spec.name])
         return NamedFeed(name=NEGATED, arrays=arrays, sizes=opt.sizes, kind="value")
 
-    def seeded(self, name: str) -> NamedFeed:
+    def draw_seeded(self, name: str) -> NamedFeed:
         """A feed at random sizes."""
         sizes: dict[str, int] = {}
         for key, dim in self.signature.free_dims.items():
-            generator = generator_for(self.seed, name, "size of", key)
+            generator = make_generator(self.seed, name, "size of", key)
             sizes[key] = int(generator.integers(dim.low, dim.high, endpoint=True))
         return self.feed(name, sizes, "seed")
 
-    def varied(self, opt: NamedFeed) -> Iterator[NamedFeed]:
+    def draw_varied(self, opt: NamedFeed) -> Iterator[NamedFeed]:
         """`opt` with one input redrawn, for each input that can vary."""
         import numpy as np
 

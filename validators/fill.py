@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .metrics import Measures, blocks, measure
+from .metrics import Measures, iter_blocks, measure_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,11 +20,11 @@ _FILL_FROM, _FILL_ABOVE = 5e3, 1e3
 # A mask may cover most of an output, and large logits are no thousandth of -1e4. Where no magnitude
 # at all lies between these shares of the peak, and some below, what is above is fill as well: the
 # narrower the void, the more alike fill must be.
-_VOIDS = (0.001, 0.4), (0.01, 0.9)
+_VOID_RULES = (0.001, 0.4), (0.01, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class FillSplit:
     """The measures of an output's answers, and of its fill values where it has any."""
 
     answers: Measures
@@ -36,16 +36,17 @@ class Apart:
         return (self.answers,) if self.fill is None else (self.answers, self.fill)
 
 
-def measure_apart(eager: Array, artifact: Array) -> Apart:
+def measure_with_fill(eager: Array, artifact: Array) -> FillSplit:
     """Measure two numeric arrays of one shape, the elements where eager holds fill on their own.
 
     Counts of elements (`size`, `differing`, the non-finite ones) are over all in both.
     """
     limit = fill_limit(eager)
     if limit == math.inf:
-        return Apart(answers=measure(eager, artifact))
-    return Apart(
-        answers=measure(eager, artifact, upto=limit), fill=measure(eager, artifact, above=limit)
+        return FillSplit(answers=measure_arrays(eager, artifact))
+    return FillSplit(
+        answers=measure_arrays(eager, artifact, upto=limit),
+        fill=measure_arrays(eager, artifact, above=limit),
     )
 
 
@@ -59,29 +60,29 @@ def fill_limit(eager: Array) -> float:
 
     if eager.dtype.kind != "f":
         return math.inf
-    peak = max((float(size.max()) for size in _sizes(eager)), default=0.0)
+    peak = max((float(size.max()) for size in _magnitudes(eager)), default=0.0)
     if peak < _FILL_FROM:
         return math.inf
-    sizes = np.concatenate([size[size > 0] for size in _sizes(eager)])
+    sizes = np.concatenate([size[size > 0] for size in _magnitudes(eager)])
     with np.errstate(over="ignore"):  # float64 near its end: Inf, which is above any peak
         limit = _FILL_ABOVE * float(np.median(sizes))
-    return limit if limit < peak else _above_void(sizes / peak) * peak
+    return limit if limit < peak else _find_void_end(sizes / peak) * peak
 
 
-def _above_void(shares: Array) -> float:
+def _find_void_end(shares: Array) -> float:
     """The upper end of the first void, as a share of the peak; Inf where there is none."""
-    for low, high in _VOIDS:
+    for low, high in _VOID_RULES:
         below = shares < low
         if below.any() and (below | (shares >= high)).all():
             return high * (1 - 1e-6)  # just below what is at its very end
     return math.inf
 
 
-def _sizes(eager: Array) -> Iterator[Array]:
+def _magnitudes(eager: Array) -> Iterator[Array]:
     """The magnitudes of the finite elements, in their own dtype and block by block."""
     import numpy as np
 
-    for block, _ in blocks(eager, eager):
+    for block, _ in iter_blocks(eager, eager):
         size = np.abs(block)
         size = size[np.isfinite(size)]
         if size.size:

@@ -9,10 +9,10 @@ from ..core.contract import Outputs
 
 Fingerprint: TypeAlias = dict[str, tuple[float, float]]
 
-_ALIKE = 1e-3  # of the norm: far above what another machine's sums differ by
+_FINGERPRINT_TOLERANCE = 1e-3  # of the norm: far above what another machine's sums differ by
 
 
-def fingerprint(outputs: Outputs) -> Fingerprint:
+def compute_fingerprint(outputs: Outputs) -> Fingerprint:
     """Mean and L2 norm of each numeric output, over its finite elements."""
     import numpy as np
 
@@ -27,12 +27,14 @@ def fingerprint(outputs: Outputs) -> Fingerprint:
     return found
 
 
-def alike(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
+def is_same_model(
+    one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]
+) -> bool:
     """Whether two fingerprints are of one model."""
     if set(one) != set(other):
         return False
     return all(
-        abs(a - b) <= _ALIKE * max(one[name][1], other[name][1], 1e-12)
+        abs(a - b) <= _FINGERPRINT_TOLERANCE * max(one[name][1], other[name][1], 1e-12)
         for name in one
         for a, b in zip(one[name], other[name], strict=True)
     )

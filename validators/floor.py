@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from ..core.contract import Array
 from ..core.verdict import ChannelVerdict
 from .channels import channel_axes
-from .grouped import grouped, measurable, sums_of
-from .movement import COMPARABLE, bare, side_of
+from .grouped import is_measurable, sum_groups, sum_output
+from .movement import COMPARABLE, drop_redraws, make_judged_output
 
 if TYPE_CHECKING:
-    from .evidence import Pair
-    from .grouped import Sums
-    from .movement import Side
+    from .evidence import OutputPair
+    from .grouped import SquareSums
+    from .movement import JudgedOutput
 
 # One unit in the last place of float32 (2^-23), of the RMS: eager may be exact by chance, as a copy
 # is, and another way of dividing or of taking a root is not.
@@ -68,7 +68,7 @@ class ChannelFloor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Floors:
+class NoiseFloors:
     """One output over all feeds: by the feed's name, and its worst channels."""
 
     feeds: dict[str, FeedFloor]
@@ -76,21 +76,23 @@ class Floors:
     note: str = ""
 
 
-def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
+def measure_floors(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None:
     """The ratios of one float output; None where there is no float64 to measure against.
 
     A ratio is |a - r| over what is allowed for one: the largest of eager's own |e - r| on the feed,
     its usual share of the signal (the median over feeds), one unit in the last place, and, for few
     elements, the average of the output. Where a pair has more draws of eager's noise (`again`), its
     own is their root mean square, or what eager errs by where it sums one element after the other
-    (`in_turn`), if that is more. The ratio of a feed is the largest of three: L2 over all
+    (`sequential`), if that is more. The ratio of a feed is the largest of three: L2 over all
     elements, the largest element, and L2 in each row of the first axis. On feeds that float64 was
     not run on, and in rows where it is another function, e stands for r.
     """
-    exact = [pair for pair in pairs if measurable(name, pair)]
-    shares = [one.share for one in (sums_of(name, bare(pair)) for pair in exact) if one.usable]
+    exact = [pair for pair in pairs if is_measurable(name, pair)]
+    shares = [
+        one.share for one in (sum_output(name, drop_redraws(pair)) for pair in exact) if one.usable
+    ]
     if not shares:
-        return _unusable(name, pairs)
+        return _no_floor(name, pairs)
     usual = statistics.median(shares)
     if usual > OTHER_FUNCTION**2:
         level = -10 * math.log10(usual)
@@ -98,17 +100,21 @@ def measure_floors(name: str, pairs: Sequence[Pair]) -> Floors | None:
             f"output {name!r}: float64 is {level:.0f} dB from eager's own float32 on most feeds, "
             "so it says nothing of roundoff: judged by the table"
         )
-        return Floors(feeds={}, channels=(), note=note)
+        return NoiseFloors(feeds={}, channels=(), note=note)
     known = [*exact, *(pair for pair in pairs if pair.exact is None)]
-    sides = [side for side in (side_of(name, pair, usual) for pair in known) if side is not None]
-    held = _Held.of(sides)
-    return Floors(
+    sides = [
+        side
+        for side in (make_judged_output(name, pair, usual) for pair in known)
+        if side is not None
+    ]
+    held = _UsualNoise.of(sides)
+    return NoiseFloors(
         feeds={side.pair.feed.name: held.feed(side) for side in sides},
         channels=tuple(held.channels(name, sides)),
     )
 
 
-def _unusable(name: str, pairs: Sequence[Pair]) -> Floors | None:
+def _no_floor(name: str, pairs: Sequence[OutputPair]) -> NoiseFloors | None:
     """No floor; with a note where there is a float64 answer that could not be used."""
     if not any(pair.exact and pair.eager[name].any() for pair in pairs):
         return None  # or zero throughout: nothing to be relative to
@@ -116,10 +122,10 @@ def _unusable(name: str, pairs: Sequence[Pair]) -> Floors | None:
         f"output {name!r}: float64 cannot be set beside eager's (another shape, NaN or Inf, or "
         "complex numbers): judged by the table"
     )
-    return Floors(feeds={}, channels=(), note=note)
+    return NoiseFloors(feeds={}, channels=(), note=note)
 
 
-def floor_channels(name: str, floors: Floors) -> Iterator[ChannelVerdict]:
+def floor_verdicts(name: str, floors: NoiseFloors) -> Iterator[ChannelVerdict]:
     """The worst channels as records."""
     for found in floors.channels:
         yield ChannelVerdict(
@@ -134,7 +140,7 @@ def floor_channels(name: str, floors: Floors) -> Iterator[ChannelVerdict]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Held:
+class _UsualNoise:
     """What eager's own noise usually is: as a share of the signal, by element, at its peak."""
 
     usual: float  # of the signal's square
@@ -143,7 +149,7 @@ class _Held:
     total: float
 
     @classmethod
-    def of(cls, sides: Sequence[Side]) -> _Held:
+    def of(cls, sides: Sequence[JudgedOutput]) -> _UsualNoise:
         """From the feeds whose float64 counts; where it counts on none, from those with draws."""
         told = [side.sums for side in sides if side.believed]
         told = told or [side.sums for side in sides if side.moved is not None]
@@ -151,13 +157,13 @@ class _Held:
         usual = statistics.median(one.share for one in told)
         crests = [one.own_max / math.sqrt(one.own / one.count) for one in told if one.own > 0]
         return cls(
-            usual=max(min(usual, _explained(sides)), _ULP**2),
+            usual=max(min(usual, _explain_by_draws(sides)), _ULP**2),
             element=statistics.median(one.own / one.count for one in told),
             crest=max([_CREST, *crests]),
             total=sum(side.sums.count for side in sides),
         )
 
-    def allowed(self, sums: Array, element: float) -> Array:
+    def allowance(self, sums: Array, element: float) -> Array:
         """The square of what is allowed for one time the floor, of groups of elements.
 
         Args:
@@ -170,7 +176,7 @@ class _Held:
         weight = np.minimum(1.0, (_FEW / np.maximum(count, 1)) ** _FADE) * (count < _ENOUGH)
         return np.asarray(np.maximum.reduce([own, self.usual * signal, weight * count * element]))
 
-    def feed(self, side: Side) -> FeedFloor:
+    def feed(self, side: JudgedOutput) -> FeedFloor:
         """The floor of one feed."""
         import numpy as np
 
@@ -181,7 +187,7 @@ class _Held:
         largest = found.theirs_max / (math.sqrt(allowed / found.count) * self.crest)
         times = max(whole, largest) / slack
         if found.rows is not None:
-            held = np.maximum(self.allowed(found.rows, allowed / found.count), _TINY)
+            held = np.maximum(self.allowance(found.rows, allowed / found.count), _TINY)
             rows = np.sqrt(found.rows[3] / held) / _slack(found.rows[0])
             times = max(times, float(rows.max(initial=0.0)))
         return FeedFloor(
@@ -190,14 +196,14 @@ class _Held:
             moved=None if side.moved is None else math.sqrt(side.moved),
         )
 
-    def of_feed(self, found: Sums) -> float:
+    def of_feed(self, found: SquareSums) -> float:
         """The square of what is allowed on one feed."""
         import numpy as np
 
         whole = np.array([found.count, found.signal, found.own])
-        return max(float(self.allowed(whole, self.element)), _TINY)
+        return max(float(self.allowance(whole, self.element)), _TINY)
 
-    def channels(self, name: str, sides: Sequence[Side]) -> Iterator[ChannelFloor]:
+    def channels(self, name: str, sides: Sequence[JudgedOutput]) -> Iterator[ChannelFloor]:
         """The worst channel of each axis that has any, pooled over the feeds.
 
         Each feed counts by its own noise: a large one would drown the others. Where float64 was
@@ -209,13 +215,13 @@ class _Held:
         levels = [self.of_feed(side.sums) / side.sums.count for side in sides]
         pairs = [side.pair for side in sides]
         for axis in channel_axes([pair.eager[name] for pair in pairs]):
-            found = (grouped(name, pair, axis) for pair in pairs)
+            found = (sum_groups(name, pair, axis) for pair in pairs)
             groups = list(zip(found, levels, strict=True))
-            levelled = [_levelled(found[:4], level) for found, level in groups]
+            levelled = [_normalize_sums(found[:4], level) for found, level in groups]
             pooled = np.sum(_with_usual_noise(levelled, sides), axis=0)
             if pooled[0].max(initial=0) < _FEW:
                 continue
-            held = np.maximum(self.allowed(pooled, 1.0), _TINY)
+            held = np.maximum(self.allowance(pooled, 1.0), _TINY)
             times = np.sqrt(pooled[3] / held) / _slack(pooled[0])
             worst = int(times.argmax())
             yield ChannelFloor(
@@ -227,7 +233,7 @@ class _Held:
             )
 
 
-def _explained(sides: Sequence[Side]) -> float:
+def _explain_by_draws(sides: Sequence[JudgedOutput]) -> float:
     """The square of the largest usual share that the draws of eager's noise explain, if any do."""
     moved = [side.moved for side in sides if side.moved is not None]
     if not moved:
@@ -235,14 +241,14 @@ def _explained(sides: Sequence[Side]) -> float:
     return COMPARABLE**2 * max(statistics.median(moved), _ULP**2)
 
 
-def _levelled(sums: Array, level: float) -> Array:
+def _normalize_sums(sums: Array, level: float) -> Array:
     """Count, and the sums in units of the square of an element's noise."""
     import numpy as np
 
     return np.concatenate([sums[:1], sums[1:] / level])
 
 
-def _with_usual_noise(levelled: Sequence[Array], sides: Sequence[Side]) -> list[Array]:
+def _with_usual_noise(levelled: Sequence[Array], sides: Sequence[JudgedOutput]) -> list[Array]:
     """The sums by channel, with eager's own noise where no float64 says it: an element's elsewhere.
 
     That is the mean over the feeds on which float64 counts in all rows.

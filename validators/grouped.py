@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from .fill import fill_limit
-from .metrics import blocks
+from .metrics import iter_blocks
 
 if TYPE_CHECKING:
-    from .evidence import Pair
+    from .evidence import OutputPair
 
 _ROWS = 2  # rows are told apart from two on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class SquareSums:
     """Sums of squares over elements, or over groups of them: of r, of e - r and of a - r."""
 
     count: float
@@ -39,7 +39,7 @@ class Sums:
         return self.own / self.signal
 
 
-def measurable(name: str, pair: Pair) -> bool:
+def is_measurable(name: str, pair: OutputPair) -> bool:
     """Whether all three are float arrays of one shape, and float64 is finite where eager is."""
     import numpy as np
 
@@ -50,16 +50,16 @@ def measurable(name: str, pair: Pair) -> bool:
         return False
     return all(
         bool((np.isfinite(truth) | ~np.isfinite(eager)).all())
-        for truth, eager in blocks(exact, pair.eager[name])
+        for truth, eager in iter_blocks(exact, pair.eager[name])
     )
 
 
-def sums_of(name: str, pair: Pair) -> Sums:
+def sum_output(name: str, pair: OutputPair) -> SquareSums:
     """The sums over one output on one feed, by row of the first axis too where it has several."""
     axis = 0 if pair.eager[name].ndim > 1 and len(pair.eager[name]) >= _ROWS else None
-    found = grouped(name, pair, axis)
+    found = sum_groups(name, pair, axis)
     count, signal, own, _, own_max, theirs_max, theirs = found
-    return Sums(
+    return SquareSums(
         count=float(count.sum()),
         signal=float(signal.sum()),
         own=float(own.sum()),
@@ -70,7 +70,7 @@ def sums_of(name: str, pair: Pair) -> Sums:
     )
 
 
-def grouped(name: str, pair: Pair, axis: int | None) -> Array:
+def sum_groups(name: str, pair: OutputPair, axis: int | None) -> Array:
     """7 x groups along `axis` (None: one group): count, signal, own, theirs, the two maxima, all.
 
     Elements that are not finite in r, a and e, and fill, are left out. Those that are zero in eager
@@ -78,21 +78,21 @@ def grouped(name: str, pair: Pair, axis: int | None) -> Array:
     `all` is theirs with these.
     """
     draws = [pair.eager[name], *(outputs[name] for outputs in pair.again)]
-    turned = pair.eager if pair.in_turn is None else pair.in_turn
+    turned = pair.eager if pair.sequential is None else pair.sequential
     arrays = ((pair.exact or {})[name], pair.artifact[name], turned[name], *draws)
     limit = fill_limit(pair.eager[name])
     if axis is None:
-        return _grouped_along(tuple(array.reshape(-1, 1) for array in arrays), -1, limit)
-    return _grouped_along(arrays, axis, limit)
+        return _sum_groups_along(tuple(array.reshape(-1, 1) for array in arrays), -1, limit)
+    return _sum_groups_along(arrays, axis, limit)
 
 
-def _grouped_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
-    """`grouped` of r, a, e summed in turn, and the draws of e: its own answer, then others."""
+def _sum_groups_along(arrays: tuple[Array, ...], axis: int, limit: float) -> Array:
+    """`sum_groups` of r, a, e summed in turn, and the draws of e: its own answer, then others."""
     import numpy as np
 
     groups = arrays[0].shape[axis]
     found = np.zeros((7, groups))
-    for pieces in blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
+    for pieces in iter_blocks(*(np.moveaxis(array, axis, -1) for array in arrays)):
         rows = [piece.astype(np.float64).reshape(-1, groups) for piece in pieces]
         told = [rows[0], rows[1], rows[3]]
         kept = np.logical_and.reduce([np.isfinite(row) for row in told])

@@ -13,12 +13,12 @@ from ..core.contract import Array
 from ..core.verdict import GroupVerdict
 from .channels import channel_axes
 from .fill import fill_limit
-from .metrics import CLASSES, blocks, decibel
+from .metrics import CLASSES, iter_blocks, to_decibel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .evidence import Pair
+    from .evidence import OutputPair
 
 # 20 dB: what is ten times as quiet still has half of the 8 bits of the whole.
 _APART = 10.0
@@ -37,7 +37,7 @@ _MATRIX = 2  # dims: axis 0 may hold channels where nothing is a batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Channels:
+class _ChannelStatistics:
     """Per channel of one axis over all feeds: sums, ends, and the usual magnitude where not 0."""
 
     count: Array
@@ -56,17 +56,17 @@ class _Channels:
 
     @property
     def span(self) -> Array:
-        return _clipped(self.high - self.low)
+        return _zero_invalid(self.high - self.low)
 
 
-def _clipped(values: Array) -> Array:
+def _zero_invalid(values: Array) -> Array:
     """The values, 0 where they are negative or not finite: of channels without any element."""
     import numpy as np
 
     return np.where(np.isfinite(values), np.maximum(values, 0), 0)
 
 
-def measure_groups(name: str, pairs: Sequence[Pair]) -> Iterator[GroupVerdict]:
+def measure_groups(name: str, pairs: Sequence[OutputPair]) -> Iterator[GroupVerdict]:
     """The kinds of channels of each axis that has several, and what is dead in any.
 
     **Groups.** The channels of an axis are sorted by their RMS in eager over all feeds. Between two
@@ -77,7 +77,7 @@ def measure_groups(name: str, pairs: Sequence[Pair]) -> Iterator[GroupVerdict]:
 
     **Kinds.** A group is one where it has at least an eighth of the axis's channels, and two of
     them, or one that holds 32 elements on a feed. Each is measured at its own scale; see
-    `decide.group_fault` for its limit. Smaller groups are quiet channels that drown by design.
+    `group_fault` for its limit. Smaller groups are quiet channels that drown by design.
 
     **Dead channels.** A channel of any group, 120 dB below the loudest at most, is dead where
     eager's spans at least a sixteenth of its group's range, zero included, which 8 bits at the
@@ -88,19 +88,19 @@ def measure_groups(name: str, pairs: Sequence[Pair]) -> Iterator[GroupVerdict]:
         name: a float output, of eager's shape and dtype on every feed.
         pairs: the feeds that were answered and count.
     """
-    for axis in _axes([pair.eager[name] for pair in pairs]):
-        found = _pool(name, pairs, axis)
+    for axis in _group_axes([pair.eager[name] for pair in pairs]):
+        found = _pool_statistics(name, pairs, axis)
         places = max(pair.eager[name].size // pair.eager[name].shape[axis] for pair in pairs)
-        groups = _groups(found)
+        groups = _find_groups(found)
         many = len(groups) > 1
         for group in groups:
-            kind = many and _is_kind(len(group), sum(map(len, groups)), places)
-            dead = _dead(found, group)
+            kind = many and _is_group_kind(len(group), sum(map(len, groups)), places)
+            dead = _find_dead(found, group)
             if kind or len(dead):
-                yield _verdict(name, axis, found, group, dead=dead, kind=kind)
+                yield _make_group_verdict(name, axis, found, group, dead=dead, kind=kind)
 
 
-def _axes(arrays: Sequence[Array]) -> Iterator[int]:
+def _group_axes(arrays: Sequence[Array]) -> Iterator[int]:
     """The axes with channels, and the first of a matrix that is no batch."""
     yield from channel_axes(arrays)
     if all(array.ndim == _MATRIX for array in arrays):
@@ -109,11 +109,11 @@ def _axes(arrays: Sequence[Array]) -> Iterator[int]:
             yield 0
 
 
-def _is_kind(size: int, total: int, places: int) -> bool:
+def _is_group_kind(size: int, total: int, places: int) -> bool:
     return size >= _SHARE * total and (size > _ALONE or places >= _PLACES)
 
 
-def _groups(found: _Channels) -> list[Array]:
+def _find_groups(found: _ChannelStatistics) -> list[Array]:
     """The indices of channels in groups, the quietest group first; those without signal in none."""
     import numpy as np
 
@@ -133,7 +133,7 @@ def _groups(found: _Channels) -> list[Array]:
     return np.split(order, borders)
 
 
-def _dead(found: _Channels, group: Array) -> Array:
+def _find_dead(found: _ChannelStatistics, group: Array) -> Array:
     """The channels of a group that vary in eager and not in the artifact."""
     reach = max(found.high[group].max(), 0.0) - min(found.low[group].min(), 0.0)
     span = found.span[group]
@@ -141,25 +141,25 @@ def _dead(found: _Channels, group: Array) -> Array:
     return dead
 
 
-def _verdict(  # noqa: PLR0913 - the parts of one record
-    name: str, axis: int, found: _Channels, group: Array, *, dead: Array, kind: bool
+def _make_group_verdict(  # noqa: PLR0913 - the parts of one record
+    name: str, axis: int, found: _ChannelStatistics, group: Array, *, dead: Array, kind: bool
 ) -> GroupVerdict:
     signal, noise = float(found.signal[group].sum()), float(found.noise[group].sum())
     count = float(found.count[group].sum())
     return GroupVerdict(
         output=name,
         axis=axis,
-        channels=ranges(group),
+        channels=index_ranges(group),
         count=len(group),
         kind=kind,
         rms=(signal / max(count, 1.0)) ** 0.5,
-        sqnr=decibel(signal, noise),
-        dead=ranges(dead),
+        sqnr=to_decibel(signal, noise),
+        dead=index_ranges(dead),
         dead_count=len(dead),
     )
 
 
-def ranges(indices: Array) -> tuple[tuple[int, int], ...]:
+def index_ranges(indices: Array) -> tuple[tuple[int, int], ...]:
     """The first and the last of each run of neighbours, ascending."""
     import numpy as np
 
@@ -169,7 +169,7 @@ def ranges(indices: Array) -> tuple[tuple[int, int], ...]:
     return tuple((int(run[0]), int(run[-1])) for run in runs)
 
 
-def _pool(name: str, pairs: Sequence[Pair], axis: int) -> _Channels:
+def _pool_statistics(name: str, pairs: Sequence[OutputPair], axis: int) -> _ChannelStatistics:
     """The measures over all feeds, in float64 and block by block; NaN, Inf and fill left out."""
     import numpy as np
 
@@ -180,7 +180,7 @@ def _pool(name: str, pairs: Sequence[Pair], axis: int) -> _Channels:
     for pair in pairs:
         limit = fill_limit(pair.eager[name])
         both = (np.moveaxis(side[name], axis, -1) for side in (pair.eager, pair.artifact))
-        for pieces in blocks(*both):
+        for pieces in iter_blocks(*both):
             truth, answer = (p.astype(np.float64).reshape(-1, channels) for p in pieces)
             kept = np.isfinite(truth) & np.isfinite(answer) & (np.abs(truth) <= limit)
             error = np.where(kept, answer - truth, 0.0)
@@ -193,18 +193,18 @@ def _pool(name: str, pairs: Sequence[Pair], axis: int) -> _Channels:
             answer_high = np.where(kept, answer, -np.inf).max(axis=0, initial=-np.inf)
             np.minimum(low_answer, answer_low, out=low_answer)
             np.maximum(high_answer, answer_high, out=high_answer)
-    return _Channels(
+    return _ChannelStatistics(
         count=count,
         signal=signal,
         noise=noise,
         low=low,
         high=high,
-        answered=_clipped(high_answer - low_answer),
-        usual=_usual([pair.eager[name] for pair in pairs], axis),
+        answered=_zero_invalid(high_answer - low_answer),
+        usual=_usual_magnitudes([pair.eager[name] for pair in pairs], axis),
     )
 
 
-def _usual(arrays: Sequence[Array], axis: int) -> Array:
+def _usual_magnitudes(arrays: Sequence[Array], axis: int) -> Array:
     """The median magnitude of each channel over elements that are finite and not zero."""
     import numpy as np
 

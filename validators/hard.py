@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from .feeds import NEGATED, OPT, Drawer, NamedFeed
-from .hard_values import BEYOND, CHANGES, UNDEFINED, Hard
+from .feeds import NEGATED, OPT, FeedDrawer, NamedFeed
+from .hard_values import EDGE_CHANGES, OUT_OF_RANGE, UNDEFINED_MASKS, EdgeCase
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
@@ -23,7 +23,7 @@ _BETWEEN = 3  # primes of each dim, between its lowest and its highest size
 _LARGE_ROW = 1 << 16  # elements: of rows as large as an image of 150 x 150, one has to do
 
 
-def hard_feeds(
+def draw_edge_case_feeds(
     signature: Signature, *, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
     """Draw the feeds on which conversions go wrong that hold on usual ones.
@@ -40,14 +40,19 @@ def hard_feeds(
     Raises:
         UsageError: the samples do not fit the signature.
     """
-    drawer = Drawer.of(signature, seed, samples)
-    sized = tuple(_sized(drawer))
-    return (*sized, *_repeated(drawer), *_valued(drawer), *_of_largest_sums(drawer))
+    drawer = FeedDrawer.of(signature, seed, samples)
+    sized = tuple(_draw_sized(drawer))
+    return (
+        *sized,
+        *_draw_repeated(drawer),
+        *_draw_edge_values(drawer),
+        *_draw_largest_sums(drawer),
+    )
 
 
-def _of_largest_sums(drawer: Drawer) -> Iterator[NamedFeed]:
+def _draw_largest_sums(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     """`max-highest`, where dims are dynamic and integers are more than a mask."""
-    dims, batch = drawer.signature.free_dims, batch_of(drawer.signature)
+    dims, batch = drawer.signature.free_dims, find_batch_dim(drawer.signature)
     sizes = {name: dim.low if dim == batch else dim.high for name, dim in dims.items()}
     high: dict[str, float] = {}
     for spec in drawer.signature.inputs:
@@ -67,7 +72,7 @@ def _of_largest_sums(drawer: Drawer) -> Iterator[NamedFeed]:
         yield feed
 
 
-def batch_of(signature: Signature) -> Dim | None:
+def find_batch_dim(signature: Signature) -> Dim | None:
     """The dim that counts rows: the first input's first dim that is dynamic, if there is one.
 
     What it follows from, where it is equal to another; a multiple of another counts no rows.
@@ -77,31 +82,32 @@ def batch_of(signature: Signature) -> Dim | None:
     return next((dim.free for dim in counts), None)
 
 
-def _sized(drawer: Drawer) -> Iterator[NamedFeed]:
+def _draw_sized(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     """Feeds at sizes that no other feed has for certain."""
     dims = drawer.signature.free_dims
     if not dims:
         return
     seen = [feed.sizes for feed in drawer.corners().values()]
     for name, sizes, kind in (
-        *_corners(dims), *_odd(drawer), *_nearly(drawer), *_primes(drawer), *_batches(drawer)
+        *_corner_sizes(dims), *_odd_sizes(drawer), *_near_highest_sizes(drawer),
+        *_prime_sizes(drawer), *_batch_sizes(drawer)
     ):  # fmt: skip
         if sizes not in seen:
             seen.append(sizes)
             yield drawer.feed(name, sizes, kind)
 
 
-_Sized: TypeAlias = Iterator[tuple[str, dict[str, int], str]]  # name, sizes, kind
+_SizedFeeds: TypeAlias = Iterator[tuple[str, dict[str, int], str]]  # name, sizes, kind
 
 
-def _corners(dims: Mapping[str, Dim]) -> _Sized:
+def _corner_sizes(dims: Mapping[str, Dim]) -> _SizedFeeds:
     """Every combination of lowest and highest; each dim alone where these would be too many."""
     if len(dims) > _COMBINED:
         opt = {name: dim.opt for name, dim in dims.items()}
         for name, dim in dims.items():
             yield f"lowest:{name}", {**opt, name: dim.low}, "shape"
             yield f"highest:{name}", {**opt, name: dim.high}, "shape"
-        yield from _pairs(dims)
+        yield from _opposite_sizes(dims)
         return
     for ends in itertools.product((False, True), repeat=len(dims)):
         high = [name for name, end in zip(dims, ends, strict=True) if end]
@@ -109,7 +115,7 @@ def _corners(dims: Mapping[str, Dim]) -> _Sized:
         yield f"corner:{'+'.join(high)}", sizes, "shape"
 
 
-def _pairs(dims: Mapping[str, Dim]) -> _Sized:
+def _opposite_sizes(dims: Mapping[str, Dim]) -> _SizedFeeds:
     """Feeds in which, taken together, each two dims are once at opposite ends.
 
     The number of two dims differs in one binary digit at least: a feed for each digit, with the
@@ -124,9 +130,9 @@ def _pairs(dims: Mapping[str, Dim]) -> _Sized:
             yield f"pairs-{2 * digit + (1 if up else 2)}", sizes, "shape"
 
 
-def _odd(drawer: Drawer) -> _Sized:
+def _odd_sizes(drawer: FeedDrawer) -> _SizedFeeds:
     """Every dim but the batch at an odd size near its opt: what halves it must round."""
-    batch = batch_of(drawer.signature)
+    batch = find_batch_dim(drawer.signature)
     sizes: dict[str, int] = {}
     for name, dim in drawer.signature.free_dims.items():
         odd = [size for size in (dim.opt + 1, dim.opt - 1, dim.opt + 2, dim.opt - 2) if size % 2]
@@ -135,9 +141,9 @@ def _odd(drawer: Drawer) -> _Sized:
     yield "odd", sizes, "shape"
 
 
-def _nearly(drawer: Drawer) -> _Sized:
+def _near_highest_sizes(drawer: FeedDrawer) -> _SizedFeeds:
     """Every dim but the batch one below its highest: off by one where a length is compared."""
-    batch = batch_of(drawer.signature)
+    batch = find_batch_dim(drawer.signature)
     dims = drawer.signature.free_dims
     if any(dim != batch for dim in dims.values()):
         low = {name: dim.low for name, dim in dims.items()}
@@ -145,14 +151,14 @@ def _nearly(drawer: Drawer) -> _Sized:
         yield "nearly-max", {**low, **high}, "shape"
 
 
-def _primes(drawer: Drawer) -> _Sized:
+def _prime_sizes(drawer: FeedDrawer) -> _SizedFeeds:
     """Every dim but the batch at primes between its ends, each step the same factor further.
 
     A capture that is right at the ends and at the example alone is wrong at some of these: a prime
     is a multiple of nothing. Dims take them in another order each, so that no two rise together.
     A batch that varies alone has them itself, above those of `BATCHES`.
     """
-    batch = batch_of(drawer.signature)
+    batch = find_batch_dim(drawer.signature)
     dims = drawer.signature.free_dims
     varied = {name: dim for name, dim in dims.items() if dim != batch}
     found = {name: primes_between(dim.low, dim.high) for name, dim in varied.items()}
@@ -184,15 +190,15 @@ def _is_prime(number: int) -> bool:
     return number > 1 and all(number % factor for factor in range(2, math.isqrt(number) + 1))
 
 
-def _batches(drawer: Drawer) -> _Sized:
-    batch = batch_of(drawer.signature)
-    shorter = _shorter(drawer.signature, batch)
+def _batch_sizes(drawer: FeedDrawer) -> _SizedFeeds:
+    batch = find_batch_dim(drawer.signature)
+    shorter = _short_sizes(drawer.signature, batch)
     for size in BATCHES:
         if batch is not None and batch.name and batch.low <= size <= batch.high:
             yield f"batch-{size}", {**shorter, batch.name: size}, "batch"
 
 
-def _shorter(signature: Signature, batch: Dim | None) -> dict[str, int]:
+def _short_sizes(signature: Signature, batch: Dim | None) -> dict[str, int]:
     """Every dim but the batch at a prime below its opt: feeds about rows need no long ones."""
     dims = signature.free_dims
     primes = {name: primes_between(dim.low, dim.opt, most=1) for name, dim in dims.items()}
@@ -202,17 +208,17 @@ def _shorter(signature: Signature, batch: Dim | None) -> dict[str, int]:
     }
 
 
-def _repeated(drawer: Drawer) -> Iterator[NamedFeed]:
+def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     """One row again and again: whatever the artifact makes of it, it is the same in each."""
     import numpy as np
 
-    batch = batch_of(drawer.signature)
+    batch = find_batch_dim(drawer.signature)
     if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row repeats nothing
         return
-    if any(_multiple(spec, batch) for spec in drawer.signature.inputs):
+    if any(_is_multiple(spec, batch) for spec in drawer.signature.inputs):
         return  # its rows are no multiple of one row's
     rows = min(batch.high, max(batch.low, BATCHES[2]))
-    base = drawer.feed(OPT, {**_shorter(drawer.signature, batch), batch.name: rows})
+    base = drawer.feed(OPT, {**_short_sizes(drawer.signature, batch), batch.name: rows})
     arrays = {
         spec.name: np.repeat(base.arrays[spec.name][:1], rows, axis=0)
         if spec.dims and spec.dims[0].dynamic and spec.dims[0].free == batch
@@ -222,22 +228,22 @@ def _repeated(drawer: Drawer) -> Iterator[NamedFeed]:
     yield NamedFeed(name=REPEATED, arrays=arrays, sizes=base.sizes, kind="batch")
 
 
-def _multiple(spec: InputSpec, batch: Dim) -> bool:
+def _is_multiple(spec: InputSpec, batch: Dim) -> bool:
     """Whether the input's first dim is another number than the batch, but follows from it."""
     first = next(iter(spec.dims), None)
     relation = None if first is None else first.relation
     return relation is not None and relation.base == batch.name and not relation.equal
 
 
-def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
+def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     """`opt` with few rows, its values made hard in every input that can hold such values."""
-    base = few_rows(drawer)
-    seen = [base, replace(drawer.negated(base), name=NEGATED)]
+    base = draw_few_rows(drawer)
+    seen = [base, replace(drawer.draw_negated(base), name=NEGATED)]
     hiding = frozenset(spec.name for spec in drawer.signature.inputs if spec.hides)
-    for name, change in CHANGES.items():
+    for name, change in EDGE_CHANGES.items():
         arrays = dict(base.arrays)
         for spec in drawer.signature.inputs:
-            hard = Hard(
+            hard = EdgeCase(
                 name=name,
                 values=drawer.values_at(spec, base.sizes),
                 key=(drawer.seed, name, spec.name),
@@ -245,25 +251,25 @@ def _valued(drawer: Drawer) -> Iterator[NamedFeed]:
             changed = change(hard, spec, arrays[spec.name])
             if changed is not None:
                 arrays[spec.name] = hard.values.in_order(changed)
-        if not any(_same(arrays, feed.arrays) for feed in seen):
-            kind = "mask" if name in UNDEFINED else "value"
+        if not any(_is_same_arrays(arrays, feed.arrays) for feed in seen):
+            kind = "mask" if name in UNDEFINED_MASKS else "value"
             seen.append(
                 NamedFeed(
                     name=name,
                     arrays=arrays,
                     sizes=base.sizes,
                     kind=kind,
-                    beyond=name in BEYOND,
+                    beyond=name in OUT_OF_RANGE,
                     hiding=hiding,
                 )
             )
             yield seen[-1]
 
 
-def few_rows(drawer: Drawer) -> NamedFeed:
+def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
     """`opt` with one row or two, as feeds have that are about values alone."""
     sizes = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
-    batch = batch_of(drawer.signature)
+    batch = find_batch_dim(drawer.signature)
     if batch is not None and batch.name:
         rows = 1 if _row_size(drawer.signature, batch) > _LARGE_ROW else _FEW_ROWS
         sizes[batch.name] = max(batch.low, min(batch.opt, rows))
@@ -278,7 +284,7 @@ def _row_size(signature: Signature, batch: Dim) -> int:
     )
 
 
-def _same(one: Feed, other: Feed) -> bool:
+def _is_same_arrays(one: Feed, other: Feed) -> bool:
     import numpy as np
 
     return all(np.array_equal(one[name], other[name]) for name in one)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, InputSpec
-from .draw import Values, generator_for, row_axis
+from .draw import ValueDistribution, make_generator, row_axis
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 # How much larger the values of `large` are, and how much smaller those of `small`: what data has
 # that was not normalised (images in 0..255 for 0..1, audio in 16 bits), and what is lost in an
 # epsilon of 1e-6. Squares of `large` stay far below FP32's largest number, and above FP16's.
-MAGNITUDE = 1000.0
+EDGE_MAGNITUDE = 1000.0
 # A mask that is 0 in front leaves the first rows of a causal attention nothing to attend to, and
 # what comes out of them is undefined: eager and an export may differ there, each in its right.
-EMPTY = "mask-empty"  # the last row of a mask hides all, as where a batch is filled up
-UNDEFINED = ("mask-left", "mask-one", EMPTY)
+EMPTY_MASK = "mask-empty"  # the last row of a mask hides all, as where a batch is filled up
+UNDEFINED_MASKS = ("mask-left", "mask-one", EMPTY_MASK)
 # Not what samples show.
-BEYOND = ("large", *UNDEFINED)
+OUT_OF_RANGE = ("large", *UNDEFINED_MASKS)
 
 # The input's array made hard; None where it cannot hold such values.
-Change: TypeAlias = "Callable[[Hard, InputSpec, Array], Array | None]"
+EdgeChange: TypeAlias = "Callable[[EdgeCase, InputSpec, Array], Array | None]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hard:
+class EdgeCase:
     """One kind of hard values of one input while it is drawn."""
 
     name: str
-    values: Values
+    values: ValueDistribution
     key: tuple[object, ...]
 
     @property
     def generator(self) -> np.random.Generator:
         """The same on every machine and in every order."""
-        return generator_for(*self.key)
+        return make_generator(*self.key)
 
 
-def _filled(hard: Hard, array: Array, value: float) -> Array | None:
+def _fill(hard: EdgeCase, array: Array, value: float) -> Array | None:
     """The array full of `value`; None where the input does not hold it."""
     import numpy as np
 
@@ -52,17 +52,17 @@ def _filled(hard: Hard, array: Array, value: float) -> Array | None:
     return None if outside else np.full_like(array, value)
 
 
-def _zeros(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    return _filled(hard, array, 0.0) if spec.dtype in FLOATS else None
+def _zeros(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    return _fill(hard, array, 0.0) if spec.dtype in FLOATS else None
 
 
-def _constant(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
+def _constant(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
     """1 where nothing is known of the values; `lowest` and `highest` are constants otherwise."""
     known = hard.values.low is not None
-    return None if known or spec.dtype not in FLOATS else _filled(hard, array, 1.0)
+    return None if known or spec.dtype not in FLOATS else _fill(hard, array, 1.0)
 
 
-def _scaled(hard: Hard, spec: InputSpec, array: Array, factor: float) -> Array | None:
+def _scale(hard: EdgeCase, spec: InputSpec, array: Array, factor: float) -> Array | None:
     import numpy as np
 
     if spec.dtype not in FLOATS:
@@ -77,29 +77,29 @@ def _scaled(hard: Hard, spec: InputSpec, array: Array, factor: float) -> Array |
     return np.asarray(scaled).astype(array.dtype)
 
 
-def _small(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    return _scaled(hard, spec, array, 1 / MAGNITUDE)
+def _small(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    return _scale(hard, spec, array, 1 / EDGE_MAGNITUDE)
 
 
-def _large(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    return None if spec.values is not None else _scaled(hard, spec, array, MAGNITUDE)
+def _large(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    return None if spec.values is not None else _scale(hard, spec, array, EDGE_MAGNITUDE)
 
 
-def _end(hard: Hard, spec: InputSpec, array: Array, end: float | None) -> Array | None:
+def _fill_end(hard: EdgeCase, spec: InputSpec, array: Array, end: float | None) -> Array | None:
     if end is None or hard.values.masks(spec):
         return None
-    return _filled(hard, array, end)
+    return _fill(hard, array, end)
 
 
-def _lowest(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    return _end(hard, spec, array, hard.values.low)
+def _lowest(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    return _fill_end(hard, spec, array, hard.values.low)
 
 
-def _highest(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
-    return _end(hard, spec, array, hard.values.high)
+def _highest(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
+    return _fill_end(hard, spec, array, hard.values.high)
 
 
-def _signs(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
+def _signs(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
     """Every other sign or so flipped, where `negated` flips them all."""
     import numpy as np
 
@@ -109,7 +109,7 @@ def _signs(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     return np.where(flipped, hard.values.mirror(array), array).astype(array.dtype)
 
 
-def _one_hot(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
+def _one_hot(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
     """In each row one element at its highest, all others 0 or at their lowest."""
     import numpy as np
 
@@ -125,7 +125,7 @@ def _one_hot(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     return rows.reshape(array.shape)
 
 
-def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
+def _mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
     """Masks as models get them seldom: padded on the left, with holes, of one position."""
     import numpy as np
 
@@ -143,7 +143,7 @@ def _mask(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     return bits.reshape(array.shape).astype(array.dtype)
 
 
-def _emptied(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
+def _empty_last_mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
     """The last row of a mask of several rows hides all; the others are as they are."""
     if not hard.values.masks(spec) or array.ndim < 2 or array.shape[0] < 2:  # noqa: PLR2004 - rows
         return None
@@ -152,7 +152,7 @@ def _emptied(hard: Hard, spec: InputSpec, array: Array) -> Array | None:
     return changed
 
 
-CHANGES: dict[str, Change] = {
+EDGE_CHANGES: dict[str, EdgeChange] = {
     "zeros": _zeros,
     "constant": _constant,
     "small": _small,
@@ -164,5 +164,5 @@ CHANGES: dict[str, Change] = {
     "mask-left": _mask,
     "mask-holes": _mask,
     "mask-one": _mask,
-    EMPTY: _emptied,
+    EMPTY_MASK: _empty_last_mask,
 }

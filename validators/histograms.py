@@ -10,12 +10,12 @@ from ..core.verdict import OutputVerdict, Verdict
 from .fill import fill_limit
 
 if TYPE_CHECKING:
-    from .evidence import Pair
+    from .evidence import OutputPair
 
 _BINS = 24
 
 
-def histograms(verdict: Verdict, pairs: Sequence[Pair]) -> tuple[Histogram, ...]:
+def make_histograms(verdict: Verdict, pairs: Sequence[OutputPair]) -> tuple[Histogram, ...]:
     """One for each float output, of the feed on which it came nearest to its limit."""
     by_name = {pair.feed.name: pair for pair in pairs}
     found: dict[str, OutputVerdict] = {}
@@ -25,11 +25,11 @@ def histograms(verdict: Verdict, pairs: Sequence[Pair]) -> tuple[Histogram, ...]
         known = found.get(output.output)
         if known is None or output.headroom < (known.headroom or 0.0):
             found[output.output] = output
-    counted = (_histogram(name, by_name[worst.feed]) for name, worst in found.items())
+    counted = (_make_histogram(name, by_name[worst.feed]) for name, worst in found.items())
     return tuple(one for one in counted if one is not None)
 
 
-def _histogram(name: str, pair: Pair) -> Histogram | None:
+def _make_histogram(name: str, pair: OutputPair) -> Histogram | None:
     """24 bins over the finite values of both; fill is left out."""
     import numpy as np
 

@@ -18,7 +18,7 @@ _PART = 1 << 20  # drawn places held at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class ConfidenceInterval:
     """Both ends at `CONFIDENCE`, in the unit of what they are of, and how they were found."""
 
     low: float
@@ -26,26 +26,26 @@ class Interval:
     method: str
 
 
-def _z() -> float:
+def _normal_quantile() -> float:
     return NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 
-def wilson(hits: int, count: int) -> Interval:
+def wilson_interval(hits: int, count: int) -> ConfidenceInterval:
     """The score interval of one proportion, without continuity correction.
 
     Wilson (1927), Journal of the American Statistical Association 22, 209-212.
     """
-    z, share = _z(), hits / count
+    z, share = _normal_quantile(), hits / count
     centre = share + z * z / (2 * count)
     half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
     low, high = (centre - half) / scale, (centre + half) / scale
-    return Interval(
+    return ConfidenceInterval(
         low=0.0 if hits == 0 else low, high=1.0 if hits == count else high, method="Wilson"
     )
 
 
-def paired_difference(both: int, first: int, second: int, neither: int) -> Interval:
+def difference_interval(both: int, first: int, second: int, neither: int) -> ConfidenceInterval:
     """The interval of `(first - second) / n`: how much oftener the first of two models is right.
 
     Method 10 of Newcombe (1998), "Improved confidence intervals for the difference between
@@ -60,22 +60,22 @@ def paired_difference(both: int, first: int, second: int, neither: int) -> Inter
         neither: those that none does.
     """
     count = both + first + second + neither
-    one, other = wilson(both + first, count), wilson(both + second, count)
+    one, other = wilson_interval(both + first, count), wilson_interval(both + second, count)
     p, q = (both + first) / count, (both + second) / count
-    phi = _correlation(both, first, second, neither)
-    below = _joined(p - one.low, other.high - q, phi)
-    above = _joined(one.high - p, q - other.low, phi)
+    phi = _phi_correlation(both, first, second, neither)
+    below = _combine_distances(p - one.low, other.high - q, phi)
+    above = _combine_distances(one.high - p, q - other.low, phi)
     theta = (first - second) / count
-    return Interval(
+    return ConfidenceInterval(
         low=max(theta - below, -1.0), high=min(theta + above, 1.0), method="Newcombe paired score"
     )
 
 
-def _joined(mine: float, theirs: float, phi: float) -> float:
+def _combine_distances(mine: float, theirs: float, phi: float) -> float:
     return math.sqrt(max(mine * mine - 2 * phi * mine * theirs + theirs * theirs, 0.0))
 
 
-def _correlation(both: int, first: int, second: int, neither: int) -> float:
+def _phi_correlation(both: int, first: int, second: int, neither: int) -> float:
     """Phi of the two models' hits; 0 where one of them is always right or always wrong."""
     count = both + first + second + neither
     margins = (both + first) * (second + neither) * (both + second) * (first + neither)
@@ -86,11 +86,11 @@ def _correlation(both: int, first: int, second: int, neither: int) -> float:
     return corrected / math.sqrt(margins)
 
 
-def bootstrap(
+def bootstrap_interval(
     eager: NDArray[np.float64],
     artifact: NDArray[np.float64],
     drop: Callable[[float, float], float],
-) -> Interval:
+) -> ConfidenceInterval:
     """The percentile interval of `drop(mean of eager, mean of artifact)`, samples drawn in pairs.
 
     Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. Seeded, so that the
@@ -114,7 +114,7 @@ def bootstrap(
     return percentile_interval(drops)
 
 
-def percentile_interval(drops: Sequence[float]) -> Interval:
+def percentile_interval(drops: Sequence[float]) -> ConfidenceInterval:
     """The middle `CONFIDENCE` of resampled drops, without those that are not defined (infinite).
 
     Raises:
@@ -128,4 +128,4 @@ def percentile_interval(drops: Sequence[float]) -> Interval:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     method = f"paired bootstrap, {len(found):,} resamples"
-    return Interval(low=float(low), high=float(high), method=method)
+    return ConfidenceInterval(low=float(low), high=float(high), method=method)

@@ -16,24 +16,24 @@ from ..core.verdict import (
     Verdict,
 )
 from .channels import measure_channels
-from .clues import with_clues
+from .clues import add_mismatch_hints
 from .compare import measure_output
-from .decide import decide
-from .evidence import Pair, Reference, Reply
-from .feeds import describe
-from .floor import Floors, floor_channels, measure_floors
+from .decide import apply_tolerance
+from .evidence import ArtifactOutputs, OutputPair, ReferenceOutputs
+from .feeds import describe_named_feed
+from .floor import NoiseFloors, floor_verdicts, measure_floors
 from .groups import measure_groups
-from .histograms import histograms
-from .notes import notes_on
-from .reach import reach
-from .scale import Scale
+from .histograms import make_histograms
+from .notes import collect_notes
+from .reach import check_input_sensitivity
+from .scale import OutputScale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..core.signature import Signature
 
-__all__ = ["Reference", "Reply", "judge"]
+__all__ = ["ArtifactOutputs", "ReferenceOutputs", "judge"]
 
 _MOST = 1e30  # times the floor: a number that JSON can hold
 
@@ -41,8 +41,8 @@ _MOST = 1e30  # times the floor: a number that JSON can hold
 def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what is asked of both
     *,
     artifact: str,
-    references: Sequence[Reference],
-    replies: Sequence[Reply],
+    references: Sequence[ReferenceOutputs],
+    replies: Sequence[ArtifactOutputs],
     tolerance: Tolerance,
     device: str,
     artifact_inputs: Sequence[str],
@@ -53,8 +53,8 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
     """Judge one artifact on all feeds.
 
     It passes if it answered every feed, with the signature's outputs in the signature's order,
-    each within tolerance (see `decide`), in each channel too (see `measure_channels`), and follows
-    every input that eager follows (see `reach`). If it refused every feed, the state is
+    each within tolerance, in each channel too (see `measure_channels`), and follows
+    every input that eager follows. If it refused every feed, the state is
     `error`: there was nothing to judge.
 
     Args:
@@ -75,19 +75,26 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
         RuntimeError: a bug of ours: nothing to judge, or an array that would be compared with
             itself.
     """
-    _refuse_bugs(references, replies, signature)
-    pairs = _pairs(references, replies)
+    _refuse_invalid(references, replies, signature)
+    pairs = _pair_outputs(references, replies)
     near = [pair for pair in pairs if pair.feed.name not in loose]
     far = [pair for pair in pairs if pair.feed.name in loose]
-    measured = [_measure(name, near, tolerance.of(name), by_channel) for name in signature.outputs]
+    measured = [
+        _measure_against_eager(name, near, tolerance.of(name), by_channel)
+        for name in signature.outputs
+    ]
     formed = [
         o
         for name in signature.outputs
         for o in measure_output(name, [p for p in far if name not in p.left_out], loose=True)
     ]
-    found = reach(pairs, signature, artifact_inputs, tolerance)
-    faults = (*_naming(pairs, signature), *_refusals(references, replies), *found.faults)
-    told = {pair.feed.name: describe(pair.feed) for pair in pairs}
+    found = check_input_sensitivity(pairs, signature, artifact_inputs, tolerance)
+    faults = (
+        *_check_names(pairs, signature),
+        *_describe_refusals(references, replies),
+        *found.faults,
+    )
+    told = {pair.feed.name: describe_named_feed(pair.feed) for pair in pairs}
     verdict = Verdict(
         artifact=artifact,
         state=State.PASSED if pairs else State.ERROR,
@@ -99,25 +106,27 @@ def judge(  # noqa: PLR0913 - what eager said, what the artifact said, and what 
         channels=tuple(channel for one in measured for channel in one.channels),
         groups=tuple(group for one in measured for group in one.groups),
     )
-    verdict = with_clues(decide(verdict, tolerance, told), near, tolerance)
-    verdict = decide(verdict, tolerance, told)
+    verdict = add_mismatch_hints(apply_tolerance(verdict, tolerance, told), near, tolerance)
+    verdict = apply_tolerance(verdict, tolerance, told)
     notes = (*found.notes, *(note for one in measured for note in one.notes))
     return replace(
         verdict,
-        notes=(*notes, *notes_on(verdict, near, told)) if pairs else (),
-        histograms=histograms(verdict, near),
+        notes=(*notes, *collect_notes(verdict, near, told)) if pairs else (),
+        histograms=make_histograms(verdict, near),
     )
 
 
-def _pairs(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Pair]:
+def _pair_outputs(
+    references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+) -> list[OutputPair]:
     return [
-        Pair(
+        OutputPair(
             feed=reference.feed,
             eager=reference.outputs,
             artifact=reply.outputs,
             exact=reference.exact,
             again=reference.again,
-            in_turn=reference.in_turn,
+            sequential=reference.sequential,
             undecided=reply.undecided,
             left_out=reference.left_out,
         )
@@ -127,7 +136,7 @@ def _pairs(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Pa
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measured:
+class _OutputMeasures:
     """One output on all feeds that count."""
 
     outputs: list[OutputVerdict]
@@ -136,28 +145,30 @@ class _Measured:
     groups: tuple[GroupVerdict, ...] = ()
 
 
-def _measure(name: str, pairs: Sequence[Pair], limits: Tolerance, by_channel: bool) -> _Measured:
+def _measure_against_eager(
+    name: str, pairs: Sequence[OutputPair], limits: Tolerance, by_channel: bool
+) -> _OutputMeasures:
     """Measure an output against eager and, where that is what it is held to, against float64."""
     pairs = [pair for pair in pairs if name not in pair.left_out]
     outputs = measure_output(name, pairs, loose=False)
     if any(o.form for o in outputs) or not pairs or pairs[0].eager[name].dtype.kind not in "fc":
-        return _Measured(outputs=outputs, channels=(), notes=())
+        return _OutputMeasures(outputs=outputs, channels=(), notes=())
     floors = None if limits.floor_factor is None else measure_floors(name, pairs)
     if floors is not None:
-        outputs = [_with_floor(o, floors) for o in outputs]
+        outputs = [_add_floor(o, floors) for o in outputs]
     by_table = floors is None or not floors.feeds
     channels: tuple[ChannelVerdict, ...] = ()
     if not by_table and floors is not None:
-        channels = tuple(floor_channels(name, floors))
+        channels = tuple(floor_verdicts(name, floors))
     elif by_channel and not all(o.exact for o in outputs):
-        floor = Scale.of(outputs).floor(limits)
+        floor = OutputScale.of(outputs).floor(limits)
         channels = tuple(measure_channels(name, pairs, floor=floor, tolerance=limits))
     notes = (floors.note,) if floors is not None and floors.note else ()
     groups = () if by_channel else tuple(measure_groups(name, pairs))
-    return _Measured(outputs=outputs, channels=channels, notes=notes, groups=groups)
+    return _OutputMeasures(outputs=outputs, channels=channels, notes=notes, groups=groups)
 
 
-def _with_floor(output: OutputVerdict, floors: Floors) -> OutputVerdict:
+def _add_floor(output: OutputVerdict, floors: NoiseFloors) -> OutputVerdict:
     found = floors.feeds.get(output.feed)
     if found is None:
         return output
@@ -165,8 +176,8 @@ def _with_floor(output: OutputVerdict, floors: Floors) -> OutputVerdict:
     return replace(output, floor=found.floor, times_floor=times, moved=found.moved)
 
 
-def _refuse_bugs(
-    references: Sequence[Reference], replies: Sequence[Reply], signature: Signature
+def _refuse_invalid(
+    references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs], signature: Signature
 ) -> None:
     """Refuse what would pass, or fail, for no fault of the artifact's."""
     import numpy as np
@@ -181,11 +192,11 @@ def _refuse_bugs(
                 if np.shares_memory(array, eager):
                     raise RuntimeError(
                         f"output {name!r} shares memory with eager's {other!r} "
-                        f"on feed {describe(reference.feed)}: an array beside itself"
+                        f"on feed {describe_named_feed(reference.feed)}: an array beside itself"
                     )
 
 
-def _naming(pairs: Sequence[Pair], signature: Signature) -> list[Reason]:
+def _check_names(pairs: Sequence[OutputPair], signature: Signature) -> list[Reason]:
     """Outputs that are missing, too many or in another order, each told once."""
     wanted = signature.outputs
     found: dict[str, None] = {}
@@ -198,7 +209,9 @@ def _naming(pairs: Sequence[Pair], signature: Signature) -> list[Reason]:
     return [Reason(code=ReasonCode.OUTPUT_NAMES, text=text, fault=True) for text in found]
 
 
-def _refusals(references: Sequence[Reference], replies: Sequence[Reply]) -> list[Reason]:
+def _describe_refusals(
+    references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+) -> list[Reason]:
     """The first feed that the artifact refused, and how many more."""
     refused = [
         (reference.feed, " ".join(reply.error.split()))
@@ -210,6 +223,6 @@ def _refusals(references: Sequence[Reference], replies: Sequence[Reply]) -> list
     feed, error = refused[0]
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     every = len(refused) == len(references)
-    text = "refused every feed" if every else f"refused feed {describe(feed)}{more}"
+    text = "refused every feed" if every else f"refused feed {describe_named_feed(feed)}{more}"
     code = ReasonCode.FEED_REFUSED
     return [Reason(code=code, text=f"{text}: {error}", fault=True, feed=feed.name)]

@@ -10,37 +10,42 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Outputs
     from ..core.verdict import Tolerance
-    from .evidence import Reference, Reply
+    from .evidence import ArtifactOutputs, ReferenceOutputs
 
 _RANK = 2  # a mask is [batch, position]
 
 
 def differs_behind_masks(
-    reference: Reference, reply: Reply, tolerance: Tolerance, outputs: Sequence[str]
+    reference: ReferenceOutputs,
+    reply: ArtifactOutputs,
+    tolerance: Tolerance,
+    outputs: Sequence[str],
 ) -> bool | None:
     """Whether these outputs differ in masked positions alone; None where that cannot be told.
 
     Elements differ by more than `atol + rtol * peak`, the peak that of eager's visible positions.
     The positions of an output are the one axis beside the first that is as long as the mask.
     """
-    masks = list(_masks(reference))
+    masks = list(_list_masks(reference))
     if len(masks) != 1 or not outputs:
         return None
     for name in outputs:
         eager, array = reference.outputs[name], (reply.outputs or {}).get(name)
         if array is None or array.shape != eager.shape or eager.dtype.kind != "f":
             return None
-        axis = _axis(eager.shape, masks[0].shape)
+        axis = _position_axis(eager.shape, masks[0].shape)
         if axis is None:
             return None
-        if _visible_apart(eager, array, _spread(masks[0], eager.ndim, axis), tolerance.of(name)):
+        if _differs_visibly(
+            eager, array, _broadcast_mask(masks[0], eager.ndim, axis), tolerance.of(name)
+        ):
             return False
     return True
 
 
-def without_last_row(
-    reference: Reference, reply: Reply, others: Sequence[Reference] = ()
-) -> tuple[Reference, Reply] | None:
+def drop_masked_row(
+    reference: ReferenceOutputs, reply: ArtifactOutputs, others: Sequence[ReferenceOutputs] = ()
+) -> tuple[ReferenceOutputs, ArtifactOutputs] | None:
     """Both answers without the last row, which a mask hides; None where no output has rows.
 
     The feed's name says so, as one name stands for one judging. The rows of an output are along
@@ -51,14 +56,14 @@ def without_last_row(
     """
     import numpy as np
 
-    axes = _row_axes(reference, others)
+    axes = _find_row_axes(reference, others)
     answers = reply.outputs or {}
     given = {name: array.shape for name, array in answers.items()}
     if not axes or given != {name: array.shape for name, array in reference.outputs.items()}:
         return None
 
     def cut(outputs: Mapping[str, Array]) -> Outputs:
-        return {name: _without_last(array, axes.get(name, ())) for name, array in outputs.items()}
+        return {name: _drop_last(array, axes.get(name, ())) for name, array in outputs.items()}
 
     eager, found = cut(reference.outputs), cut(answers)
     for name, array in eager.items():
@@ -72,26 +77,30 @@ def without_last_row(
         outputs=eager,
         exact=None if reference.exact is None else cut(reference.exact),
         again=tuple(map(cut, reference.again)),
-        in_turn=None if reference.in_turn is None else cut(reference.in_turn),
+        sequential=None if reference.sequential is None else cut(reference.sequential),
     )
     return kept, replace(reply, outputs=found, undecided=cut(reply.undecided))
 
 
-def _without_last(array: Array, axes: Collection[int]) -> Array:
+def _drop_last(array: Array, axes: Collection[int]) -> Array:
     """A copy without what is last along each of these axes."""
     kept = (slice(None, -1 if axis in axes else None) for axis in range(array.ndim))
     return array[tuple(kept)].copy()
 
 
-def _row_axes(reference: Reference, others: Sequence[Reference]) -> dict[str, set[int]]:
+def _find_row_axes(
+    reference: ReferenceOutputs, others: Sequence[ReferenceOutputs]
+) -> dict[str, set[int]]:
     """The axes of each output that are as long as the mask has rows; nothing where none has any."""
-    mask = next((name for name, _ in _named_masks(reference)), None)
+    mask = next((name for name, _ in _masks_by_name(reference)), None)
     if mask is None:
         return {}
     known = [one for one in (reference, *others) if mask in one.feed.arrays]
     rows = [len(one.feed.arrays[mask]) for one in known]
     if len(set(rows)) == 1:
-        first = {name: {0} for name, array in reference.outputs.items() if _rows(array) == rows[0]}
+        first = {
+            name: {0} for name, array in reference.outputs.items() if _count_rows(array) == rows[0]
+        }
         return first if len(first) == len(reference.outputs) else {}
     found = {
         name: {
@@ -107,15 +116,15 @@ def _row_axes(reference: Reference, others: Sequence[Reference]) -> dict[str, se
     return {name: axes for name, axes in found.items() if axes}
 
 
-def _rows(array: Array) -> int:
+def _count_rows(array: Array) -> int:
     return int(array.shape[0]) if array.ndim else 0
 
 
-def _masks(reference: Reference) -> Iterator[Array]:
-    yield from (array for _, array in _named_masks(reference))
+def _list_masks(reference: ReferenceOutputs) -> Iterator[Array]:
+    yield from (array for _, array in _masks_by_name(reference))
 
 
-def _named_masks(reference: Reference) -> Iterator[tuple[str, Array]]:
+def _masks_by_name(reference: ReferenceOutputs) -> Iterator[tuple[str, Array]]:
     """The feed's masks by row and position, 1 where a place is kept, that hide something."""
     for name, array in reference.feed.arrays.items():
         whole = array.ndim == _RANK and array.dtype.kind in "biu"
@@ -123,20 +132,20 @@ def _named_masks(reference: Reference) -> Iterator[tuple[str, Array]]:
             yield name, 1 - array.astype("int8") if name in reference.feed.hiding else array
 
 
-def _axis(shape: tuple[int, ...], mask: tuple[int, ...]) -> int | None:
+def _position_axis(shape: tuple[int, ...], mask: tuple[int, ...]) -> int | None:
     """Where the positions are; None where the rows differ in number, or no one axis is as long."""
     found = [axis for axis, size in enumerate(shape) if axis and size == mask[1]]
     return found[0] if shape and shape[0] == mask[0] and len(found) == 1 else None
 
 
-def _spread(mask: Array, rank: int, axis: int) -> Array:
+def _broadcast_mask(mask: Array, rank: int, axis: int) -> Array:
     """The mask in the output's form, True where something is visible."""
     shape = [1] * rank
     shape[0], shape[axis] = mask.shape
     return mask.reshape(shape).astype(bool)
 
 
-def _visible_apart(eager: Array, array: Array, visible: Array, tolerance: Tolerance) -> bool:
+def _differs_visibly(eager: Array, array: Array, visible: Array, tolerance: Tolerance) -> bool:
     import numpy as np
 
     kept = np.broadcast_to(visible, eager.shape)

@@ -78,7 +78,7 @@ class Measures:
         return self.differing == 0
 
 
-def measure(
+def measure_arrays(
     eager: Array, artifact: Array, *, above: float = -1.0, upto: float = math.inf
 ) -> Measures:
     """Measure `artifact` against `eager`, in float64 and block by block.
@@ -99,16 +99,16 @@ def measure(
     if not (is_numeric(eager) and is_numeric(artifact)):
         raise ValueError(f"dtypes {eager.dtype} and {artifact.dtype} cannot be measured")
     if "c" in eager.dtype.kind + artifact.dtype.kind:
-        return measure(_parts(eager), _parts(artifact), above=above, upto=upto)
-    sums = _Sums(above=above, upto=upto, ranked=_ranked(eager))
-    for left, right in blocks(eager, artifact):
+        return measure_arrays(_real_parts(eager), _real_parts(artifact), above=above, upto=upto)
+    sums = _BlockSums(above=above, upto=upto, ranked=_has_ranks(eager))
+    for left, right in iter_blocks(eager, artifact):
         sums.add(left, right)
     return sums.measures()
 
 
-def decibel(signal: float, noise: float) -> float | None:
+def to_decibel(signal: float, noise: float) -> float | None:
     """10 log10(signal / noise) in dB; None where it is not a finite number."""
-    ratio = _quotient(signal, noise)
+    ratio = _divide(signal, noise)
     return 10 * math.log10(ratio) if ratio else None
 
 
@@ -117,7 +117,7 @@ def is_numeric(array: Array) -> bool:
     return array.dtype.kind in "fciub"
 
 
-def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+def iter_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Arrays of one shape in small pieces: views, whatever the strides.
 
     Axes are cut from the front, and a last axis of up to `CLASSES` stays whole.
@@ -126,33 +126,33 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     if first.size <= BLOCK or (first.ndim == 1 and len(first) in CLASSES):
         yield arrays
     elif len(first) == 1:
-        yield from blocks(*(array[0] for array in arrays))
+        yield from iter_blocks(*(array[0] for array in arrays))
     else:
         half = len(first) // 2
-        yield from blocks(*(array[:half] for array in arrays))
-        yield from blocks(*(array[half:] for array in arrays))
+        yield from iter_blocks(*(array[:half] for array in arrays))
+        yield from iter_blocks(*(array[half:] for array in arrays))
 
 
-def _ranked(eager: Array) -> bool:
+def _has_ranks(eager: Array) -> bool:
     floating = eager.dtype.kind == "f"
     return floating and eager.ndim > 1 and eager.size > 0 and eager.shape[-1] in CLASSES
 
 
-def _parts(array: Array) -> Array:
+def _real_parts(array: Array) -> Array:
     """Real and imaginary parts, beside each other in a last axis."""
     import numpy as np
 
     return np.stack([array.real, array.imag], axis=-1)
 
 
-def _inner(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _inner_product(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """The sum of products, in this thread: a BLAS starts others, whose waiting is CPU time."""
     import numpy as np
 
     return float(np.einsum("i,i->", one, other))
 
 
-def _quotient(above: float, below: float) -> float | None:
+def _divide(above: float, below: float) -> float | None:
     if below == 0:
         return None
     ratio = above / below
@@ -160,7 +160,7 @@ def _quotient(above: float, below: float) -> float | None:
 
 
 @dataclass(kw_only=True)
-class _Sums:
+class _BlockSums:
     """What is added up over the blocks of one pair of arrays."""
 
     above: float
@@ -244,10 +244,10 @@ class _Sums:
             self.max_abs = max(self.max_abs, float(error.max()))
             self.peak = max(self.peak, float(size.max()))
             self.absolute += float(error.sum())
-            self.signal += _inner(truth, truth)
-            self.answer += _inner(answer, answer)
-            self.noise += _inner(error, error)
-            self.product += _inner(truth, answer)
+            self.signal += _inner_product(truth, truth)
+            self.answer += _inner_product(answer, answer)
+            self.noise += _inner_product(error, error)
+            self.product += _inner_product(truth, answer)
             nonzero = size > 0
             self.related += int(np.count_nonzero(nonzero))
             relative = np.divide(error, size, out=np.zeros_like(error), where=nonzero)
@@ -256,9 +256,9 @@ class _Sums:
     def measures(self) -> Measures:
         """The measures that these sums make."""
         n = self.compared
-        square = _quotient(self.noise, self.signal)
+        square = _divide(self.noise, self.signal)
         rms = math.sqrt(self.noise / n) if n else 0.0
-        cosine = _quotient(self.product, math.sqrt(self.signal) * math.sqrt(self.answer))
+        cosine = _divide(self.product, math.sqrt(self.signal) * math.sqrt(self.answer))
         return Measures(
             size=self.size,
             compared=n,
@@ -268,7 +268,7 @@ class _Sums:
             max_rel=self.max_rel if self.related else None,
             relative_l2=None if square is None else math.sqrt(square),
             cosine=None if cosine is None else max(-1.0, min(1.0, cosine)),
-            sqnr=decibel(self.signal, self.noise),
+            sqnr=to_decibel(self.signal, self.noise),
             argmax_agreement=self.agreeing / self.rows if self.rows else None,
             top1_agreement=(self.agreeing + self._ties(rms)) / self.rows if self.rows else None,
             top5_agreement=self.among / (_TOP * self.rows) if self.among else None,

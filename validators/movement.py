@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .evidence import Pair
-from .grouped import Sums, measurable, sums_of
+from .evidence import OutputPair
+from .grouped import SquareSums, is_measurable, sum_output
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
@@ -28,25 +28,25 @@ _ROUGH = 1e-3  # of the signal: sums in turn that are further from eager took an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class JudgedOutput:
     """One output on one feed as it is judged: e stands for r where r is another function.
 
     `believed` says that r counts in all rows; `moved` is the square of eager's movement as a share
     of the signal, by draws of its noise or by another order of its sums; None without draws.
     """
 
-    pair: Pair
-    sums: Sums
+    pair: OutputPair
+    sums: SquareSums
     believed: bool
     moved: float | None = None
 
 
-def bare(pair: Pair) -> Pair:
+def drop_redraws(pair: OutputPair) -> OutputPair:
     """The pair without more draws of eager's noise."""
-    return replace(pair, again=(), in_turn=None) if pair.again or pair.in_turn else pair
+    return replace(pair, again=(), sequential=None) if pair.again or pair.sequential else pair
 
 
-def side_of(name: str, pair: Pair, usual: float) -> Side | None:
+def make_judged_output(name: str, pair: OutputPair, usual: float) -> JudgedOutput | None:
     """How an output is judged on a feed; None where there is no signal to be relative to.
 
     Args:
@@ -57,45 +57,51 @@ def side_of(name: str, pair: Pair, usual: float) -> Side | None:
     """
     if pair.exact is None:
         pair = replace(pair, exact={name: pair.eager[name]})
-        return _side(name, pair, believed=False) if measurable(name, pair) else None
-    plain = sums_of(name, bare(pair))
+        return (
+            _build_judged_output(name, pair, believed=False) if is_measurable(name, pair) else None
+        )
+    plain = sum_output(name, drop_redraws(pair))
     if not plain.usable:
         return None
-    still = None if not pair.again else _movement(name, pair)
-    apart = _is_another(plain, still, usual)
+    still = None if not pair.again else _measure_movement(name, pair)
+    apart = _is_other_function(plain, still, usual)
     if apart.any():
-        pair = replace(pair, exact={name: _mixed(name, pair, apart)})
-    elif not pair.again and pair.in_turn is None:
-        return Side(pair=pair, sums=plain, believed=True)
+        pair = replace(pair, exact={name: _mix_references(name, pair, apart)})
+    elif not pair.again and pair.sequential is None:
+        return JudgedOutput(pair=pair, sums=plain, believed=True)
     moved = None if still is None or not still.usable else still.share
-    return _side(name, pair, believed=not apart.any(), moved=moved)
+    return _build_judged_output(name, pair, believed=not apart.any(), moved=moved)
 
 
-def _side(name: str, pair: Pair, *, believed: bool, moved: float | None = None) -> Side | None:
-    if pair.in_turn is not None:
-        turned = _turned(name, pair, pair.in_turn)
+def _build_judged_output(
+    name: str, pair: OutputPair, *, believed: bool, moved: float | None = None
+) -> JudgedOutput | None:
+    if pair.sequential is not None:
+        turned = _sequential_movement(name, pair, pair.sequential)
         if turned > max(_ROUGH**2, COMPARABLE**2 * (moved or 0.0)):
-            pair = replace(pair, in_turn=None)
+            pair = replace(pair, sequential=None)
         elif moved is not None:
             moved = max(moved, turned)
-    sums = sums_of(name, pair)
-    return Side(pair=pair, sums=sums, believed=believed, moved=moved) if sums.usable else None
+    sums = sum_output(name, pair)
+    return (
+        JudgedOutput(pair=pair, sums=sums, believed=believed, moved=moved) if sums.usable else None
+    )
 
 
-def _movement(name: str, pair: Pair) -> Sums:
+def _measure_movement(name: str, pair: OutputPair) -> SquareSums:
     """The draws of eager's noise beside eager itself: `own` is the mean square of the movement."""
-    still = replace(pair, exact={name: pair.eager[name]}, in_turn=None)
-    found = sums_of(name, still)
+    still = replace(pair, exact={name: pair.eager[name]}, sequential=None)
+    found = sum_output(name, still)
     more = (len(pair.again) + 1) / len(pair.again)  # its mean counts eager itself as a draw
     rows = None if found.rows is None else found.rows * [[1.0], [1.0], [more], [1.0]]
     return replace(found, own=found.own * more, rows=rows)
 
 
-def _is_another(plain: Sums, still: Sums | None, usual: float) -> Array:
+def _is_other_function(plain: SquareSums, still: SquareSums | None, usual: float) -> Array:
     """By row of the first axis, or once, whether e - r is more than roundoff."""
     import numpy as np
 
-    def groups(sums: Sums) -> Array:
+    def groups(sums: SquareSums) -> Array:
         whole = [[sums.count], [sums.signal], [sums.own]]
         return np.array(whole) if sums.rows is None else sums.rows[:3]
 
@@ -106,7 +112,7 @@ def _is_another(plain: Sums, still: Sums | None, usual: float) -> Array:
     return np.asarray(own > allowed)
 
 
-def _mixed(name: str, pair: Pair, apart: Array) -> Array:
+def _mix_references(name: str, pair: OutputPair, apart: Array) -> Array:
     """Float64, but eager where float64 is another function."""
     exact = (pair.exact or {})[name]
     if apart.all():
@@ -116,8 +122,10 @@ def _mixed(name: str, pair: Pair, apart: Array) -> Array:
     return found
 
 
-def _turned(name: str, pair: Pair, turned: Outputs) -> float:
+def _sequential_movement(name: str, pair: OutputPair, turned: Outputs) -> float:
     """The square of how far sums in turn move eager, as a share of the signal."""
-    other = replace(pair, artifact=turned, exact={name: pair.eager[name]}, again=(), in_turn=None)
-    found = sums_of(name, other)
+    other = replace(
+        pair, artifact=turned, exact={name: pair.eager[name]}, again=(), sequential=None
+    )
+    found = sum_output(name, other)
     return found.theirs / found.signal if found.usable else math.inf

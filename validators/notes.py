@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.verdict import Excuse, OutputVerdict, Verdict
-from .evidence import Pair
+from .evidence import OutputPair
 
 
-def notes_on(verdict: Verdict, pairs: Sequence[Pair], told: Mapping[str, str]) -> tuple[str, ...]:
+def collect_notes(
+    verdict: Verdict, pairs: Sequence[OutputPair], told: Mapping[str, str]
+) -> tuple[str, ...]:
     """The notes on all outputs, feeds as `told` describes them."""
     names = dict.fromkeys(output.output for output in verdict.outputs)
     notes: list[str] = []
     for name in names:
         ones = [o for o in verdict.outputs if o.output == name and not o.loose and o.passed]
-        notes += _notes(name, ones, told)
+        notes += _output_notes(name, ones, told)
         if pairs and all(pair.eager[name].size == 0 for pair in pairs):
             notes.append(f"output {name!r} is empty on every feed: only its shape was compared")
     return tuple(notes)
 
 
-def _notes(name: str, ones: Sequence[OutputVerdict], told: Mapping[str, str]) -> Iterator[str]:
+def _output_notes(
+    name: str, ones: Sequence[OutputVerdict], told: Mapping[str, str]
+) -> Iterator[str]:
     def on(found: Sequence[OutputVerdict]) -> str:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return f"on feed {told.get(found[0].feed, found[0].feed)}{more}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ..core.contract import Array
 from ..core.errors import UsageError, first_line
-from .task_metrics import Scored
+from .task_metrics import BatchScores
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnMetric:
+class UserSampleMetric:
     """The user's `function(prediction, label) -> float` of one sample; its mean counts."""
 
     name: str
@@ -20,17 +20,17 @@ class OwnMetric:
     higher_is_better: bool
     relative: bool
 
-    def score(self, predictions: Array, labels: Array) -> Scored:
+    def score(self, predictions: Array, labels: Array) -> BatchScores:
         """Each sample's own value."""
         import numpy as np
 
         pairs = zip(predictions, labels, strict=True)
-        values = [_called(self, np.array(answer), np.array(label)) for answer, label in pairs]
-        return Scored(scores=np.array(values))
+        values = [_call_metric(self, np.array(answer), np.array(label)) for answer, label in pairs]
+        return BatchScores(scores=np.array(values))
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeMetric:
+class UserSetMetric:
     """The user's `function(predictions, labels) -> float` of all samples at once."""
 
     name: str
@@ -40,10 +40,12 @@ class WholeMetric:
 
     def value(self, predictions: Sequence[Array], labels: Sequence[Array]) -> float:
         """The function's value of these samples."""
-        return _called(self, list(predictions), list(labels))
+        return _call_metric(self, list(predictions), list(labels))
 
 
-def _called(metric: OwnMetric | WholeMetric, predictions: object, labels: object) -> float:
+def _call_metric(
+    metric: UserSampleMetric | UserSetMetric, predictions: object, labels: object
+) -> float:
     try:
         found = metric.function(predictions, labels)
     except Exception as error:
@@ -65,7 +67,9 @@ def _called(metric: OwnMetric | WholeMetric, predictions: object, labels: object
     return value
 
 
-def own_metric(name: str, function: Callable[..., object]) -> OwnMetric | WholeMetric:
+def make_user_metric(
+    name: str, function: Callable[..., object]
+) -> UserSampleMetric | UserSetMetric:
     """The metric that the user's function is.
 
     Raises:
@@ -78,6 +82,6 @@ def own_metric(name: str, function: Callable[..., object]) -> OwnMetric | WholeM
             f"the metric {name} does not say whether more is better",
             hint=f"write below it: {short}.higher_is_better = True (or False)",
         )
-    kind = OwnMetric if getattr(function, "per_sample", False) else WholeMetric
+    kind = UserSampleMetric if getattr(function, "per_sample", False) else UserSetMetric
     relative = bool(getattr(function, "relative", False))
     return kind(name=name, function=function, higher_is_better=higher, relative=relative)

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Outputs
 
-_SAME = 1e-5  # of the peak: the order of sums alone
-_FILL = 1e-6  # of the peak: positions of fill are one another's equal
+_PADDING_TOLERANCE = 1e-5  # of the peak: the order of sums alone
+_FILL_TOLERANCE = 1e-6  # of the peak: positions of fill are one another's equal
 _SEVERAL = 2  # positions: of one alone nobody can say that it is fill
 
 
-def padded_positions(paths: Sequence[tuple[Outputs, Outputs]]) -> int | None:
+def count_padded_positions(paths: Sequence[tuple[Outputs, Outputs]]) -> int | None:
     """How many positions the two paths give otherwise; None where not all of them are padding.
 
     A position is padding where the first path gives fill: one and the same row of the last axis
@@ -26,20 +26,20 @@ def padded_positions(paths: Sequence[tuple[Outputs, Outputs]]) -> int | None:
     """
     total = 0
     for name in paths[0][0] if paths else ():
-        found = _padded([(one[name], other[name]) for one, other in paths])
+        found = _count_padded([(one[name], other[name]) for one, other in paths])
         if found is None:
             return None
         total += found
     return total
 
 
-def _padded(arrays: Sequence[tuple[Array, Array]]) -> int | None:
-    """As `padded_positions`, for one output."""
+def _count_padded(arrays: Sequence[tuple[Array, Array]]) -> int | None:
+    """As `count_padded_positions`, for one output."""
     import numpy as np
 
     rows, elements, peak = [], [], 0.0
     for one, other in arrays:
-        left, differs = _differing(one, other)
+        left, differs = _find_differences(one, other)
         if differs is None:
             return None
         if differs.any():
@@ -48,12 +48,12 @@ def _padded(arrays: Sequence[tuple[Array, Array]]) -> int | None:
             rows.append(left[differs.any(axis=-1)] if left.ndim > 1 else left[None])
     for found in (rows, elements):
         alike = len({part.shape[-1] for part in found}) == 1
-        if alike and _is_fill(np.concatenate(found), _FILL * peak):
+        if alike and _is_fill_value(np.concatenate(found), _FILL_TOLERANCE * peak):
             return sum(len(part) for part in found)
     return None if elements else 0
 
 
-def _differing(one: Array, other: Array) -> tuple[Array, Array | None]:
+def _find_differences(one: Array, other: Array) -> tuple[Array, Array | None]:
     """The first, and where the two differ; None where that cannot be padding."""
     import numpy as np
 
@@ -63,10 +63,10 @@ def _differing(one: Array, other: Array) -> tuple[Array, Array | None]:
         return one, None
     left, right = (np.nan_to_num(array.astype(np.float64)) for array in (one, other))
     peak = float(np.abs(left).max(initial=0.0))
-    return left, np.abs(left - right) > _SAME * peak
+    return left, np.abs(left - right) > _PADDING_TOLERANCE * peak
 
 
-def _is_fill(rows: Array, tolerance: float) -> bool:
+def _is_fill_value(rows: Array, tolerance: float) -> bool:
     import numpy as np
 
     if not rows.any():

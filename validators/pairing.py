@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import UsageError
-from .answers import Answers
-from .intervals import Interval, bootstrap, paired_difference, percentile_interval, wilson
-from .own_metric import WholeMetric
+from .answers import ModelAnswers
+from .intervals import (
+    ConfidenceInterval,
+    bootstrap_interval,
+    difference_interval,
+    percentile_interval,
+    wilson_interval,
+)
+from .own_metric import UserSetMetric
 from .task_metrics import Metric, TopK
 
 # Resamples of a metric of the user's own: as many as ask it of so many samples, within these ends.
@@ -18,15 +24,15 @@ _TIMES_CHANCE = 3  # below it, of many classes, labels are likelier wrong than t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paired:
+class PairedComparison:
     """`drop` is positive for worse; its interval is in the same unit."""
 
     drop: float
-    interval: Interval
+    interval: ConfidenceInterval
     differing: int = 0  # samples that are answered otherwise
 
 
-def paired(eager: Answers, artifact: Answers) -> Paired:
+def compare_answers(eager: ModelAnswers, artifact: ModelAnswers) -> PairedComparison:
     """Compare two models on the same samples in the same order.
 
     Raises:
@@ -35,17 +41,17 @@ def paired(eager: Answers, artifact: Answers) -> Paired:
     metric = eager.metric
     check_defined(eager)
     if isinstance(metric, TopK):
-        return _of_hits(eager, artifact)
-    drop = drop_of(metric, eager.value, artifact.value)
-    if isinstance(metric, WholeMetric):
-        return Paired(drop=drop, interval=_resampled(eager, artifact, metric))
-    interval = bootstrap(
-        eager.scores, artifact.scores, lambda one, other: drop_of(metric, one, other)
+        return _compare_hits(eager, artifact)
+    drop = compute_drop(metric, eager.value, artifact.value)
+    if isinstance(metric, UserSetMetric):
+        return PairedComparison(drop=drop, interval=_resample_interval(eager, artifact, metric))
+    interval = bootstrap_interval(
+        eager.scores, artifact.scores, lambda one, other: compute_drop(metric, one, other)
     )
-    return Paired(drop=drop, interval=interval)
+    return PairedComparison(drop=drop, interval=interval)
 
 
-def check_defined(eager: Answers) -> None:
+def check_defined(eager: ModelAnswers) -> None:
     """That a drop from eager's value is defined.
 
     Raises:
@@ -58,7 +64,7 @@ def check_defined(eager: Answers) -> None:
         )
 
 
-def drop_of(metric: Metric, eager: float, artifact: float) -> float:
+def compute_drop(metric: Metric, eager: float, artifact: float) -> float:
     """What the artifact loses; of a relative metric as a part of eager's value."""
     drop = eager - artifact if metric.higher_is_better else artifact - eager
     if not metric.relative:
@@ -66,17 +72,19 @@ def drop_of(metric: Metric, eager: float, artifact: float) -> float:
     return drop / abs(eager) if eager else float("inf") if drop > 0 else 0.0
 
 
-def _of_hits(eager: Answers, artifact: Answers) -> Paired:
+def _compare_hits(eager: ModelAnswers, artifact: ModelAnswers) -> PairedComparison:
     one, other = eager.scores > 0, artifact.scores > 0
     counts = [int(x.sum()) for x in (one & other, one & ~other, ~one & other, ~one & ~other)]
-    return Paired(
+    return PairedComparison(
         drop=(counts[1] - counts[2]) / len(one),
-        interval=paired_difference(*counts),
-        differing=len(differing(eager, artifact, 0, len(one))),
+        interval=difference_interval(*counts),
+        differing=len(find_differing_samples(eager, artifact, 0, len(one))),
     )
 
 
-def differing(eager: Answers, artifact: Answers, start: int, stop: int) -> list[int]:
+def find_differing_samples(
+    eager: ModelAnswers, artifact: ModelAnswers, start: int, stop: int
+) -> list[int]:
     """Places from `start` to before `stop` that are answered otherwise.
 
     With one class an answer, the class is another; with several, one model hits and the other
@@ -94,15 +102,19 @@ def differing(eager: Answers, artifact: Answers, start: int, stop: int) -> list[
     return [start + int(place) for place in np.flatnonzero(differ)]
 
 
-def newly_broken(eager: Answers, artifact: Answers, start: int, stop: int) -> list[int]:
+def find_newly_broken(
+    eager: ModelAnswers, artifact: ModelAnswers, start: int, stop: int
+) -> list[int]:
     """Places of these samples whose answer holds more NaN or Inf than eager's."""
     import numpy as np
 
-    more = artifact.broken_of(start, stop) > eager.broken_of(start, stop)
+    more = artifact.count_nonfinite(start, stop) > eager.count_nonfinite(start, stop)
     return [start + int(place) for place in np.flatnonzero(more)]
 
 
-def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interval:
+def _resample_interval(
+    eager: ModelAnswers, artifact: ModelAnswers, metric: UserSetMetric
+) -> ConfidenceInterval:
     """The bootstrap of a metric of all samples: fewer resamples the more samples there are.
 
     They are counted, not timed: the interval is the same on every machine. A metric may be
@@ -117,7 +129,9 @@ def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interv
     for _ in range(tried):
         places: Sequence[int] = chance.integers(count, size=count).tolist()
         try:
-            drops.append(drop_of(metric, eager.at(metric, places), artifact.at(metric, places)))
+            drops.append(
+                compute_drop(metric, eager.at(metric, places), artifact.at(metric, places))
+            )
         except UsageError as error:
             last = error.message
     if 2 * len(drops) < tried:
@@ -128,7 +142,7 @@ def _resampled(eager: Answers, artifact: Answers, metric: WholeMetric) -> Interv
     return percentile_interval(drops)
 
 
-def near_chance(answers: Answers) -> str:
+def explain_near_chance(answers: ModelAnswers) -> str:
     """Why eager's own accuracy looks as if labels or preprocessing were wrong; empty if not."""
     metric = answers.metric
     if not isinstance(metric, TopK) or not answers.classes:
@@ -136,7 +150,9 @@ def near_chance(answers: Answers) -> str:
     chance = metric.k / answers.classes
     hits, count = int(answers.scores.sum()), len(answers)
     many = answers.classes >= _MANY_CLASSES * metric.k
-    low = wilson(hits, count).low <= chance or (many and hits / count < _TIMES_CHANCE * chance)
+    low = wilson_interval(hits, count).low <= chance or (
+        many and hits / count < _TIMES_CHANCE * chance
+    )
     if not low:
         return ""
     return (

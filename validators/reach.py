@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..core.verdict import Reason, ReasonCode
 from .feeds import OPT, VARY
-from .fill import measure_apart
+from .fill import measure_with_fill
 from .metrics import Measures, is_numeric
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..core.contract import Array
     from ..core.signature import Signature
     from ..core.verdict import Tolerance
-    from .evidence import Pair
+    from .evidence import OutputPair
 
 # Eager must move by more than this share of the tolerance before an artifact that does not move
 # is called wrong: below it, an artifact of that precision may round the move away.
@@ -24,19 +24,19 @@ _RESOLUTION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class InputSensitivity:
     """What is wrong with how an artifact follows its inputs, and what could not be told."""
 
     faults: tuple[Reason, ...]
     notes: tuple[str, ...]
 
 
-def reach(
-    pairs: Sequence[Pair],
+def check_input_sensitivity(
+    pairs: Sequence[OutputPair],
     signature: Signature,
     artifact_inputs: Sequence[str],
     tolerance: Tolerance,
-) -> Reach:
+) -> InputSensitivity:
     """Find ignored inputs and constant outputs.
 
     An input is ignored when eager's outputs moved with it and the artifact's are the same bit for
@@ -47,23 +47,23 @@ def reach(
     notes: list[str] = []
     for spec in signature.inputs:
         moves = [
-            _move(base, other, signature, tolerance)
-            for base, other in _trials(pairs, spec.name, signature)
+            _measure_move(base, other, signature, tolerance)
+            for base, other in _find_trials(pairs, spec.name, signature)
         ]
-        fault, note = _finding(spec.name, moves, taken=spec.name in artifact_inputs)
+        fault, note = _judge_input(spec.name, moves, taken=spec.name in artifact_inputs)
         code = ReasonCode.INPUT_IGNORED
         faults += [Reason(code=code, text=text, fault=True) for text in fault]
         notes += note
     for name in signature.outputs:
-        if _constant(name, pairs, tolerance):
+        if _is_constant_output(name, pairs, tolerance):
             text = f"output {name!r} is constant: the same on every feed, while eager's varies"
             code = ReasonCode.OUTPUT_CONSTANT
             faults.append(Reason(code=code, text=text, fault=True, output=name))
-    return Reach(faults=tuple(faults), notes=tuple(notes))
+    return InputSensitivity(faults=tuple(faults), notes=tuple(notes))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Move:
+class _InputMove:
     """What changing one input did: to eager at all, to eager beyond rounding, to the artifact."""
 
     eager: bool
@@ -71,7 +71,9 @@ class _Move:
     artifact: bool
 
 
-def _finding(name: str, moves: Sequence[_Move], *, taken: bool) -> tuple[list[str], list[str]]:
+def _judge_input(
+    name: str, moves: Sequence[_InputMove], *, taken: bool
+) -> tuple[list[str], list[str]]:
     """The fault and the note about one input, at most one of each."""
     still = [move for move in moves if move.eager and not move.artifact]
     if not taken:
@@ -91,10 +93,12 @@ def _finding(name: str, moves: Sequence[_Move], *, taken: bool) -> tuple[list[st
     return [], []
 
 
-def _trials(pairs: Sequence[Pair], name: str, signature: Signature) -> Iterator[tuple[Pair, Pair]]:
+def _find_trials(
+    pairs: Sequence[OutputPair], name: str, signature: Signature
+) -> Iterator[tuple[OutputPair, OutputPair]]:
     """Pairs of feeds that differ in one input alone."""
     if len(signature.inputs) == 1:
-        yield from _twins(pairs)
+        yield from _same_shape_pairs(pairs)
         return
     by_name = {pair.feed.name: pair for pair in pairs}
     base, other = by_name.get(OPT), by_name.get(f"{VARY}{name}")
@@ -102,38 +106,40 @@ def _trials(pairs: Sequence[Pair], name: str, signature: Signature) -> Iterator[
         yield base, other
 
 
-def _twins(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Pair]]:
+def _same_shape_pairs(pairs: Sequence[OutputPair]) -> Iterator[tuple[OutputPair, OutputPair]]:
     """Each feed with the first one of its shapes."""
-    first: dict[tuple[tuple[int, ...], ...], Pair] = {}
+    first: dict[tuple[tuple[int, ...], ...], OutputPair] = {}
     for pair in pairs:
         base = first.setdefault(tuple(array.shape for array in pair.feed.arrays.values()), pair)
         if base is not pair:
             yield base, pair
 
 
-def _move(base: Pair, other: Pair, signature: Signature, tolerance: Tolerance) -> _Move:
+def _measure_move(
+    base: OutputPair, other: OutputPair, signature: Signature, tolerance: Tolerance
+) -> _InputMove:
     wanted = signature.outputs  # eager has them all
     names = [n for n in wanted if n in base.artifact and n in other.artifact]
-    return _Move(
-        eager=any(not _same(base.eager[n], other.eager[n]) for n in wanted),
-        clearly=any(_clearly(base.eager[n], other.eager[n], tolerance) for n in names),
-        artifact=any(not _same(base.artifact[n], other.artifact[n]) for n in names),
+    return _InputMove(
+        eager=any(not _is_same_array(base.eager[n], other.eager[n]) for n in wanted),
+        clearly=any(_differs_clearly(base.eager[n], other.eager[n], tolerance) for n in names),
+        artifact=any(not _is_same_array(base.artifact[n], other.artifact[n]) for n in names),
     )
 
 
-def _constant(name: str, pairs: Sequence[Pair], tolerance: Tolerance) -> bool:
+def _is_constant_output(name: str, pairs: Sequence[OutputPair], tolerance: Tolerance) -> bool:
     """Whether an output never changes between feeds of one shape, while eager's does."""
-    trials = [pair for pair in _twins(pairs) if all(name in p.artifact for p in pair)]
-    return _all_same((a.artifact[name], b.artifact[name]) for a, b in trials) and any(
-        _clearly(base.eager[name], other.eager[name], tolerance) for base, other in trials
+    trials = [pair for pair in _same_shape_pairs(pairs) if all(name in p.artifact for p in pair)]
+    return _are_all_same((a.artifact[name], b.artifact[name]) for a, b in trials) and any(
+        _differs_clearly(base.eager[name], other.eager[name], tolerance) for base, other in trials
     )
 
 
-def _all_same(arrays: Iterable[tuple[Array, Array]]) -> bool:
-    return all(_same(first, second) for first, second in arrays)
+def _are_all_same(arrays: Iterable[tuple[Array, Array]]) -> bool:
+    return all(_is_same_array(first, second) for first, second in arrays)
 
 
-def _same(first: Array, second: Array) -> bool:
+def _is_same_array(first: Array, second: Array) -> bool:
     """Whether two arrays are equal in every element; NaN equals NaN."""
     import numpy as np
 
@@ -142,18 +148,18 @@ def _same(first: Array, second: Array) -> bool:
     return bool(np.array_equal(first, second, equal_nan=first.dtype.kind in "fc"))
 
 
-def _clearly(first: Array, second: Array, tolerance: Tolerance) -> bool:
+def _differs_clearly(first: Array, second: Array, tolerance: Tolerance) -> bool:
     """Whether two arrays differ by more than rounding at this tolerance's precision.
 
     The fill of the first is left to itself: beside -1e4 every answer would seem to stand still.
     """
     comparable = first.shape == second.shape and first.dtype == second.dtype
     if not comparable or first.dtype.kind not in "fc" or not is_numeric(first):
-        return not _same(first, second)
-    return any(_moved(found, tolerance) for found in measure_apart(first, second).parts)
+        return not _is_same_array(first, second)
+    return any(_has_moved(found, tolerance) for found in measure_with_fill(first, second).parts)
 
 
-def _moved(found: Measures, tolerance: Tolerance) -> bool:
+def _has_moved(found: Measures, tolerance: Tolerance) -> bool:
     if found.nonfinite_mismatch or found.max_abs is None or found.peak is None:
         return found.nonfinite_mismatch > 0
     return found.max_abs > _RESOLUTION * (tolerance.atol + tolerance.rtol * found.peak)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..core.contract import Array
     from ..core.verdict import Tolerance
-    from .evidence import Reference, Reply
+    from .evidence import ArtifactOutputs, ReferenceOutputs
 
 # Kernels take rows in blocks and treat the last ones otherwise, so equal rows differ by roundoff,
 # in eager as well. Two rows that each pass may be apart by twice the tolerance; an eighth of that
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _SHARE, _TIMES = 1 / 4, 8.0
 
 
-def rows_apart(reference: Reference, reply: Reply, tolerance: Tolerance) -> tuple[str, ...]:
+def find_unequal_rows(
+    reference: ReferenceOutputs, reply: ArtifactOutputs, tolerance: Tolerance
+) -> tuple[str, ...]:
     """The float outputs whose rows differ in the artifact and agree in eager.
 
     The feed is one row repeated. Rows agree if no two are further apart than a quarter of
@@ -29,7 +31,7 @@ def rows_apart(reference: Reference, reply: Reply, tolerance: Tolerance) -> tupl
             continue
         if not eager.size or not eager.ndim or eager.shape[0] not in reference.feed.sizes.values():
             continue
-        found, own = _spread(array), _spread(eager)
+        found, own = _largest_spread(array), _largest_spread(eager)
         limits = tolerance.of(name)
         limit = _SHARE * (limits.atol + limits.rtol * float(abs(eager).max()))
         if own <= limit and found > max(limit, _TIMES * own):
@@ -40,7 +42,7 @@ def rows_apart(reference: Reference, reply: Reply, tolerance: Tolerance) -> tupl
     return tuple(faults)
 
 
-def _spread(array: Array) -> float:
+def _largest_spread(array: Array) -> float:
     """How far equal elements of two rows are apart at most."""
     wide = array.astype("float64")
     return float((wide.max(axis=0) - wide.min(axis=0)).max())

@@ -22,9 +22,9 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
             array is empty.
     """
     _check_names(signature, samples)
-    arrays = {spec.name: _cast(spec, samples[spec.name]) for spec in signature.inputs}
+    arrays = {spec.name: _cast_sample(spec, samples[spec.name]) for spec in signature.inputs}
     sizes: dict[str, int] = {}
-    for spec, dim, size in _dims(signature, arrays):
+    for spec, dim, size in _sample_dims(signature, arrays):
         if not dim.dynamic:
             _check_fixed(spec, dim, size)
             continue
@@ -66,7 +66,7 @@ def _check_names(signature: Signature, samples: Feed) -> None:
         )
 
 
-def _cast(spec: InputSpec, array: Array) -> Array:
+def _cast_sample(spec: InputSpec, array: Array) -> Array:
     """A copy of the array in the input's dtype, if that changes no value."""
     import numpy as np
 
@@ -93,7 +93,9 @@ def _cast(spec: InputSpec, array: Array) -> Array:
     return cast
 
 
-def _dims(signature: Signature, arrays: dict[str, Array]) -> Iterator[tuple[InputSpec, Dim, int]]:
+def _sample_dims(
+    signature: Signature, arrays: dict[str, Array]
+) -> Iterator[tuple[InputSpec, Dim, int]]:
     for spec in signature.inputs:
         shape = arrays[spec.name].shape
         if len(shape) != len(spec.dims):

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .metrics import decibel
+from .metrics import to_decibel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 # An error of this share of `rtol` of the usual peak is roundoff: 2e-6 of it in fp32 (some thirty
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one
 # feed leave such errors; a wrong branch that is merely small there leaves larger ones.
-ROUNDOFF = 1 / 50
+ROUNDOFF_SHARE = 1 / 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class OutputScale:
     """The median peak and the median mean square of one output over the feeds."""
 
     peak: float = 0.0
     signal: float = 0.0
 
     @classmethod
-    def of(cls, measures: Iterable[OutputVerdict]) -> Scale:
+    def of(cls, measures: Iterable[OutputVerdict]) -> OutputScale:
         """The scale of these measures; 0 where none has an element to measure."""
         known = [m for m in measures if m.peak is not None]
         if not known:
@@ -43,7 +43,7 @@ class Scale:
         `atol` is no part of it: it would pass anything at all on outputs that are small on every
         feed, such as the probabilities of many classes.
         """
-        return ROUNDOFF * tolerance.rtol * self.peak
+        return ROUNDOFF_SHARE * tolerance.rtol * self.peak
 
     def excuses(self, found: OutputVerdict, tolerance: Tolerance) -> bool:
         """Whether the errors are roundoff: within the floor, with enough SQNR at the usual power.
@@ -52,5 +52,5 @@ class Scale:
         """
         if found.max_abs is None or found.max_abs > self.floor(tolerance):
             return False
-        sqnr = decibel(self.signal, found.noise)
+        sqnr = to_decibel(self.signal, found.noise)
         return found.noise == 0 or (sqnr is not None and sqnr >= tolerance.min_sqnr)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BUILT_IN = ("top1", "top5", "mse")
-_RANK = 2  # samples and classes
-NOTHING = -1  # the class where an answer holds NaN
+_SCORES_RANK = 2  # samples and classes
+NO_CLASS = -1  # the class where an answer holds NaN
 
 
 class LabelFaultError(Exception):
@@ -30,7 +30,7 @@ class LabelFaultError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class BatchScores:
     """A batch's scores by sample; `top` are the classes answered, best first, of shape (n, k)."""
 
     scores: Array
@@ -64,7 +64,7 @@ class Metric(Protocol):
 class SampleMetric(Metric, Protocol):
     """A metric that is the mean of the samples' scores."""
 
-    def score(self, predictions: Array, labels: Array) -> Scored:
+    def score(self, predictions: Array, labels: Array) -> BatchScores:
         """Score a batch; both have one row a sample.
 
         Raises:
@@ -87,29 +87,29 @@ class TopK:
     higher_is_better: bool = True
     relative: bool = False
 
-    def score(self, predictions: Array, labels: Array) -> Scored:
+    def score(self, predictions: Array, labels: Array) -> BatchScores:
         """1 for a hit, 0 for none; an answer with NaN is none."""
         import numpy as np
 
-        answers = _by_class(predictions)
+        answers = _class_scores(predictions)
         count = answers.shape[1]
         if count <= self.k:
             raise LabelFaultError(
                 0, f"is answered with {count} values: {self.name} wants more than {self.k} classes",
                 hint="name the output with the classes: --metric-output NAME, or another --metric",
             )  # fmt: skip
-        wanted = _classes(labels, len(answers), count)[:, None]
+        wanted = _class_labels(labels, len(answers), count)[:, None]
         mine = np.take_along_axis(answers, wanted, axis=1)
         earlier = np.arange(count)[None] < wanted
         rank = ((answers > mine) | ((answers == mine) & earlier)).sum(axis=1)
         top = np.argsort(-answers, axis=1, kind="stable")[:, : self.k]
         broken = np.isnan(answers).any(axis=1)
-        top[broken] = NOTHING
+        top[broken] = NO_CLASS
         hits = (rank < self.k) & ~broken
-        return Scored(scores=hits.astype(np.float64), top=top, classes=count)
+        return BatchScores(scores=hits.astype(np.float64), top=top, classes=count)
 
 
-def _by_class(predictions: Array) -> Array:
+def _class_scores(predictions: Array) -> Array:
     """Outputs as float64 of shape (samples, classes); further axes must be of size 1."""
     import numpy as np
 
@@ -125,7 +125,7 @@ def _by_class(predictions: Array) -> Array:
     return predictions.reshape(shape[0], -1).astype(np.float64)
 
 
-def _classes(labels: Array, rows: int, count: int) -> NDArray[np.int64]:
+def _class_labels(labels: Array, rows: int, count: int) -> NDArray[np.int64]:
     """The labels as class numbers below `count`."""
     import numpy as np
 
@@ -155,27 +155,27 @@ class SquaredError:
     higher_is_better: bool = False
     relative: bool = True
 
-    def score(self, predictions: Array, labels: Array) -> Scored:
+    def score(self, predictions: Array, labels: Array) -> BatchScores:
         """Of each sample, in the square of the labels' unit."""
         import numpy as np
 
         rows = len(predictions)
         answers = predictions.reshape(rows, -1).astype(np.float64)
         wanted = labels.reshape(rows, -1).astype(np.float64)
-        if answers.shape != wanted.shape or not _same_form(predictions, labels):
+        if answers.shape != wanted.shape or not _is_same_shape(predictions, labels):
             raise LabelFaultError(
-                0, f"has a label of {_form(labels)}, and the output is {_form(predictions)}",
+                0, f"has a label of {_shape(labels)}, and the output is {_shape(predictions)}",
                 hint="give labels of the output's shape, or name another --metric-output",
             )  # fmt: skip
         with np.errstate(all="ignore"):  # what overflows is found as not finite
-            return Scored(scores=np.square(answers - wanted).mean(axis=1))
+            return BatchScores(scores=np.square(answers - wanted).mean(axis=1))
 
 
-def _form(rows: Array) -> str:
+def _shape(rows: Array) -> str:
     return "x".join(map(str, rows.shape[1:])) or "a number"
 
 
-def _same_form(one: Array, other: Array) -> bool:
+def _is_same_shape(one: Array, other: Array) -> bool:
     """Whether two rows have one shape, axes of size 1 aside."""
     first, second = ([size for size in rows.shape[1:] if size != 1] for rows in (one, other))
     return first == second

@@ -10,7 +10,7 @@ from ..core.errors import UsageError
 from ..core.precision import Precision
 from ..core.verdict import Limits, Tolerance
 
-_RANGES = {
+_LIMIT_RANGES = {
     "atol": (0.0, math.inf),
     "rtol": (0.0, math.inf),
     "min_sqnr": (-math.inf, math.inf),
@@ -60,12 +60,12 @@ def tolerance_for(
     """The table's tolerance for `precision`, with what the user gave in its place.
 
     Raises:
-        UsageError: as `within` does.
+        UsageError: as `override_limits` does.
     """
-    return within(TOLERANCES[precision], Limits(atol=atol, rtol=rtol, min_sqnr=min_sqnr))
+    return override_limits(TOLERANCES[precision], Limits(atol=atol, rtol=rtol, min_sqnr=min_sqnr))
 
 
-def within(
+def override_limits(
     usual: Tolerance, limits: Limits, by_output: Mapping[str, Limits] | None = None
 ) -> Tolerance:
     """The usual tolerance with what the user gave in its place, for all outputs and for some.
@@ -76,18 +76,18 @@ def within(
         UsageError: a value is not a finite number, or outside what it can be.
     """
     for one in (limits, *(by_output or {}).values()):
-        _check(one, usual)
+        _check_limits(one, usual)
     kept = {} if limits != Limits() else usual.by_output
     return replace(usual.within(limits), by_output={**kept, **(by_output or {})})
 
 
-def without_floor(limits: Limits) -> Limits:
+def drop_floor(limits: Limits) -> Limits:
     """The limits of a precision whose errors are not float32's roundoff."""
     return replace(limits, floor_factor=None)
 
 
-def _check(limits: Limits, usual: Tolerance) -> None:
-    for name, (least, most) in _RANGES.items():
+def _check_limits(limits: Limits, usual: Tolerance) -> None:
+    for name, (least, most) in _LIMIT_RANGES.items():
         given: float | None = getattr(limits, name)
         if given is None or (math.isfinite(given) and least <= given <= most):
             continue

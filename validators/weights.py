@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LEAST = 16  # elements: smaller constants are alike by chance
-_ALIKE = 0.9  # of the elements that are not zero are equal: it is that weight, altered
+LEAST_ELEMENTS = 16  # elements: smaller constants are alike by chance
+_ALIKE_SHARE = 0.9  # of the elements that are not zero are equal: it is that weight, altered
 _ROUNDED = 1e-6  # of an element: eight units in the last place, which another rounding explains
 _TINY = 1e-30  # denormals are flushed to zero by some runtimes
 _MATRIX = 2  # dims
@@ -28,14 +28,14 @@ _GLANCE = 6  # rows that tell whether two weights of one size have anything to d
 _ROW = 8  # elements, of which one or two that are altered do not move the median
 
 # Asked with a test: whether any tensor that eager computes passes it.
-Computed: TypeAlias = Callable[[Callable[[Array], bool]], bool]
+ComputedTest: TypeAlias = Callable[[Callable[[Array], bool]], bool]
 
 
-def altered_weights(
+def find_altered_weights(
     weights: Mapping[str, Array],
     constants: Iterable[Array],
     *,
-    computed: Computed = lambda _: False,
+    computed: ComputedTest = lambda _: False,
 ) -> tuple[str, ...]:
     """What is wrong with constants that are a weight but for some elements.
 
@@ -48,28 +48,30 @@ def altered_weights(
         computed: asked of a constant that is a weight but for some elements: what eager makes of
             its weights itself (pruned by a mask, clamped) was not altered by anybody.
     """
-    known = _Known({name: array for name, array in weights.items() if array.size >= LEAST})
+    known = _WeightIndex(
+        {name: array for name, array in weights.items() if array.size >= LEAST_ELEMENTS}
+    )
     found: Counter[bytes] = Counter()
     left: list[Array] = []
     for constant in constants:
         if not known.has_size(constant.size):
             continue
-        digest = _digest(constant)
+        digest = _array_digest(constant)
         if known.has(digest, constant.size):
             found[digest] += 1
         else:
             left.append(constant)
     missing = {name: array for name, array in known.weights.items() if not known.take(name, found)}
-    told = (_told(name, array, left, computed) for name, array in missing.items())
+    told = (_describe_altered(name, array, left, computed) for name, array in missing.items())
     return tuple(text for text in told if text)
 
 
-class _Known:
+class _WeightIndex:
     """Weights by what they hold, each read once; turned over only once a constant asks for that."""
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
         self.weights = weights
-        self._plain = {name: _digest(array) for name, array in weights.items()}
+        self._plain = {name: _array_digest(array) for name, array in weights.items()}
         self._turned: dict[str, bytes | None] = {}
         self._digests = set(self._plain.values())
         self._by_size: dict[int, list[str]] = {}
@@ -101,34 +103,36 @@ class _Known:
     def _of_turned(self, name: str) -> bytes | None:
         array = self.weights[name]
         if name not in self._turned:
-            self._turned[name] = _digest(array.T) if array.ndim == _MATRIX else None
+            self._turned[name] = _array_digest(array.T) if array.ndim == _MATRIX else None
         return self._turned[name]
 
 
-def _digest(array: Array) -> bytes:
+def _array_digest(array: Array) -> bytes:
     import numpy as np
 
     return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).digest()
 
 
-def _told(name: str, weight: Array, constants: Iterable[Array], computed: Computed) -> str:
+def _describe_altered(
+    name: str, weight: Array, constants: Iterable[Array], computed: ComputedTest
+) -> str:
     """The constant that is this weight but for some elements, in words; empty if there is none."""
     for constant in constants:
-        for meant, found in _meant(weight, constant):
-            off = _off(meant, found)
+        for meant, found in _candidate_values(weight, constant):
+            off = _find_altered(meant, found)
             if off is not None and not computed(lambda other, own=constant: _is_same(other, own)):  # type: ignore[misc]
-                return _difference(name, meant, found, off)
+                return _difference_text(name, meant, found, off)
     return ""
 
 
-def _meant(weight: Array, constant: Array) -> Iterator[tuple[Array, Array]]:
+def _candidate_values(weight: Array, constant: Array) -> Iterator[tuple[Array, Array]]:
     """What the constant should be, if it is that weight or folded from it, and what it is."""
     for wanted in [weight, weight.T] if weight.ndim == _MATRIX else [weight]:
         if constant.size != wanted.size or constant.shape[-1:] != wanted.shape[-1:]:
             continue
         found = constant.reshape(wanted.shape)
         yield wanted, found
-        scaled = _scaled(wanted, found)
+        scaled = _scale_rows(wanted, found)
         if scaled is not None:
             yield scaled, found
 
@@ -139,11 +143,11 @@ def _is_same(computed: Array, constant: Array) -> bool:
 
     return bool(computed.size == constant.size) and any(
         bool((np.abs(meant - found) <= _ROUNDED * np.abs(meant)).all())
-        for meant, found in _meant(computed, constant)
+        for meant, found in _candidate_values(computed, constant)
     )
 
 
-def _scaled(wanted: Array, found: Array) -> Array | None:
+def _scale_rows(wanted: Array, found: Array) -> Array | None:
     """The weight with each row times what a fold multiplied it by, rounded where `found` is so.
 
     The median of the quotients of a row is that number. None where rows are too short to say it.
@@ -154,15 +158,15 @@ def _scaled(wanted: Array, found: Array) -> Array | None:
     if wanted.ndim < _MATRIX or rows.shape[1] < _ROW:
         return None
     few = np.unique(np.linspace(0, len(rows) - 1, _GLANCE).astype(int))
-    if _unfolded(rows[few], others[few])[1].mean() < _ALIKE / 2:
+    if _undo_fold(rows[few], others[few])[1].mean() < _ALIKE_SHARE / 2:
         return None  # most pairs of one size: another weight, folded
-    meant, near = _unfolded(rows, others)
+    meant, near = _undo_fold(rows, others)
     if not np.isfinite(meant).all():
         return None
     return np.asarray(np.where(near, others, meant).astype(found.dtype)).reshape(wanted.shape)
 
 
-def _unfolded(rows: Array, others: Array) -> tuple[Array, Array]:
+def _undo_fold(rows: Array, others: Array) -> tuple[Array, Array]:
     """Each row times the median of its quotients, and where `others` are that but for rounding."""
     import numpy as np
 
@@ -176,13 +180,13 @@ def _unfolded(rows: Array, others: Array) -> tuple[Array, Array]:
         return meant, np.abs(meant - others) <= _ROUNDED * np.abs(others)
 
 
-def _off(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
+def _find_altered(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
     """Where the two differ, if they are one weight with some elements altered."""
     import numpy as np
 
     alive = (np.abs(wanted) > _TINY) | (np.abs(found) > _TINY)
     differs = alive & (wanted != found)
-    if not differs.any() or differs.sum() > (1 - _ALIKE) * alive.sum():
+    if not differs.any() or differs.sum() > (1 - _ALIKE_SHARE) * alive.sum():
         return None
     sizes = np.maximum(np.abs(wanted), np.abs(found))
     off: NDArray[np.bool_] = differs & (np.abs(wanted - found) > _ROUNDED * sizes)
@@ -205,7 +209,7 @@ def _is_folded(off: NDArray[np.bool_], alive: NDArray[np.bool_]) -> bool:
     return False
 
 
-def _difference(name: str, wanted: Array, found: Array, off: NDArray[np.bool_]) -> str:
+def _difference_text(name: str, wanted: Array, found: Array, off: NDArray[np.bool_]) -> str:
     import numpy as np
 
     gap = np.where(off, np.abs(wanted - found), 0)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.signature import FLOATS, InputSpec, Signature
-from .draw import generator_for
-from .feeds import Drawer, NamedFeed
-from .hard import few_rows
+from .draw import make_generator
+from .feeds import FeedDrawer, NamedFeed
+from .hard import draw_few_rows
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
@@ -35,7 +35,7 @@ _GROUP = 8  # values to either side of a group's middle
 _MOST = 4  # feeds that edges are spread over where an input has few elements
 
 
-def wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
+def find_wide_inputs(signature: Signature) -> tuple[InputSpec, ...]:
     """The integer inputs whose range has more than the drawn feeds show.
 
     Chosen ranges with a usual part, and any range beyond what float32 holds exactly.
@@ -53,7 +53,7 @@ def _is_wide(spec: InputSpec) -> bool:
     return max(abs(spec.values.low), abs(spec.values.high)) > EXACT
 
 
-def wide_feeds(
+def draw_wide_feeds(
     signature: Signature, *, seed: int = 0, samples: Feed | None = None
 ) -> tuple[NamedFeed, ...]:
     """Draw `wide-1`, `wide-2`, ...: at opt sizes with few rows, values over all magnitudes.
@@ -67,48 +67,53 @@ def wide_feeds(
     products come with each of them all true and all false. `wide-apart` has the two ends side by
     side: differences overflow. `wide-quotients` has multiples of the usual divisors, of time and of
     tens, and their neighbours, each divisor at least once: what divides in floats takes the wrong
-    whole number. All inputs that `wide_inputs` names are wide at once. There is none where no
+    whole number. All inputs that `find_wide_inputs` names are wide at once. There is none where no
     input is.
     """
-    specs = wide_inputs(signature)
+    specs = find_wide_inputs(signature)
     if not specs:
         return ()
-    drawer = Drawer.of(signature, seed, samples)
-    base = few_rows(drawer)
+    drawer = FeedDrawer.of(signature, seed, samples)
+    base = draw_few_rows(drawer)
     return tuple(
         replace(base, name=name, kind=WIDE, arrays={**base.arrays, **arrays})
-        for name, arrays in _drawn(specs, base, seed)
+        for name, arrays in _draw_wide(specs, base, seed)
     )
 
 
-def _drawn(
+def _draw_wide(
     specs: Sequence[InputSpec], base: NamedFeed, seed: int
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     size = min(base.arrays[spec.name].size for spec in specs)
     if not size:
         return
     chosen = [spec for spec in specs if spec.values and spec.values.chosen]
-    if any(_reach(spec) > SMALL for spec in chosen):
-        yield f"{WIDE}-1", {s.name: _array(s, base, (seed, 1), SMALL, ()) for s in chosen}
-    most = max(len(edges_of(spec)) for spec in specs)
+    if any(_range_extent(spec) > SMALL for spec in chosen):
+        yield f"{WIDE}-1", {s.name: _log_values(s, base, (seed, 1), SMALL, ()) for s in chosen}
+    most = max(len(edge_values(spec)) for spec in specs)
     count = min(-(-most // size), _MOST)
     for number in range(2, count + 2):
         arrays = {}
         for place, spec in enumerate(specs):  # not the same edge for each input
-            edges = edges_of(spec)[(number - 2 + place) % count :: count]
-            arrays[spec.name] = _array(spec, base, (seed, number), _reach(spec), edges)
+            edges = edge_values(spec)[(number - 2 + place) % count :: count]
+            arrays[spec.name] = _log_values(spec, base, (seed, number), _range_extent(spec), edges)
         yield f"{WIDE}-{number}", arrays
-    yield from _at_ends(specs, base)
-    yield from _products(specs, base, seed)
-    yield f"{WIDE}-apart", {s.name: _apart(s, base, place) for place, s in enumerate(specs)}
-    yield from _upper(specs, base, seed)
+    yield from _draw_ends(specs, base)
+    yield from _draw_products(specs, base, seed)
+    yield (
+        f"{WIDE}-apart",
+        {s.name: _alternate_ends(s, base, place) for place, s in enumerate(specs)},
+    )
+    yield from _draw_upper_half(specs, base, seed)
     for name, far in (("words", _WORD), ("words-low", -_WORD)):
-        arrays = {s.name: _words(s, base, (seed, far), far) for s in specs if _has_word(s, far)}
+        arrays = {
+            s.name: _word_values(s, base, (seed, far), far) for s in specs if _has_word(s, far)
+        }
         if arrays:
             yield f"{WIDE}-{name}", arrays
 
 
-def _upper(
+def _draw_upper_half(
     specs: Sequence[InputSpec], base: NamedFeed, seed: int
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Feeds of the upper half of the range: any values, and neighbours of multiples.
@@ -117,22 +122,25 @@ def _upper(
     """
     size = min(base.arrays[spec.name].size for spec in specs)
     turns = min(max(-(-2 * len(_DIVISORS) // size), _NEAR), len(_DIVISORS))
-    turns = turns if max(map(_reach, specs)) > EXACT else _NEAR
-    for name, draw, count in (("near", _near_end, _NEAR), ("quotients", _multiples, turns)):
+    turns = turns if max(map(_range_extent, specs)) > EXACT else _NEAR
+    for name, draw, count in (
+        ("near", _upper_values, _NEAR),
+        ("quotients", _multiple_values, turns),
+    ):
         for number in range(1, count + 1):
             yield f"{WIDE}-{name}-{number}", {s.name: draw(s, base, (seed, number)) for s in specs}
 
 
 def _has_word(spec: InputSpec, far: int) -> bool:
     """Whether the range holds values that are as far apart, on its own side of 0 or the other."""
-    return _holds(spec, far) or _holds(spec, -2 * far)
+    return _is_in_range(spec, far) or _is_in_range(spec, -2 * far)
 
 
-def _holds(spec: InputSpec, value: int) -> bool:
+def _is_in_range(spec: InputSpec, value: int) -> bool:
     return spec.values is not None and spec.values.low <= value <= spec.values.high
 
 
-def _products(
+def _draw_products(
     specs: Sequence[InputSpec], base: NamedFeed, seed: int
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Odd values from 2^12 to 2^13: products of two have 25 or 26 bits."""
@@ -140,15 +148,15 @@ def _products(
 
     arrays = {}
     for spec in specs:
-        if _holds(spec, _FACTOR):
-            generator = generator_for(seed, "products", spec.name)
+        if _is_in_range(spec, _FACTOR):
+            generator = make_generator(seed, "products", spec.name)
             half = generator.integers(_FACTOR // 4, _FACTOR // 2, base.arrays[spec.name].shape)
             arrays[spec.name] = np.asarray(2 * half + 1, dtype=spec.dtype)
     if arrays:
-        yield from _with_bools(f"{WIDE}-products", base, arrays)
+        yield from _combine_bools(f"{WIDE}-products", base, arrays)
 
 
-def _with_bools(
+def _combine_bools(
     name: str, base: NamedFeed, arrays: Mapping[str, Array]
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """The feed with each bool input all true and all false, in combination where they are few.
@@ -166,7 +174,7 @@ def _with_bools(
         yield name if number == 1 else f"{name}-{number}", {**held, **arrays}
 
 
-def _words(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: int) -> Array:
+def _word_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: int) -> Array:
     """Values around 0, or as many less than 2^32 away as keeps any two of them below that.
 
     Where the range ends before, the same values twice as far down, or up.
@@ -174,20 +182,20 @@ def _words(spec: InputSpec, base: NamedFeed, key: tuple[int, ...], far: int) -> 
     import numpy as np
 
     shape = base.arrays[spec.name].shape
-    generator = generator_for(*key, "words", spec.name)
+    generator = make_generator(*key, "words", spec.name)
     near = generator.integers(-_GROUP, _GROUP, shape)
     least, most = (int(spec.values.low), int(spec.values.high)) if spec.values else (0, 0)
     away = near + (far - 4 * _GROUP if far > 0 else far + 4 * _GROUP)
-    shift = 0 if _holds(spec, far) else -2 * far
+    shift = 0 if _is_in_range(spec, far) else -2 * far
     near = near if shift else np.maximum(near, least)
     found = np.where(generator.random(shape) < 0.5, near, away) + shift  # noqa: PLR2004 - a half
     return np.asarray(np.clip(found, least, most)).astype(spec.dtype)
 
 
-def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
+def _upper_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     """Values in the upper half of the range: quotients and products of floats round there."""
     high = int(spec.values.high) if spec.values else 0
-    generator = generator_for(*key, "near", spec.name)
+    generator = make_generator(*key, "near", spec.name)
     low = int(spec.values.low) if spec.values else 0
     found: Array = generator.integers(
         max(low, high // 2 if high > 0 else low), high, base.arrays[spec.name].shape, endpoint=True
@@ -195,7 +203,7 @@ def _near_end(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     return found.astype(spec.dtype)
 
 
-def _apart(spec: InputSpec, base: NamedFeed, place: int) -> Array:
+def _alternate_ends(spec: InputSpec, base: NamedFeed, place: int) -> Array:
     """The ends of the range in turn along each axis, the other way round in every second input."""
     import numpy as np
 
@@ -205,26 +213,30 @@ def _apart(spec: InputSpec, base: NamedFeed, place: int) -> Array:
     return np.asarray(np.where(turn, high, low)).astype(spec.dtype)
 
 
-def _multiples(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
+def _multiple_values(spec: InputSpec, base: NamedFeed, key: tuple[int, ...]) -> Array:
     """Multiples of `_DIVISORS` in the upper half of the range, less 1 first, in turn over feeds."""
     import numpy as np
 
     seed, number = key
     high = int(spec.values.high) if spec.values else 0
     size = base.arrays[spec.name].size
-    divisors = generator_for(seed, "divisors", spec.name).permutation(np.array(_DIVISORS, np.int64))
+    divisors = make_generator(seed, "divisors", spec.name).permutation(
+        np.array(_DIVISORS, np.int64)
+    )
     turn = np.arange((number - 1) * size, number * size) % (2 * len(divisors))
     step = divisors[turn % len(divisors)]
     low = int(spec.values.low) if spec.values else 0
     least = max(low, high // 2 if high > 0 else low)
-    generator = generator_for(*key, "multiples", spec.name)
+    generator = make_generator(*key, "multiples", spec.name)
     found = generator.integers(least, high, size, endpoint=True) // step * step
     found -= turn < len(divisors)
     held = np.clip(found, least, high).reshape(base.arrays[spec.name].shape)
     return np.asarray(held).astype(spec.dtype)
 
 
-def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str, dict[str, Array]]]:
+def _draw_ends(
+    specs: Sequence[InputSpec], base: NamedFeed
+) -> Iterator[tuple[str, dict[str, Array]]]:
     """All elements at the highest value, and at the lowest: what is summed of them overflows."""
     import numpy as np
 
@@ -236,15 +248,15 @@ def _at_ends(specs: Sequence[InputSpec], base: NamedFeed) -> Iterator[tuple[str,
     for name, found in ends.items():
         if found:
             arrays = {one: np.full_like(base.arrays[one], value) for one, value in found.items()}
-            yield from _with_bools(f"{WIDE}-{name}", base, arrays)
+            yield from _combine_bools(f"{WIDE}-{name}", base, arrays)
 
 
-def _reach(spec: InputSpec) -> int:
+def _range_extent(spec: InputSpec) -> int:
     values = spec.values
     return 0 if values is None else int(max(abs(values.low), abs(values.high)))
 
 
-def edges_of(spec: InputSpec) -> tuple[int, ...]:
+def edge_values(spec: InputSpec) -> tuple[int, ...]:
     """The edge values within the input's range, the most telling first.
 
     A power of two is exact in any float, so the first is a little below the end of the range.
@@ -257,7 +269,7 @@ def edges_of(spec: InputSpec) -> tuple[int, ...]:
     return tuple(dict.fromkeys(edge for edge in edges if low <= edge <= high))
 
 
-def _array(
+def _log_values(
     spec: InputSpec, base: NamedFeed, key: tuple[int, ...], most: int, edges: Sequence[int]
 ) -> Array:
     """Values within the range and `-most..most`, even over magnitudes, with the edges in front."""
@@ -265,7 +277,7 @@ def _array(
 
     low, high = (spec.values.low, spec.values.high) if spec.values else (0, 0)
     shape = base.arrays[spec.name].shape
-    generator = generator_for(*key, WIDE, spec.name)
+    generator = make_generator(*key, WIDE, spec.name)
     exponents = generator.uniform(0, math.log2(most + 1), shape)
     found = np.floor(2.0**exponents).astype(np.int64) - 1
     signs = generator.integers(0, 1, shape, endpoint=True) if low < 0 else np.zeros(shape, np.int64)

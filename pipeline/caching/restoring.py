@@ -12,7 +12,7 @@ from ...core.events import silence
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
-from ...validators.fingerprint import alike
+from ...validators.fingerprint import is_same_model
 from ..folder import OutputFolder, opened
 from ..going_on import gone_on
 from ..held_out import moved_record
@@ -168,7 +168,7 @@ class _Hit:
 def _alike(one: Manifest, other: Manifest) -> bool:
     """Whether two records are of one model and its inputs, and can be one record."""
     same = one.checkpoint.digest == other.checkpoint.digest and one.signature == other.signature
-    return same and alike(one.fingerprint, other.fingerprint)
+    return same and is_same_model(one.fingerprint, other.fingerprint)
 
 
 def _verdict(hit: _Hit, artifact: Artifact, folder: OutputFolder) -> Verdict:

@@ -14,7 +14,7 @@ from ...core.names import unknown
 from ...core.precision import Precision
 from ...core.probe import Probed
 from ...sources.activations import TracedTensor
-from ...validators.judge import Reference, Reply
+from ...validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..stage import Stage
 from ..subject import Subject
 from ..undecided import with_undecided
@@ -115,7 +115,7 @@ def locate(  # noqa: PLR0913 - what to look into, and how, all optional
     return replace(result, reproducer=place.relative_to(out).as_posix())
 
 
-def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> Reference:
+def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> ReferenceOutputs:
     """The feed that was asked for, or the artifact's worst."""
     if feed is not None:
         for reference in subject.references:
@@ -126,8 +126,8 @@ def _chosen(suspect: Suspect, subject: Subject, feed: str | None) -> Reference:
 
 
 def worst_of(
-    suspect: Suspect, subject: Subject, references: Sequence[Reference]
-) -> tuple[Reference, float]:
+    suspect: Suspect, subject: Subject, references: Sequence[ReferenceOutputs]
+) -> tuple[ReferenceOutputs, float]:
     """The feed on which the artifact is worst, of those that count, and its SQNR in dB there.
 
     Raises:
@@ -141,13 +141,15 @@ def worst_of(
     return counting[worst], scores[worst]
 
 
-def _reply(reference: Reference, runner: Runner, suspect: Suspect, subject: Subject) -> Reply:
+def _reply(
+    reference: ReferenceOutputs, runner: Runner, suspect: Suspect, subject: Subject
+) -> ArtifactOutputs:
     """The artifact's outputs on a feed, with marks on the integers that roundoff decides."""
-    reply = Reply(outputs=runner.run(reference.feed.arrays))
+    reply = ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
     return with_undecided([reference], [reply], suspect.precision, subject)[0]
 
 
-def _score(reply: Reply, reference: Reference) -> float:
+def _score(reply: ArtifactOutputs, reference: ReferenceOutputs) -> float:
     """The worst SQNR of one feed's outputs; of what is not there, the worst there is."""
     outputs = reply.outputs or {}
     ratios = [

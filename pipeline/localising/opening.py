@@ -14,7 +14,7 @@ from ...core.precision import Precision
 from ...core.records import Artifact, Checkpoint
 from ...core.signature import Signature
 from ...validators.feeds import NamedFeed
-from ...validators.judge import Reference
+from ...validators.judge import ReferenceOutputs
 from ...validators.tolerance import tolerance_for
 from ..beyond import beyond_of
 from ..held_out import loose_feeds, refer, stored
@@ -146,7 +146,7 @@ def _eager(asked: Asked, source: Source | None, moved: Moved) -> _Eager:
     return _Eager(source=found, checkpoint=checkpoint, judging=judging, record=record)
 
 
-def _held_out(eager: _Eager, subject: Subject, stage: Stage) -> tuple[Reference, ...]:
+def _held_out(eager: _Eager, subject: Subject, stage: Stage) -> tuple[ReferenceOutputs, ...]:
     if eager.record is None:
         return ()
     feeds = stored(eager.record.artifact, eager.record.folder)
@@ -186,7 +186,7 @@ def _searched(
     held_out = _held_out(eager, subject, asked.stage)
     loose = loose_feeds(subject, held_out)
     loose |= beyond_of(subject.references, asked.suspect.precision)
-    references: Sequence[Reference] = (*subject.references, *held_out)
+    references: Sequence[ReferenceOutputs] = (*subject.references, *held_out)
     with asked.stage.step("find the worst feed", log="debug-feeds") as clock:
         suspect = replace(asked.suspect, loose=loose)
         worst, ratio = worst_among(suspect, subject, references)

@@ -18,7 +18,7 @@ from ...core.records import Artifact
 from ...core.verdict import OutputVerdict, State, Verdict
 from ...sources.branches import shorten_path
 from ...validators.compare import VALUES
-from ...validators.judge import Reference
+from ...validators.judge import ReferenceOutputs
 from ..manifest_file import write_manifest
 from ..replaying import with_feed
 from ..stage import Stage
@@ -41,7 +41,7 @@ class Scene:
     subject: Subject
     stage: Stage
     folder: Path
-    held_out: tuple[Reference, ...] = ()
+    held_out: tuple[ReferenceOutputs, ...] = ()
     seconds: float = LIMIT
     written: Mapping[str, str] = field(default_factory=dict)
 

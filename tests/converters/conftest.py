@@ -19,7 +19,7 @@ from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
 from modelc.sources.eager import Eager
-from modelc.validators.feeds import example_feed
+from modelc.validators.feeds import draw_example_feed
 
 from ..conftest import COMPILED
 
@@ -133,7 +133,7 @@ def job_of(tmp_path: Path) -> Callable[..., Job]:
             precision=Precision.FP32,
             folder=tmp_path,
             stem="model",
-            example=example_feed(signature),
+            example=draw_example_feed(signature),
             model=Eager(module, names, bind(names, parameters_of(module.forward))),
             capture=capture,
             opset=opset,

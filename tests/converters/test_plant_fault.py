@@ -13,7 +13,7 @@ from modelc.core.digest import sha256_of
 from modelc.core.errors import RunnerError
 from modelc.core.runtime_contract import FaultKind, Plantable, PlantedFault
 from modelc.pipeline.subject import Subject
-from modelc.validators.feeds import Drawer
+from modelc.validators.feeds import FeedDrawer
 
 # Of digits in these formats there is nothing to alter, or no way to alter it.
 NONE = {
@@ -29,7 +29,7 @@ NONE = {
 
 def answer(target: Target, path: Path, digits: Subject, sizes: dict[str, int]) -> Outputs:
     """What a file gives on a feed that is drawn at these sizes."""
-    feed = Drawer.of(digits.signature, 0, None).feed("drawn", sizes)
+    feed = FeedDrawer.of(digits.signature, 0, None).feed("drawn", sizes)
     with target.open_runner(path, "cpu", digits.signature) as runner:
         return runner.run(feed.arrays)
 

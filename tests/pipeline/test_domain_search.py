@@ -20,7 +20,7 @@ from modelc.pipeline.size_probe import ELEMENTS
 from modelc.sources.eager import Eager, open_eager
 from modelc.sources.loaded import LoadedModule
 from modelc.sources.samples import infer_specs
-from modelc.validators.feeds import Drawer
+from modelc.validators.feeds import FeedDrawer
 
 
 class Squeeze(nn.Module):
@@ -234,7 +234,7 @@ def test_a_size_that_only_values_break_is_accepted() -> None:
 def test_every_corner_of_the_box_runs() -> None:
     found = chosen(Area(), "x:float32[batch,height,width]")
     dims = found.free_dims
-    eager, drawer = opened(Area(), found), Drawer.of(found, 0, None)
+    eager, drawer = opened(Area(), found), FeedDrawer.of(found, 0, None)
     assert all(dim.low <= 64 <= dim.high for name, dim in dims.items() if name != "batch")
     for sizes in itertools.product(*((dim.low, dim.high) for dim in dims.values())):
         eager.run(drawer.feed("corner", dict(zip(dims, sizes, strict=True))).arrays)

@@ -13,7 +13,7 @@ from modelc.pipeline.float64 import _chosen, with_float64
 from modelc.pipeline.order import Judging
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import open_subject, read_checkpoint
-from modelc.validators.evidence import Reference
+from modelc.validators.evidence import ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from modelc.pipeline.subject import Subject
 
 
-def held_out_1(subject: Subject, seed: int) -> Reference:
+def held_out_1(subject: Subject, seed: int) -> ReferenceOutputs:
     """As two artifacts have it: of one name, with other samples."""
     x = np.random.default_rng(seed).random((1, 1, 8, 8)).astype(np.float32)
     feed = NamedFeed(name="held-out-1", arrays={"x": x}, sizes={})
-    return Reference(feed=feed, outputs=subject.eager.run(feed.arrays))
+    return ReferenceOutputs(feed=feed, outputs=subject.eager.run(feed.arrays))
 
 
 def test_feeds_of_one_name_have_each_their_own_reference(
@@ -46,13 +46,13 @@ ROWS = "x:float32[rows=1..8,length=1..64]"
 
 def answered(
     name: str, rows: int, length: int, kind: str = "shape", value: float | None = None
-) -> Reference:
+) -> ReferenceOutputs:
     """A feed of these sizes, drawn or full of one value, with answers of its size."""
     x = np.random.default_rng(rows * length).random((rows, length)).astype(np.float32)
     x = x if value is None else np.full_like(x, value)
     sizes = {"rows": rows, "length": length}
     feed = NamedFeed(name=name, arrays={"x": x}, sizes=sizes, kind=kind, beyond=kind == "mask")
-    return Reference(feed=feed, outputs={"y": x})
+    return ReferenceOutputs(feed=feed, outputs={"y": x})
 
 
 def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -> None:

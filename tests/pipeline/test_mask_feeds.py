@@ -14,7 +14,7 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.beyond import Evidence
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
@@ -43,10 +43,12 @@ def verdict_of(
         if kind == "mask":
             change(found)
             eager[0, 4] = np.nan if lost else eager[0, 4]
-        references.append(Reference(feed=feed, outputs={"y": eager}))
-        replies.append(Reply(outputs={"y": found}))
+        references.append(ReferenceOutputs(feed=feed, outputs={"y": eager}))
+        replies.append(ArtifactOutputs(outputs={"y": found}))
 
-    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+    def judge_on(
+        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+    ) -> Verdict:
         return judge(
             artifact="model.bin", references=references, replies=replies, device="cpu",
             tolerance=TOLERANCES[precision], artifact_inputs=["x", "mask"], signature=SIGNATURE,

@@ -14,8 +14,8 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.mask_sense import choose_mask_sense
 from modelc.sources.loaded import LoadedModule
-from modelc.validators.feeds import draw_feeds, example_feed
-from modelc.validators.hard import hard_feeds
+from modelc.validators.feeds import draw_example_feed, draw_feeds
+from modelc.validators.hard import draw_edge_case_feeds
 
 INPUTS = ("x:float32[batch=1..3,seq=1..6,8]", "mask:bool[batch,seq]")
 
@@ -72,16 +72,18 @@ def test_eager_says_whether_true_hides(make: Callable[[], nn.Module], hides: boo
 def test_no_drawn_row_is_hidden_whole() -> None:
     signature = found(Encoder(fast=False))
     feeds = [feed.arrays for feed in draw_feeds(signature)]
-    feeds.append(example_feed(signature))
+    feeds.append(draw_example_feed(signature))
     for arrays in feeds:
         assert not arrays["mask"].all(axis=-1).any()
     assert any(arrays["mask"].any() for arrays in feeds)
-    ordinary = [one for one in hard_feeds(signature) if not one.beyond]
+    ordinary = [one for one in draw_edge_case_feeds(signature) if not one.beyond]
     assert not any(one.arrays["mask"].all(axis=-1).any() for one in ordinary if one.kind == "value")
 
 
 def test_a_row_that_is_hidden_whole_is_so_in_the_sense_of_the_mask() -> None:
-    (empty,) = (one for one in hard_feeds(found(Encoder(fast=False))) if one.name == "mask-empty")
+    (empty,) = (
+        one for one in draw_edge_case_feeds(found(Encoder(fast=False))) if one.name == "mask-empty"
+    )
     assert empty.arrays["mask"][-1].all()
     assert not empty.arrays["mask"][:-1].all(axis=-1).any()
     assert empty.hiding == {"mask"}

@@ -17,7 +17,7 @@ from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run import run
-from modelc.validators.hard_values import EMPTY
+from modelc.validators.hard_values import EMPTY_MASK
 from modelc.validators.nonfinite import NONFINITE
 
 from ..conftest import saved
@@ -174,7 +174,7 @@ def test_a_row_that_is_masked_may_differ_alone(tmp_path: Path) -> None:
     manifest = exported("Masked", tmp_path, *SEQUENCES, reply=reply)
     (verdict,) = manifest.verdicts
     assert verdict.passed
-    assert any(EMPTY in note for note in verdict.notes)
+    assert any(EMPTY_MASK in note for note in verdict.notes)
 
 
 def test_rows_beside_a_masked_one_must_be_right(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from modelc.core.signature import resolve
 from modelc.pipeline.order import Source
 from modelc.pipeline.output_axes import output_axes
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import Reference
+from modelc.validators.judge import ReferenceOutputs
 
 
-def reference(batch: int, seq: int) -> Reference:
+def reference(batch: int, seq: int) -> ReferenceOutputs:
     sizes = {"batch": batch, "seq": seq}
     feed = NamedFeed(name=f"{batch}-{seq}", arrays={"x": np.zeros((batch, seq))}, sizes=sizes)
     outputs = {
@@ -24,7 +24,7 @@ def reference(batch: int, seq: int) -> Reference:
         "turned": np.zeros((seq, batch)),
         "sum": np.zeros(3),
     }
-    return Reference(feed=feed, outputs=outputs)
+    return ReferenceOutputs(feed=feed, outputs=outputs)
 
 
 def test_an_axis_is_named_where_its_size_is_the_dims_on_every_feed() -> None:

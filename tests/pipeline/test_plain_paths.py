@@ -20,10 +20,10 @@ from modelc.pipeline.beyond import Evidence
 from modelc.pipeline.float64 import with_exact
 from modelc.pipeline.ties import full_look
 from modelc.sources.eager import Eager
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
-from modelc.validators.padding import padded_positions
+from modelc.validators.padding import count_padded_positions
 from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ def looked(
         x = generator.standard_normal((3, 7, 8)).astype(np.float32)
         arrays = {"x": x, "lengths": np.array(lengths)}
         feed = NamedFeed(name=name, arrays=arrays, sizes={})
-        references.append(Reference(feed=feed, outputs=eager.run(arrays)))
+        references.append(ReferenceOutputs(feed=feed, outputs=eager.run(arrays)))
         found = {"output": eager.run_plain_attention(arrays)["output"] * np.float32(1 + 1e-7)}
-        replies.append(Reply(outputs=found if change is None else change(arrays, found)))
+        replies.append(ArtifactOutputs(outputs=found if change is None else change(arrays, found)))
 
-    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+    def judge_on(
+        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+    ) -> Verdict:
         return judge(
             artifact="model.bin",
             references=references,
@@ -141,12 +143,12 @@ def rows(*values: Sequence[float]) -> Outputs:
 
 def test_positions_are_padding_only_where_they_hold_one_fill() -> None:
     one, other = rows([1, 2], [5, 6], [5, 6]), rows([1, 2], [3, 4], [7, 8])
-    assert padded_positions([(one, one)]) == 0
-    assert padded_positions([(one, other)]) == 2
-    assert padded_positions([(other, one)]) is None
+    assert count_padded_positions([(one, one)]) == 0
+    assert count_padded_positions([(one, other)]) == 2
+    assert count_padded_positions([(other, one)]) is None
     single = rows([1, 2], [3, 4], [5, 6]), rows([1, 2], [3, 4], [7, 8])
-    assert padded_positions([single]) is None
-    assert padded_positions([(rows([1, 2], [0, 0]), rows([1, 2], [3, 4]))]) == 1
+    assert count_padded_positions([single]) is None
+    assert count_padded_positions([(rows([1, 2], [0, 0]), rows([1, 2], [3, 4]))]) == 1
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from modelc.pipeline.remembering import check_forgets
 from modelc.sources.eager import open_eager
 from modelc.sources.loaded import LoadedModule
 from modelc.validators.feeds import draw_feeds
-from modelc.validators.judge import Reference
+from modelc.validators.judge import ReferenceOutputs
 
 
 class SetUp(nn.Module):
@@ -85,7 +85,7 @@ def remembered(module: nn.Module) -> None:
     eager = open_eager(loaded, signature)
     before = eager.before()
     feeds = draw_feeds(signature)
-    references = [Reference(feed=feed, outputs=eager.run(feed.arrays)) for feed in feeds]
+    references = [ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays)) for feed in feeds]
     check_forgets(eager, before, references)
 
 

@@ -59,11 +59,11 @@ def test_what_was_kept_is_right_on_both_arms(order: Orders) -> None:
     from modelc.core.grammar import parse_input
     from modelc.core.signature import resolve
     from modelc.validators.feeds import draw_feeds
-    from modelc.validators.hard import hard_feeds
+    from modelc.validators.hard import draw_edge_case_feeds
 
     found = run(order("torchscript"))
     signature = resolve([parse_input(text) for text in gate.SIGNATURE], {})
-    feeds = (*draw_feeds(signature), *hard_feeds(signature))
+    feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     arms = {bool(feed.arrays["x"].mean() > 0) for feed in feeds}
     assert arms == {True, False}
     assert found.verdicts[0].feeds == tuple(feed.name for feed in feeds)

@@ -15,7 +15,7 @@ from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
-from modelc.validators.draw import generator_for
+from modelc.validators.draw import make_generator
 
 from .conftest import eagerly
 
@@ -81,7 +81,7 @@ def roundoff(feed: Feed) -> Outputs:
     """Gate with another roundoff of two units each time, as another order of sums has."""
     outputs = {}
     for name, array in eagerly(feed).items():
-        off = generator_for(feed["x"].tobytes()).uniform(-2e-7, 2e-7, array.shape)
+        off = make_generator(feed["x"].tobytes()).uniform(-2e-7, 2e-7, array.shape)
         outputs[name] = (array * (1 + off)).astype(np.float32)
     return outputs
 

@@ -18,8 +18,8 @@ from modelc.pipeline.beyond import Evidence, beyond_of
 from modelc.pipeline.feeding import Answered, answered
 from modelc.pipeline.relating import SizesError
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.hard import hard_feeds
-from modelc.validators.judge import Reference, Reply, judge
+from modelc.validators.hard import draw_edge_case_feeds
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import TOLERANCES
 
 Floats = NDArray[np.float32]
@@ -38,23 +38,23 @@ def judged(
 ) -> Verdict:
     """The verdict on `faulty` beside `net`, on the feeds that are drawn by default."""
     signature = replace(resolve([parse_input(text)], {}), outputs=("y",))
-    feeds = (*draw_feeds(signature), *hard_feeds(signature))
+    feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     references = tuple(
-        Reference(
+        ReferenceOutputs(
             feed=feed,
             outputs={"y": net(x := feed.arrays["x"])},
             exact={"y": net(x.astype(np.float64))},
         )
         for feed in feeds
     )
-    replies = tuple(Reply(outputs={"y": faulty(r.feed.arrays["x"])}) for r in references)
+    replies = tuple(ArtifactOutputs(outputs={"y": faulty(r.feed.arrays["x"])}) for r in references)
     return verdict_of(signature, references, replies, Precision(precision))
 
 
 def verdict_of(
     signature: Signature,
-    references: tuple[Reference, ...],
-    replies: tuple[Reply, ...],
+    references: tuple[ReferenceOutputs, ...],
+    replies: tuple[ArtifactOutputs, ...],
     precision: Precision,
 ) -> Verdict:
     loose = beyond_of(references, precision)
@@ -224,18 +224,18 @@ class Picky:
         default_factory=lambda: CheckpointError("eager rejects it: no good", hint="none")
     )
 
-    def __call__(self, feed: NamedFeed) -> Reference:
+    def __call__(self, feed: NamedFeed) -> ReferenceOutputs:
         if feed.name == self.rejects:
             raise self.error
         y = net(feed.arrays["x"])
-        return Reference(
+        return ReferenceOutputs(
             feed=feed, outputs={"y": y * np.float32(np.nan if feed.name == self.nan else 1)}
         )
 
 
 def answers(picky: Picky) -> Answered:
     signature = resolve([parse_input("x:float32[batch=1..8,6]")], {})
-    feeds = (*draw_feeds(signature), *hard_feeds(signature))
+    feeds = (*draw_feeds(signature), *draw_edge_case_feeds(signature))
     found = answered(feeds, picky, lambda _done, _total: None)
     assert [record.name for record in found.records] == [feed.name for feed in feeds]
     return found
@@ -286,8 +286,8 @@ def test_hard_values_on_which_eager_gives_nan_are_skipped(feed: str) -> None:
 
 
 def test_nan_by_design_skips_nothing() -> None:
-    def always(feed: NamedFeed) -> Reference:
-        return Reference(feed=feed, outputs={"y": np.full(3, np.nan)})
+    def always(feed: NamedFeed) -> ReferenceOutputs:
+        return ReferenceOutputs(feed=feed, outputs={"y": np.full(3, np.nan)})
 
     signature = resolve([parse_input("x:float32[batch=1..8,6]")], {})
     found = answered(hard_and_basic(signature), always, lambda _done, _total: None)
@@ -295,4 +295,4 @@ def test_nan_by_design_skips_nothing() -> None:
 
 
 def hard_and_basic(signature: Signature) -> tuple[NamedFeed, ...]:
-    return (*draw_feeds(signature), *hard_feeds(signature))
+    return (*draw_feeds(signature), *draw_edge_case_feeds(signature))

@@ -17,7 +17,7 @@ from modelc.core.verdict import State, Verdict
 from modelc.pipeline import beyond
 from modelc.pipeline.beyond import Evidence, second_look
 from modelc.sources.eager import Eager
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
@@ -107,12 +107,14 @@ def looked(
     for name, x in arrays.items():
         feed = NamedFeed(name=name, arrays={"x": x}, sizes={})
         exact = eager.run_exact(feed.arrays)
-        references.append(Reference(feed=feed, outputs=eager.run(feed.arrays), exact=exact))
+        references.append(ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays), exact=exact))
         with torch.no_grad():
             given = converted(artifact, torch.from_numpy(x)).numpy()
-        replies.append(Reply(outputs={"output": given}))
+        replies.append(ArtifactOutputs(outputs={"output": given}))
 
-    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+    def judge_on(
+        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+    ) -> Verdict:
         return judge(
             artifact="model.bin",
             references=references,
@@ -186,12 +188,12 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
     for number in range(3):
         x = np.full((2, 4), number, np.float32)
         feed = NamedFeed(name=f"feed-{number}", arrays={"x": x}, sizes={})
-        references.append(Reference(feed=feed, outputs=eager.run({"x": x})))
+        references.append(ReferenceOutputs(feed=feed, outputs=eager.run({"x": x})))
     rounds = iter([{"feed-1"}, {"feed-0", "feed-1", "feed-2"}, set[str]()])
     monkeypatch.setattr(beyond, "doubted", lambda _: next(rounds))
     evidence = Evidence(
         references=tuple(references),
-        replies=tuple(Reply(outputs=one.outputs) for one in references),
+        replies=tuple(ArtifactOutputs(outputs=one.outputs) for one in references),
         precision=Precision.FP32,
         judge_on=lambda *_: Verdict(
             artifact="model.bin",

@@ -18,7 +18,7 @@ from modelc.core.verdict import Verdict
 from modelc.pipeline.beyond import Evidence, second_look
 from modelc.pipeline.ties import with_ties
 from modelc.sources.eager import Eager
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
@@ -95,11 +95,15 @@ def judged(
         feed = NamedFeed(name=name, arrays={"x": x}, sizes={})
         exact = eager.run_exact(feed.arrays)
         assert exact is not None
-        references.append(Reference(feed=feed, outputs=eager.run(feed.arrays), exact=exact))
+        references.append(ReferenceOutputs(feed=feed, outputs=eager.run(feed.arrays), exact=exact))
         with torch.no_grad():
-            replies.append(Reply(outputs={"output": artifact(torch.from_numpy(x)).numpy()}))
+            replies.append(
+                ArtifactOutputs(outputs={"output": artifact(torch.from_numpy(x)).numpy()})
+            )
 
-    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+    def judge_on(
+        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+    ) -> Verdict:
         return judge(
             artifact="model.bin",
             references=references,

@@ -10,7 +10,7 @@ import pytest
 from modelc.core.findings import TradeOff
 from modelc.pipeline.tradeoffs import TradeOffStore, digest_over, key_over, store_in
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import Reference
+from modelc.validators.judge import ReferenceOutputs
 
 POINT = TradeOff(kept=("a", "b"), passed=True, sqnr=31.5, latency=1.0, parent=2.0, share=0.5)
 
@@ -55,9 +55,9 @@ def test_a_key_is_of_all_its_parts_in_order() -> None:
 
 
 def test_a_digest_is_of_feeds_and_answers() -> None:
-    def reference(x: float, y: float) -> Reference:
+    def reference(x: float, y: float) -> ReferenceOutputs:
         feed = NamedFeed(name="one", arrays={"x": np.array([x])}, sizes={})
-        return Reference(feed=feed, outputs={"y": np.array([y])})
+        return ReferenceOutputs(feed=feed, outputs={"y": np.array([y])})
 
     same, other = digest_over([reference(1, 2)]), digest_over([reference(1, 3)])
     assert same == digest_over([reference(1, 2)])

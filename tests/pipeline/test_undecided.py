@@ -16,7 +16,7 @@ from modelc.core.signature import resolve
 from modelc.pipeline.undecided import with_undecided
 from modelc.sources.eager import open_eager
 from modelc.sources.loaded import LoadedModule
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
     before = {name: value.clone() for name, value in module.state_dict().items()}
     name = next(iter(outputs))
     told = with_undecided(
-        [Reference(feed=feed, outputs=outputs)],
-        [Reply(outputs={name: answer})],
+        [ReferenceOutputs(feed=feed, outputs=outputs)],
+        [ArtifactOutputs(outputs={name: answer})],
         precision,
         cast("Subject", SimpleNamespace(eager=eager)),
     )
@@ -105,8 +105,8 @@ def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
     outputs = eager.run(feed.arrays)
     name = next(iter(outputs))
     told = with_undecided(
-        [Reference(feed=feed, outputs=outputs)],
-        [Reply(outputs={name: outputs[name] + 1})],
+        [ReferenceOutputs(feed=feed, outputs=outputs)],
+        [ArtifactOutputs(outputs={name: outputs[name] + 1})],
         Precision.FP32,
         cast("Subject", SimpleNamespace(eager=eager)),
     )
@@ -135,8 +135,8 @@ def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> No
     assert outputs[name].ravel().tolist() == [1, 2, 4]
     for answer, forgiven in (([2, 4, 4], [True] * 3), ([77, 2, 4], [False, True, True])):
         (told,) = with_undecided(
-            [Reference(feed=feed, outputs=outputs)],
-            [Reply(outputs={name: np.array(answer).reshape(-1, 1)})],
+            [ReferenceOutputs(feed=feed, outputs=outputs)],
+            [ArtifactOutputs(outputs={name: np.array(answer).reshape(-1, 1)})],
             Precision.FP32,
             cast("Subject", SimpleNamespace(eager=eager)),
         )

@@ -18,7 +18,7 @@ from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.beyond import Evidence, second_look
 from modelc.sources.eager import Eager
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
@@ -60,12 +60,16 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
         x = draw.standard_normal((2, 1, 32, 32)).astype(np.float32) * (name != "zeros")
         feed = NamedFeed(name=name, arrays={"x": x}, sizes={}, kind=kind)
         outputs = eager.run(feed.arrays)
-        references.append(Reference(feed=feed, outputs=outputs, exact=eager.run_exact(feed.arrays)))
+        references.append(
+            ReferenceOutputs(feed=feed, outputs=outputs, exact=eager.run_exact(feed.arrays))
+        )
         found = outputs["output"].copy()
         change(name, found)
-        replies.append(Reply(outputs={"output": found}))
+        replies.append(ArtifactOutputs(outputs={"output": found}))
 
-    def judge_on(references: Sequence[Reference], replies: Sequence[Reply]) -> Verdict:
+    def judge_on(
+        references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
+    ) -> Verdict:
         return judge(
             artifact="model.bin", references=references, replies=replies, device="cpu",
             tolerance=TOLERANCES[Precision.FP32], artifact_inputs=["x"], signature=SIGNATURE,

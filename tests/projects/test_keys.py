@@ -91,13 +91,13 @@ def test_precisions_are_all_there_are() -> None:
 
 
 def test_limits_are_all_there_are_and_no_wider() -> None:
-    from modelc.validators.tolerance import _RANGES
+    from modelc.validators.tolerance import _LIMIT_RANGES
 
     assert {name: name.replace("-", "_") for name in LIMIT} == LIMITS
     assert {field.replace("_", "-") for field in vars(Limits())} == set(LIMIT)
     ranges = {
         name: tuple(None if abs(end) == float("inf") else end for end in ends)
-        for name, ends in _RANGES.items()
+        for name, ends in _LIMIT_RANGES.items()
     }
     assert ranges == {k.name.replace("-", "_"): (k.least, k.most) for k in LIMIT.values()}
 

@@ -13,7 +13,7 @@ from modelc.core.precision import Precision
 from modelc.core.records import Artifact, Coverage
 from modelc.core.verdict import Limits
 from modelc.reports.artifact_warnings import notes_of, warnings_of_all
-from modelc.validators.tolerance import TOLERANCES, within
+from modelc.validators.tolerance import TOLERANCES, override_limits
 
 USUAL = TOLERANCES[Precision.FP32]
 BESIDE = "(floor-factor=5 beside it holds the floor instead)"
@@ -32,7 +32,7 @@ def held(
     artifact: Artifact = records.artifact("onnx", precision)
     outputs = [records.measured("a", 9.0, name, dtype=dtype) for name in ("logits", "boxes")]
     verdict = records.judged(
-        "onnx", *outputs, tolerance=within(TOLERANCES[precision], limits, by_output)
+        "onnx", *outputs, tolerance=override_limits(TOLERANCES[precision], limits, by_output)
     )
     manifest: Manifest = records.manifest(artifacts=(artifact,), verdicts=(verdict,))
     return notes_of(artifact, replace(manifest, order=order or {}))

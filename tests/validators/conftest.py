@@ -11,7 +11,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.judge import Reference, Reply, judge
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def judged() -> Callable[..., Verdict]:
     ) -> Verdict:
         bare = resolve([parse_input(text) for text in inputs], {})
         feeds = draw_feeds(bare)
-        references = [Reference(feed=feed, outputs=eager(feed.arrays)) for feed in feeds]
+        references = [ReferenceOutputs(feed=feed, outputs=eager(feed.arrays)) for feed in feeds]
         return judge(
             artifact="model.bin",
             references=references,
@@ -50,8 +50,8 @@ def judged() -> Callable[..., Verdict]:
     return judged
 
 
-def _reply(artifact: Model, feed: NamedFeed) -> Reply:
+def _reply(artifact: Model, feed: NamedFeed) -> ArtifactOutputs:
     try:
-        return Reply(outputs=artifact(feed.arrays))
+        return ArtifactOutputs(outputs=artifact(feed.arrays))
     except RunnerError as error:
-        return Reply(outputs=None, error=first_line(error))
+        return ArtifactOutputs(outputs=None, error=first_line(error))

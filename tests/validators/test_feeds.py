@@ -9,7 +9,13 @@ from modelc.core.contract import Feed
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.feeds import NamedFeed, describe, draw_feeds, example_feed, unranged
+from modelc.validators.feeds import (
+    NamedFeed,
+    describe_named_feed,
+    draw_example_feed,
+    draw_feeds,
+    find_unranged,
+)
 
 
 def signature_of(*inputs: str) -> Signature:
@@ -113,12 +119,12 @@ def test_integers_without_a_range_or_a_sample_are_named() -> None:
     signature = signature_of(
         "ids:int64[2]", "n:int8[]", "k:int32[2]{0..9}", "i:uint8[2]", "b:bool[2]", "x:float32[2]"
     )
-    assert unranged(signature, None) == ("ids", "n")
+    assert find_unranged(signature, None) == ("ids", "n")
 
 
 def test_integers_with_a_sample_are_not_unranged() -> None:
     signature = signature_of("ids:int64[2]", "n:int8[2]")
-    assert unranged(signature, {"ids": np.array([3, 4])}) == ("n",)
+    assert find_unranged(signature, {"ids": np.array([3, 4])}) == ("n",)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -271,35 +277,35 @@ def test_fewer_than_five_feeds_are_refused() -> None:
 
 
 def test_a_feed_is_described_with_its_sizes() -> None:
-    assert describe(by_name(draw_feeds(TEXT))["max"]) == "max (batch=4, seq=128)"
+    assert describe_named_feed(by_name(draw_feeds(TEXT))["max"]) == "max (batch=4, seq=128)"
 
 
 def test_a_feed_without_dynamic_dims_is_described_by_its_name() -> None:
-    assert describe(draw_feeds(signature_of("x:float32[2]"))[0]) == "opt"
+    assert describe_named_feed(draw_feeds(signature_of("x:float32[2]"))[0]) == "opt"
 
 
 def test_the_example_is_drawn_at_the_opt_sizes() -> None:
-    example = example_feed(signature_of("x:float32[batch=1..8,seq=1..100]"), 0, None)
+    example = draw_example_feed(signature_of("x:float32[batch=1..8,seq=1..100]"), 0, None)
     assert example["x"].shape == (4, 50)
 
 
 def test_no_dim_of_the_example_is_one_or_equal_to_another() -> None:
-    example = example_feed(signature_of("x:float32[a=1..1..8,b=1..1..8,c=1..1..8]"))
+    example = draw_example_feed(signature_of("x:float32[a=1..1..8,b=1..1..8,c=1..1..8]"))
     assert set(example["x"].shape) == {2, 3, 4}
 
 
 def test_a_narrow_dim_of_the_example_makes_a_wide_one_give_way() -> None:
-    example = example_feed(signature_of("x:float32[a=1..2..8,b=1..2]"))
+    example = draw_example_feed(signature_of("x:float32[a=1..2..8,b=1..2]"))
     assert example["x"].shape == (3, 2)
 
 
 def test_a_sample_is_the_example_where_its_sizes_tell_dims_apart() -> None:
     sample = {"x": np.ones((2, 6), np.float32)}
-    assert np.array_equal(example_feed(X, 0, sample)["x"], sample["x"])
+    assert np.array_equal(draw_example_feed(X, 0, sample)["x"], sample["x"])
 
 
 def test_a_sample_of_one_row_is_not_the_example() -> None:
     sample = {"x": np.full((1, 6), 0.5, np.float32)}
-    example = example_feed(X, 0, sample)["x"]
+    example = draw_example_feed(X, 0, sample)["x"]
     assert example.shape == (4, 6)
     assert np.all(example == 0.5)

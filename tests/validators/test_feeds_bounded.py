@@ -7,9 +7,9 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.climb import Point, climb
-from modelc.validators.feeds import Drawer, NamedFeed, draw_feeds, example_feed
-from modelc.validators.hard import hard_feeds
+from modelc.validators.climb import SearchPoint, hill_climb
+from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_example_feed, draw_feeds
+from modelc.validators.hard import draw_edge_case_feeds
 
 
 def signature(*inputs: str) -> Signature:
@@ -30,10 +30,10 @@ def in_bounds(feed: NamedFeed) -> None:
 
 @pytest.mark.parametrize("given", [PACKED, GRAPH])
 def test_every_feed_keeps_the_bound_at_its_sizes(given: Signature) -> None:
-    feeds = (*draw_feeds(given, count=30), *hard_feeds(given))
+    feeds = (*draw_feeds(given, count=30), *draw_edge_case_feeds(given))
     for feed in feeds:
         in_bounds(feed)
-    in_bounds(NamedFeed(name="example", arrays=example_feed(given), sizes={}))
+    in_bounds(NamedFeed(name="example", arrays=draw_example_feed(given), sizes={}))
     assert {"max", "highest", "one-hot"} <= {feed.name for feed in feeds}
 
 
@@ -43,12 +43,12 @@ def test_the_largest_feed_reaches_beyond_the_smallest_one() -> None:
 
 
 def test_the_highest_values_are_the_bound_itself() -> None:
-    feed = next(feed for feed in hard_feeds(PACKED) if feed.name == "highest")
+    feed = next(feed for feed in draw_edge_case_feeds(PACKED) if feed.name == "highest")
     assert (feed.arrays["lengths"] == feed.arrays["ids"].shape[1]).all()
 
 
 def test_a_climb_keeps_the_bound_also_from_feeds_without_sizes() -> None:
-    drawer = Drawer.of(PACKED, 0, None)
+    drawer = FeedDrawer.of(PACKED, 0, None)
     tried: list[NamedFeed] = []
 
     def score(feed: NamedFeed) -> float:
@@ -58,7 +58,7 @@ def test_a_climb_keeps_the_bound_also_from_feeds_without_sizes() -> None:
     start = NamedFeed(
         name="held-out-1", arrays=drawer.feed("a", {"batch": 2, "seq": 3}).arrays, sizes={}
     )
-    climb([Point(feed=start, headroom=2.0)], drawer, score, more=lambda done: done < 150)
+    hill_climb([SearchPoint(feed=start, headroom=2.0)], drawer, score, more=lambda done: done < 150)
     for feed in tried:
         in_bounds(feed)
     assert any(feed.arrays["ids"].shape == (2, 3) for feed in tried)
@@ -67,7 +67,9 @@ def test_a_climb_keeps_the_bound_also_from_feeds_without_sizes() -> None:
 def test_an_index_of_two_nodes_is_no_mask() -> None:
     names = {
         feed.name
-        for feed in hard_feeds(signature("e:int64[m=2..9]{0..n-1}", "x:float32[n=2..2,m]"))
+        for feed in draw_edge_case_feeds(
+            signature("e:int64[m=2..9]{0..n-1}", "x:float32[n=2..2,m]")
+        )
     }
     assert not {name for name in names if name.startswith("mask")}
 

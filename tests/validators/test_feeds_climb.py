@@ -9,8 +9,8 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.climb import Climbed, Point, climb
-from modelc.validators.feeds import Drawer, NamedFeed, draw_feeds
+from modelc.validators.climb import ClimbResult, SearchPoint, hill_climb
+from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_feeds
 
 RANGED = ("x:float32[batch=1..4,8]{-4..4}", "ids:int64[batch,5]{0..9}", "mask:int64[batch,5]{0..1}")
 
@@ -21,7 +21,7 @@ def signature_of(*inputs: str) -> Signature:
 
 def climbed(
     signature: Signature, hill: object, *, steps: int, seed: int = 0
-) -> tuple[Climbed, list[NamedFeed]]:
+) -> tuple[ClimbResult, list[NamedFeed]]:
     """A climb of so many steps; the headroom on a feed is 10 less `hill(feed)`."""
     tried: list[NamedFeed] = []
 
@@ -30,9 +30,9 @@ def climbed(
         found: float | None = hill(feed)  # type: ignore[operator]  # a function of the test
         return None if found is None else 10.0 - found
 
-    starts = [Point(feed=feed, headroom=10.0) for feed in draw_feeds(signature, seed=seed)]
-    drawer = Drawer.of(signature, seed, None)
-    return climb(starts, drawer, score, more=lambda done: done < steps), tried
+    starts = [SearchPoint(feed=feed, headroom=10.0) for feed in draw_feeds(signature, seed=seed)]
+    drawer = FeedDrawer.of(signature, seed, None)
+    return hill_climb(starts, drawer, score, more=lambda done: done < steps), tried
 
 
 def flat(feed: NamedFeed) -> float:
@@ -125,7 +125,7 @@ def test_any_input_can_be_climbed(text: str) -> None:
 
 def test_a_feed_that_an_earlier_climb_found_keeps_its_name_for_itself() -> None:
     signature = signature_of("x:float32[batch=1..4,8]")
-    drawer = Drawer.of(signature, 0, None)
+    drawer = FeedDrawer.of(signature, 0, None)
     found = replace(draw_feeds(signature)[1], name="search-3")
     tried: list[str] = []
 
@@ -133,5 +133,5 @@ def test_a_feed_that_an_earlier_climb_found_keeps_its_name_for_itself() -> None:
         tried.append(feed.name)
         return 10.0
 
-    climb([Point(feed=found, headroom=1.0)], drawer, score, more=lambda done: done < 5)
+    hill_climb([SearchPoint(feed=found, headroom=1.0)], drawer, score, more=lambda done: done < 5)
     assert tried == ["search-1", "search-2", "search-3+", "search-4", "search-5"]

@@ -10,8 +10,8 @@ from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.hard import hard_feeds
-from modelc.validators.hard_values import MAGNITUDE
+from modelc.validators.hard import draw_edge_case_feeds
+from modelc.validators.hard_values import EDGE_MAGNITUDE
 
 
 def signature_of(*inputs: str) -> Signature:
@@ -19,7 +19,7 @@ def signature_of(*inputs: str) -> Signature:
 
 
 def drawn(*inputs: str, seed: int = 0, samples: Feed | None = None) -> dict[str, NamedFeed]:
-    feeds = hard_feeds(signature_of(*inputs), seed=seed, samples=samples)
+    feeds = draw_edge_case_feeds(signature_of(*inputs), seed=seed, samples=samples)
     assert len({feed.name for feed in feeds}) == len(feeds)
     return {feed.name: feed for feed in feeds}
 
@@ -53,7 +53,7 @@ def test_another_seed_draws_other_feeds() -> None:
 
 def test_no_feed_says_what_another_says() -> None:
     signature = signature_of(IMAGE)
-    feeds = [*draw_feeds(signature), *hard_feeds(signature)]
+    feeds = [*draw_feeds(signature), *draw_edge_case_feeds(signature)]
     contents = [(f.arrays["x"].shape, f.arrays["x"].tobytes()) for f in feeds]
     assert len(set(contents)) == len(contents)
 
@@ -173,7 +173,7 @@ def test_zeros_and_constants_are_what_they_are_called() -> None:
 def test_large_and_small_are_a_thousand_times_so() -> None:
     feeds = drawn(IMAGE)
     large, small = (np.abs(feeds[name].arrays["x"]).max() for name in ("large", "small"))
-    assert large / small == pytest.approx(MAGNITUDE**2, rel=1e-4)
+    assert large / small == pytest.approx(EDGE_MAGNITUDE**2, rel=1e-4)
 
 
 def test_large_stays_finite_in_half() -> None:
@@ -184,7 +184,7 @@ def test_signs_flips_some_and_not_all() -> None:
     feeds = drawn(IMAGE)
     signs, base = (feeds[name].arrays["x"] for name in ("signs", "large"))
     assert 0.2 < (np.sign(signs) == np.sign(base)).mean() < 0.8
-    assert np.allclose(np.abs(signs) * MAGNITUDE, np.abs(base), rtol=1e-5)
+    assert np.allclose(np.abs(signs) * EDGE_MAGNITUDE, np.abs(base), rtol=1e-5)
 
 
 def test_one_hot_has_one_element_in_each_row() -> None:
@@ -283,11 +283,11 @@ def test_scalars_are_left_as_they_are_by_what_needs_an_axis() -> None:
 def test_a_single_bool_is_a_switch_and_goes_both_ways() -> None:
     for dims in ("", "1"):
         signature = signature_of("x:float32[batch=1..4,3]", f"fast:bool[{dims}]")
-        feeds = hard_feeds(signature)
+        feeds = draw_edge_case_feeds(signature)
         assert {bool(feed.arrays["fast"].any()) for feed in feeds} == {True, False}
 
 
 def test_a_row_of_bools_stays_a_mask() -> None:
-    feeds = hard_feeds(signature_of("mask:bool[batch=1..4,seq=2..9]"))
+    feeds = draw_edge_case_feeds(signature_of("mask:bool[batch=1..4,seq=2..9]"))
     usual = [feed for feed in feeds if feed.name != "mask-empty"]
     assert all(feed.arrays["mask"].any(axis=-1).all() for feed in usual)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from modelc.core.precision import Precision
 from modelc.core.signature import Dim, InputSpec, Signature
 from modelc.core.verdict import Verdict
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.headroom import headroom_on
+from modelc.validators.headroom import margin_on_feed
 from modelc.validators.judge import judge
 from modelc.validators.tolerance import TOLERANCES
 
@@ -26,9 +26,9 @@ def verdict_on(*answers: Answer) -> Verdict:
     references, replies = [], []
     for number, (eager, artifact) in enumerate(answers):
         feed = NamedFeed(name=str(number), arrays={"x": np.full(2, number)}, sizes={})
-        references.append(Reference(feed=feed, outputs={"y": eager}))
+        references.append(ReferenceOutputs(feed=feed, outputs={"y": eager}))
         outputs = None if artifact is None else {"y": artifact.copy()}
-        replies.append(Reply(outputs=outputs, error="" if outputs else "no"))
+        replies.append(ArtifactOutputs(outputs=outputs, error="" if outputs else "no"))
     return judge(
         artifact="a",
         references=references,
@@ -44,11 +44,11 @@ def verdict_on(*answers: Answer) -> Verdict:
 
 def test_more_error_leaves_less_headroom() -> None:
     verdict = verdict_on((USUAL, USUAL * 1.001), (USUAL, USUAL * 1.002))
-    assert 0 < headroom_on(verdict, "1") < headroom_on(verdict, "0")
+    assert 0 < margin_on_feed(verdict, "1") < margin_on_feed(verdict, "0")
 
 
 def test_an_error_beyond_the_limit_is_negative() -> None:
-    assert headroom_on(verdict_on((USUAL, USUAL * 1.05)), "0") < -6
+    assert margin_on_feed(verdict_on((USUAL, USUAL * 1.05)), "0") < -6
 
 
 def test_what_cancels_is_measured_at_its_usual_scale() -> None:
@@ -57,19 +57,19 @@ def test_what_cancels_is_measured_at_its_usual_scale() -> None:
     off = 1e-3 * np.where(np.arange(40) % 2, 1.0, -1.0)
     verdict = verdict_on(*[(USUAL + n, USUAL + n + off) for n in range(3)], (tiny, tiny + off))
     assert not next(o for o in verdict.outputs if o.feed == "3").passed
-    assert headroom_on(verdict, "3") > 6
+    assert margin_on_feed(verdict, "3") > 6
 
 
 def test_a_large_error_on_a_small_output_is_beyond_all_the_same() -> None:
     tiny = USUAL * 0.01
     verdict = verdict_on((USUAL, USUAL), (USUAL, USUAL), (tiny, tiny + 0.2))
-    assert headroom_on(verdict, "2") < -6
+    assert margin_on_feed(verdict, "2") < -6
 
 
 def test_exact_is_infinitely_far_from_any_limit() -> None:
-    assert headroom_on(verdict_on((USUAL, USUAL)), "0") == math.inf
+    assert margin_on_feed(verdict_on((USUAL, USUAL)), "0") == math.inf
 
 
 def test_nan_and_refusals_are_infinitely_far_beyond() -> None:
     verdict = verdict_on((USUAL, USUAL), (USUAL, USUAL * np.nan), (USUAL, None))
-    assert headroom_on(verdict, "1") == headroom_on(verdict, "2") == -math.inf
+    assert margin_on_feed(verdict, "1") == margin_on_feed(verdict, "2") == -math.inf

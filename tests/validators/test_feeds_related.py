@@ -10,9 +10,9 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.climb import Point, climb
-from modelc.validators.feeds import Drawer, draw_feeds, example_feed
-from modelc.validators.hard import batch_of, hard_feeds
+from modelc.validators.climb import SearchPoint, hill_climb
+from modelc.validators.feeds import FeedDrawer, draw_example_feed, draw_feeds
+from modelc.validators.hard import draw_edge_case_feeds, find_batch_dim
 from modelc.validators.samples import check_samples
 
 
@@ -27,7 +27,7 @@ IMAGE = signature("x:float32[batch=1..3,3,h=32*(k=1..4),w=32*(j=1..5)]")
 
 
 def test_every_feed_keeps_the_relations() -> None:
-    feeds = (*draw_feeds(PAIR, count=9), *hard_feeds(PAIR))
+    feeds = (*draw_feeds(PAIR, count=9), *draw_edge_case_feeds(PAIR))
     for feed in feeds:
         seq = feed.arrays["a"].shape[1]
         assert feed.arrays["b"].shape[1] == seq, feed.name
@@ -41,7 +41,7 @@ def test_values_are_in_order_in_every_feed() -> None:
         "x:float32[batch,seq]{-1..2 ascending}",
         "lengths:int64[batch]{1..seq descending}",
     )
-    feeds = (*draw_feeds(boxes, count=9), *hard_feeds(boxes))
+    feeds = (*draw_feeds(boxes, count=9), *draw_edge_case_feeds(boxes))
     for feed in feeds:
         for name, array in feed.arrays.items():
             rises = np.diff(array, axis=-1) * (-1 if name == "lengths" else 1)
@@ -57,8 +57,8 @@ def test_the_sizes_of_a_feed_are_those_of_the_free_dims() -> None:
 
 
 def test_a_search_keeps_the_relations() -> None:
-    drawer = Drawer.of(PAIR, 0, None)
-    start = Point(feed=drawer.corners()["opt"], headroom=20.0)
+    drawer = FeedDrawer.of(PAIR, 0, None)
+    start = SearchPoint(feed=drawer.corners()["opt"], headroom=20.0)
     seen: list[tuple[int, ...]] = []
 
     def score(feed: object) -> float:
@@ -66,13 +66,13 @@ def test_a_search_keeps_the_relations() -> None:
         seen.append((arrays["a"].shape[1], arrays["b"].shape[1], arrays["c"].shape[0]))
         return 10.0
 
-    climb([start], drawer, score, more=lambda tried: tried < 60)
+    hill_climb([start], drawer, score, more=lambda tried: tried < 60)
     assert len({one[0] for one in seen}) > 2
     assert all(b == a and c == 2 * a for a, b, c in seen)
 
 
 def test_the_example_tells_all_sizes_apart_but_those_that_are_equal() -> None:
-    arrays = example_feed(PAIR)
+    arrays = draw_example_feed(PAIR)
     shapes = [*arrays["a"].shape, *arrays["c"].shape]
     assert len(set(shapes)) == 4
     assert arrays["b"].shape == arrays["a"].shape
@@ -93,19 +93,19 @@ def test_samples_whose_related_sizes_differ_are_refused() -> None:
 
 
 def test_the_batch_is_the_dim_that_others_follow_from() -> None:
-    found = batch_of(signature("a:float32[rows=batch,3]", "b:float32[batch=1..4]"))
+    found = find_batch_dim(signature("a:float32[rows=batch,3]", "b:float32[batch=1..4]"))
     assert found is not None
     assert found.name == "batch"
 
 
 def test_no_row_is_repeated_where_an_inputs_rows_are_a_multiple() -> None:
     twice = signature("a:float32[batch=1..4,3]", "b:float32[2*batch,3]")
-    assert "repeated" not in {feed.name for feed in hard_feeds(twice)}
+    assert "repeated" not in {feed.name for feed in draw_edge_case_feeds(twice)}
 
 
 def test_equal_rows_are_repeated_in_both() -> None:
     equal = signature("a:float32[batch=1..4,3]", "b:float32[rows=batch,3]")
-    feed = next(feed for feed in hard_feeds(equal) if feed.name == "repeated")
+    feed = next(feed for feed in draw_edge_case_feeds(equal) if feed.name == "repeated")
     for array in feed.arrays.values():
         assert (array == array[:1]).all()
 
@@ -114,7 +114,7 @@ def test_equal_rows_are_repeated_in_both() -> None:
 def test_each_two_of_many_dims_are_at_opposite_ends_in_some_feed(count: int) -> None:
     names = [f"d{number}" for number in range(count)]
     many = signature(f"x:float32[{','.join(f'{name}=1..3..5' for name in names)}]")
-    drawn = [feed.sizes for feed in (*draw_feeds(many), *hard_feeds(many))]
+    drawn = [feed.sizes for feed in (*draw_feeds(many), *draw_edge_case_feeds(many))]
     for one, other in itertools.permutations(names, 2):
         for ends in ((1, 5), (1, 1), (5, 5)):
             assert any((sizes[one], sizes[other]) == ends for sizes in drawn), (one, other, ends)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelc.core.verdict import Tolerance
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.rows import rows_apart
+from modelc.validators.rows import find_unequal_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,8 +20,8 @@ FEED = NamedFeed(name="repeated", arrays={"x": ROWS}, sizes={"batch": 3}, kind="
 
 
 def apart(artifact: NDArray[np.generic], eager: NDArray[np.generic] = ROWS) -> tuple[str, ...]:
-    reference = Reference(feed=FEED, outputs={"y": eager})
-    return rows_apart(reference, Reply(outputs={"y": artifact}), WITHIN)
+    reference = ReferenceOutputs(feed=FEED, outputs={"y": eager})
+    return find_unequal_rows(reference, ArtifactOutputs(outputs={"y": artifact}), WITHIN)
 
 
 def with_last(by: float) -> NDArray[np.float32]:
@@ -56,4 +56,9 @@ def test_what_has_no_rows_is_passed_over() -> None:
 
 def test_integers_and_refusals_are_the_judges_business() -> None:
     assert apart(np.arange(3), np.zeros(3, np.int64)) == ()
-    assert rows_apart(Reference(feed=FEED, outputs={"y": ROWS}), Reply(outputs=None), WITHIN) == ()
+    assert (
+        find_unequal_rows(
+            ReferenceOutputs(feed=FEED, outputs={"y": ROWS}), ArtifactOutputs(outputs=None), WITHIN
+        )
+        == ()
+    )

@@ -10,10 +10,10 @@ import pytest
 
 from modelc.core.precision import Precision
 from modelc.core.verdict import Excuse, Limits, State, Verdict
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
-from modelc.validators.tolerance import TOLERANCES, within
+from modelc.validators.tolerance import TOLERANCES, override_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -60,7 +60,7 @@ def judged(
     references, replies = [], []
     for number, x in enumerate(feeds):
         references.append(
-            Reference(
+            ReferenceOutputs(
                 feed=NamedFeed(name=f"seed-{number}", arrays={"x": x}, sizes={"batch": 4}),
                 outputs={"y": reference(x)},
                 exact={"y": truth(x)}
@@ -69,12 +69,12 @@ def judged(
                 again=tuple({"y": draw(x)} for draw in draws),
             )
         )
-        replies.append(Reply(outputs={"y": np.array(artifact(x), dtype=F)}))
+        replies.append(ArtifactOutputs(outputs={"y": np.array(artifact(x), dtype=F)}))
     return judge(
         artifact="model.bin",
         references=references,
         replies=replies,
-        tolerance=within(TOLERANCES[Precision.FP32], Limits(**limits)),
+        tolerance=override_limits(TOLERANCES[Precision.FP32], Limits(**limits)),
         device="cpu",
         artifact_inputs=["x"],
         signature=SIGNATURE,
@@ -327,7 +327,7 @@ def test_more_draws_of_eagers_noise_take_its_luck_out() -> None:
 
     def verdict(again: list[Array]) -> Verdict:
         feed = NamedFeed(name="opt", arrays={"x": np.zeros((4, 6), F)}, sizes={})
-        one = Reference(
+        one = ReferenceOutputs(
             feed=feed,
             outputs={"y": lucky},
             exact={"y": truth},
@@ -336,7 +336,7 @@ def test_more_draws_of_eagers_noise_take_its_luck_out() -> None:
         return judge(
             artifact="model.bin",
             references=[one],
-            replies=[Reply(outputs={"y": artifact})],
+            replies=[ArtifactOutputs(outputs={"y": artifact})],
             tolerance=TOLERANCES[Precision.FP32],
             device="cpu",
             artifact_inputs=["x"],
@@ -358,7 +358,7 @@ def test_an_element_that_a_draw_makes_nan_of_is_judged_all_the_same() -> None:
     wrong = plain.copy()
     wrong[0, 0] = 0.75
     feed = NamedFeed(name="opt", arrays={"x": np.zeros((4, 6), F)}, sizes={})
-    one = Reference(
+    one = ReferenceOutputs(
         feed=feed,
         outputs={"y": plain},
         exact={"y": truth},
@@ -367,7 +367,7 @@ def test_an_element_that_a_draw_makes_nan_of_is_judged_all_the_same() -> None:
     verdict = judge(
         artifact="model.bin",
         references=[one],
-        replies=[Reply(outputs={"y": wrong})],
+        replies=[ArtifactOutputs(outputs={"y": wrong})],
         tolerance=TOLERANCES[Precision.FP32],
         device="cpu",
         artifact_inputs=["x"],
@@ -401,11 +401,11 @@ def test_a_complex_channel_is_judged_by_its_imaginary_part_too() -> None:
     for number in range(3):
         x = np.random.default_rng(number).standard_normal((4, 6)).astype(F)
         feed = NamedFeed(name=f"seed-{number}", arrays={"x": x}, sizes={})
-        references.append(Reference(feed=feed, outputs={"y": spectrum(x)}))
-        replies.append(Reply(outputs={"y": wrong(x)}))
-        good.append(Reply(outputs={"y": spectrum(x) * np.complex64(1 + 1e-7)}))
+        references.append(ReferenceOutputs(feed=feed, outputs={"y": spectrum(x)}))
+        replies.append(ArtifactOutputs(outputs={"y": wrong(x)}))
+        good.append(ArtifactOutputs(outputs={"y": spectrum(x) * np.complex64(1 + 1e-7)}))
 
-    def verdict(replies: list[Reply]) -> Verdict:
+    def verdict(replies: list[ArtifactOutputs]) -> Verdict:
         return judge(
             artifact="model.bin",
             references=references,
@@ -429,8 +429,10 @@ def test_float64_numbers_whose_squares_overflow_are_judged_by_the_table() -> Non
     for times, passes in ((1 + 1e-15, True), (1.5, False)):
         verdict = judge(
             artifact="model.bin",
-            references=[Reference(feed=feed, outputs={"y": truth}, exact={"y": truth.copy()})],
-            replies=[Reply(outputs={"y": truth * times})],
+            references=[
+                ReferenceOutputs(feed=feed, outputs={"y": truth}, exact={"y": truth.copy()})
+            ],
+            replies=[ArtifactOutputs(outputs={"y": truth * times})],
             tolerance=TOLERANCES[Precision.FP32],
             device="cpu",
             artifact_inputs=["x"],

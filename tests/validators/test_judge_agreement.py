@@ -11,12 +11,12 @@ import pytest
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import Limits, State, Verdict
-from modelc.validators.decide import decide
-from modelc.validators.evidence import Reference, Reply
+from modelc.validators.decide import apply_tolerance
+from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
-from modelc.validators.metrics import measure
-from modelc.validators.tolerance import TOLERANCES, within
+from modelc.validators.metrics import measure_arrays
+from modelc.validators.tolerance import TOLERANCES, override_limits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,14 +51,18 @@ def judged(
     return judge(
         artifact="model.bin",
         references=[
-            Reference(feed=NamedFeed(name=str(n), arrays={"x": x}, sizes={}), outputs={"y": y})
+            ReferenceOutputs(
+                feed=NamedFeed(name=str(n), arrays={"x": x}, sizes={}), outputs={"y": y}
+            )
             for n, (x, y) in enumerate(zip(feeds, eager, strict=True))
         ],
         replies=[
-            Reply(outputs={"y": y}, undecided={} if undecided is None else {"y": undecided[n]})
+            ArtifactOutputs(
+                outputs={"y": y}, undecided={} if undecided is None else {"y": undecided[n]}
+            )
             for n, y in enumerate(artifact)
         ],
-        tolerance=within(TOLERANCES[precision], Limits(**limits)),
+        tolerance=override_limits(TOLERANCES[precision], Limits(**limits)),
         device="cpu",
         artifact_inputs=["x"],
         signature=signature,
@@ -122,7 +126,7 @@ def test_near_ties_count_as_agreeing() -> None:
     eager[:, :2] = [[1.0, 1.0001]]
     artifact = eager.copy()
     artifact[:, :2] = [[1.0001, 1.0]]
-    found = measure(eager, artifact)
+    found = measure_arrays(eager, artifact)
     assert found.argmax_agreement == 0
     assert found.top1_agreement == 1
     assert found.top5_agreement == 1
@@ -152,11 +156,11 @@ def test_what_was_decided_is_decided_again_from_the_record() -> None:
     artifact = [y + F(1e-2) * RNG.standard_normal(y.shape).astype(F) for y in eager]
     verdict = judged(eager, artifact, precision=Precision.FP16, min_sqnr=20.0)
     assert verdict.passed
-    assert decide(verdict, verdict.tolerance) == verdict
-    strict = decide(verdict, within(verdict.tolerance, Limits(min_sqnr=60.0)))
+    assert apply_tolerance(verdict, verdict.tolerance) == verdict
+    strict = apply_tolerance(verdict, override_limits(verdict.tolerance, Limits(min_sqnr=60.0)))
     assert strict.state is State.FAILED
     assert "dB < 60" in strict.reason
-    assert decide(strict, verdict.tolerance) == verdict
+    assert apply_tolerance(strict, verdict.tolerance) == verdict
 
 
 def test_headroom_is_what_is_left_to_the_nearest_limit() -> None:

@@ -11,9 +11,9 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Limits
-from modelc.validators.decide import decide
+from modelc.validators.decide import apply_tolerance
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import Reference, Reply, judge
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def judged(eager: Sequence[Array], artifact: Callable[[Array], Array]) -> Verdic
     bare = resolve([parse_input("x:float32[1,3]")], {})
     return judge(
         artifact="model.bin",
-        references=[Reference(feed=FEED, outputs={"y": array}) for array in eager],
-        replies=[Reply(outputs={"y": artifact(array.copy())}) for array in eager],
+        references=[ReferenceOutputs(feed=FEED, outputs={"y": array}) for array in eager],
+        replies=[ArtifactOutputs(outputs={"y": artifact(array.copy())}) for array in eager],
         tolerance=tolerance_for(Precision.INT8),
         device="cpu",
         artifact_inputs=["x"],
@@ -98,7 +98,7 @@ def test_scores_that_drown_without_dying_are_rejected() -> None:
     assert not any(one.dead_count for one in verdict.groups)
     assert verdict.group_sqnr is not None
     assert verdict.group_sqnr < 5
-    lower = decide(verdict, tolerance_for(Precision.INT8).within(LOW))
+    lower = apply_tolerance(verdict, tolerance_for(Precision.INT8).within(LOW))
     assert lower.passed
 
 
@@ -199,8 +199,8 @@ def test_other_precisions_have_channels_in_place_of_groups() -> None:
     array = detections(0)
     verdict = judge(
         artifact="model.bin",
-        references=[Reference(feed=FEED, outputs={"y": array})],
-        replies=[Reply(outputs={"y": apart(array)})],
+        references=[ReferenceOutputs(feed=FEED, outputs={"y": array})],
+        replies=[ArtifactOutputs(outputs={"y": apart(array)})],
         tolerance=tolerance_for(Precision.FP16),
         device="cpu",
         artifact_inputs=["x"],

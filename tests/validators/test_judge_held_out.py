@@ -11,7 +11,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.judge import Reference, Reply, judge
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ def judged(artifact: Callable[[Array], Array], *, loose: bool = True) -> Verdict
     bare = resolve([parse_input("x:float32[batch=1..8,6]")], {})
     drawn = draw_feeds(bare)
     references = [
-        Reference(feed=feed, outputs={"y": eager(feed.arrays["x"])}) for feed in (*drawn, *HELD_OUT)
+        ReferenceOutputs(feed=feed, outputs={"y": eager(feed.arrays["x"])})
+        for feed in (*drawn, *HELD_OUT)
     ]
     return judge(
         artifact="model.bin",
         references=references,
-        replies=[Reply(outputs={"y": artifact(r.feed.arrays["x"])}) for r in references],
+        replies=[ArtifactOutputs(outputs={"y": artifact(r.feed.arrays["x"])}) for r in references],
         tolerance=tolerance_for(Precision.INT8),
         device="cpu",
         artifact_inputs=["x"],
@@ -117,9 +118,12 @@ def test_a_quiet_channel_may_drown_in_8_bit_noise() -> None:
     scale = np.array([1, 1, 1, 1e-3], dtype=np.float32)
     bare = resolve([parse_input("x:float32[batch=1..8,6]")], {})
     references = [
-        Reference(feed=feed, outputs={"y": eager(feed.arrays["x"]) * scale}) for feed in HELD_OUT
+        ReferenceOutputs(feed=feed, outputs={"y": eager(feed.arrays["x"]) * scale})
+        for feed in HELD_OUT
     ]
-    replies = [Reply(outputs={"y": r.outputs["y"] + np.float32(2e-3)}) for r in references]
+    replies = [
+        ArtifactOutputs(outputs={"y": r.outputs["y"] + np.float32(2e-3)}) for r in references
+    ]
 
     def verdict(*, by_channel: bool) -> Verdict:
         return judge(

@@ -10,8 +10,8 @@ import pytest
 
 from modelc.core.precision import Precision
 from modelc.core.verdict import State
-from modelc.validators.channels import pool
-from modelc.validators.evidence import Pair
+from modelc.validators.channels import pool_channels
+from modelc.validators.evidence import OutputPair
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.tolerance import tolerance_for
 
@@ -240,9 +240,9 @@ def test_an_axis_of_varying_size_has_no_channels(judged: Judged) -> None:
 def test_pooling_channels_needs_memory_for_a_block_alone() -> None:
     eager = np.ones((2, 256, 64, 64), F)
     feed = NamedFeed(name="opt", arrays={}, sizes={})
-    pair = Pair(feed=feed, eager={"y": eager}, artifact={"y": eager.copy()})
+    pair = OutputPair(feed=feed, eager={"y": eager}, artifact={"y": eager.copy()})
     tracemalloc.start()
-    found = pool("y", [pair, pair], 1)
+    found = pool_channels("y", [pair, pair], 1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4e6

@@ -12,7 +12,7 @@ from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import Reference, Reply, judge
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:
@@ -279,8 +279,8 @@ def test_an_array_beside_itself_is_a_bug_of_ours() -> None:
     with pytest.raises(RuntimeError, match="shares memory"):
         judge(
             artifact="model.bin",
-            references=[Reference(feed=feed, outputs={"y": y})],
-            replies=[Reply(outputs={"y": y[:]})],
+            references=[ReferenceOutputs(feed=feed, outputs={"y": y})],
+            replies=[ArtifactOutputs(outputs={"y": y[:]})],
             tolerance=tolerance_for(Precision.FP32),
             device="cpu",
             artifact_inputs=[],

@@ -8,7 +8,7 @@ import pytest
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.validators.feeds import draw_feeds
-from modelc.validators.hard import hard_feeds
+from modelc.validators.hard import draw_edge_case_feeds
 
 
 def signature_of(text: str) -> Signature:
@@ -27,7 +27,7 @@ def signature_of(text: str) -> Signature:
 )
 def test_a_mask_hides_places_along_its_last_axis_longer_than_one(text: str, axis: int) -> None:
     signature = signature_of(text)
-    feeds = [*draw_feeds(signature), *hard_feeds(signature)]
+    feeds = [*draw_feeds(signature), *draw_edge_case_feeds(signature)]
     masks = [feed.arrays["mask"] for feed in feeds if feed.name != "mask-empty"]
     assert any((mask == 0).any() for mask in masks)
     drawn = [feed.arrays["mask"] for feed in feeds if feed.kind in ("shape", "seed", "batch")]

@@ -10,8 +10,8 @@ import pytest
 
 from modelc.core.precision import Precision
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.judge import Reference, Reply
-from modelc.validators.masked import differs_behind_masks, without_last_row
+from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs
+from modelc.validators.masked import differs_behind_masks, drop_masked_row
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def told(
     artifact[change] += 1
     arrays = {"attention_mask": mask}
     feed = NamedFeed(name="mask-left", arrays=arrays, sizes={}, kind="mask", hiding=hiding)
-    reference = Reference(feed=feed, outputs={"y": eager})
-    return differs_behind_masks(reference, Reply(outputs={"y": artifact}), FP32, ["y"])
+    reference = ReferenceOutputs(feed=feed, outputs={"y": eager})
+    return differs_behind_masks(reference, ArtifactOutputs(outputs={"y": artifact}), FP32, ["y"])
 
 
 def test_masked_rows_alone() -> None:
@@ -62,8 +62,11 @@ def test_a_lost_number_in_a_visible_row_is_seen() -> None:
     artifact = eager.copy()
     artifact[0, 3] = np.nan
     feed = NamedFeed(name="mask-left", arrays={"m": MASK}, sizes={}, kind="mask")
-    reference = Reference(feed=feed, outputs={"y": eager})
-    assert differs_behind_masks(reference, Reply(outputs={"y": artifact}), FP32, ["y"]) is False
+    reference = ReferenceOutputs(feed=feed, outputs={"y": eager})
+    assert (
+        differs_behind_masks(reference, ArtifactOutputs(outputs={"y": artifact}), FP32, ["y"])
+        is False
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_what_cannot_be_told_is_not_claimed(shape: tuple[int, ...], mask: NDArra
     assert told((0, 0), shape=shape, mask=mask) is None
 
 
-def scored(texts: int, images: int, *, hidden: bool = False) -> Reference:
+def scored(texts: int, images: int, *, hidden: bool = False) -> ReferenceOutputs:
     """Eager on texts with a mask and on images: what two such towers give."""
     rng = np.random.default_rng(texts * 10 + images)
     mask = np.ones((texts, 5), np.int64)
@@ -88,7 +91,7 @@ def scored(texts: int, images: int, *, hidden: bool = False) -> Reference:
     }
     name = "mask-empty" if hidden else f"{texts}-{images}"
     feed = NamedFeed(name=name, arrays={"attention_mask": mask}, sizes={}, kind="mask")
-    return Reference(feed=feed, outputs=outputs)
+    return ReferenceOutputs(feed=feed, outputs=outputs)
 
 
 EMPTIED = scored(3, 3, hidden=True)
@@ -109,7 +112,7 @@ def test_a_hidden_row_lies_along_the_axis_that_follows_the_mask(
 ) -> None:
     answers = {name: array.copy() for name, array in EMPTIED.outputs.items()}
     answers[output][change] += 1
-    pair = without_last_row(EMPTIED, Reply(outputs=answers), OTHERS)
+    pair = drop_masked_row(EMPTIED, ArtifactOutputs(outputs=answers), OTHERS)
     assert pair is not None
     reference, reply = pair
     assert reference.outputs["by_image"].shape == (3, 2)
@@ -124,7 +127,9 @@ def test_what_eager_leaves_nan_beside_a_hidden_row_is_not_judged() -> None:
     eager["by_text"][0, 1] = np.nan
     answers = {name: np.nan_to_num(array) for name, array in eager.items()}
     answers["by_text"][1, 0] += 1  # eager has a number there
-    pair = without_last_row(replace(EMPTIED, outputs=eager), Reply(outputs=answers), OTHERS)
+    pair = drop_masked_row(
+        replace(EMPTIED, outputs=eager), ArtifactOutputs(outputs=answers), OTHERS
+    )
     assert pair is not None
     wanted, found = pair[0].outputs["by_text"], (pair[1].outputs or {})["by_text"]
     assert np.isnan(found[0, 1])
@@ -134,8 +139,8 @@ def test_what_eager_leaves_nan_beside_a_hidden_row_is_not_judged() -> None:
 def test_rows_are_along_the_first_axis_where_their_number_never_varies() -> None:
     outputs = {"by_text": EMPTIED.outputs["by_text"]}
     fixed = replace(EMPTIED, outputs=outputs)
-    pair = without_last_row(fixed, Reply(outputs=outputs), [fixed])
+    pair = drop_masked_row(fixed, ArtifactOutputs(outputs=outputs), [fixed])
     assert pair is not None
     assert pair[0].outputs["by_text"].shape == (2, 3)
     other = replace(EMPTIED, outputs={"image": np.zeros((2, 4), np.float32)})
-    assert without_last_row(other, Reply(outputs=other.outputs), [other]) is None
+    assert drop_masked_row(other, ArtifactOutputs(outputs=other.outputs), [other]) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.validators.intervals import bootstrap, paired_difference, wilson
+from modelc.validators.intervals import bootstrap_interval, difference_interval, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -22,24 +22,24 @@ from modelc.validators.intervals import bootstrap, paired_difference, wilson
 def test_the_paired_interval_is_the_published_one(
     table: tuple[int, int, int, int], low: float, high: float
 ) -> None:
-    found = paired_difference(*table)
+    found = difference_interval(*table)
     assert found.low == pytest.approx(low, abs=6e-4)
     assert found.high == pytest.approx(high, abs=6e-4)
 
 
 def test_wilsons_interval_is_the_published_one() -> None:
-    found = wilson(81, 263)  # Newcombe (1998), Statistics in Medicine 17, 857-872, table I
+    found = wilson_interval(81, 263)  # Newcombe (1998), Statistics in Medicine 17, 857-872, table I
     assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=1e-4)
 
 
 def test_swapping_the_models_mirrors_the_interval() -> None:
-    one, other = paired_difference(90, 6, 2, 2), paired_difference(90, 2, 6, 2)
+    one, other = difference_interval(90, 6, 2, 2), difference_interval(90, 2, 6, 2)
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
 
 
 @pytest.mark.parametrize("count", [10, 450, 50_000])
 def test_models_that_never_differ_are_proven_only_as_far_as_samples_go(count: int) -> None:
-    found = paired_difference(count, 0, 0, 0)
+    found = difference_interval(count, 0, 0, 0)
     assert 0 < found.high < 8 / count * 4
     assert found.low == pytest.approx(-found.high)
 
@@ -51,7 +51,7 @@ def test_the_interval_holds_the_true_drop_as_often_as_it_says() -> None:
         eager = chance.random(300) < 0.9
         artifact = eager & (chance.random(300) >= 0.02)  # loses a fiftieth of its hits: 0.018
         cells = (eager & artifact, eager & ~artifact, ~eager & artifact, ~eager & ~artifact)
-        found = paired_difference(*(int(cell.sum()) for cell in cells))
+        found = difference_interval(*(int(cell.sum()) for cell in cells))
         inside += found.low <= 0.018 <= found.high
     assert 370 <= inside <= 398
 
@@ -60,8 +60,8 @@ def test_the_bootstrap_holds_a_known_difference_and_is_seeded() -> None:
     chance = np.random.default_rng(1)
     eager = chance.normal(size=2000)
     artifact = eager + chance.normal(0.1, 0.2, size=2000)
-    found = bootstrap(eager, artifact, lambda one, other: other - one)
+    found = bootstrap_interval(eager, artifact, lambda one, other: other - one)
     error = 1.96 * float((artifact - eager).std()) / 2000**0.5
     assert found.high - found.low == pytest.approx(2 * error, rel=0.1)
     assert found.low < float((artifact - eager).mean()) < found.high
-    assert found == bootstrap(eager, artifact, lambda one, other: other - one)
+    assert found == bootstrap_interval(eager, artifact, lambda one, other: other - one)

@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 
 from modelc.core.errors import UsageError
 from modelc.core.findings import Accuracy
-from modelc.validators.accuracy_text import doubt_of
-from modelc.validators.answers import Answers, metric_named
-from modelc.validators.pairing import differing, near_chance, newly_broken, paired
+from modelc.validators.accuracy_text import explain_doubt
+from modelc.validators.answers import ModelAnswers, find_metric
+from modelc.validators.pairing import (
+    compare_answers,
+    explain_near_chance,
+    find_differing_samples,
+    find_newly_broken,
+)
 from modelc.validators.task_metrics import LabelFaultError
 
 Floats = NDArray[np.float32]
@@ -27,9 +32,9 @@ def answered(
     predictions: object,
     labels: object,
     load: Callable[[str], object] = no_load,
-) -> Answers:
+) -> ModelAnswers:
     """All samples in one batch."""
-    answers = Answers(metric_named(metric, load))
+    answers = ModelAnswers(find_metric(metric, load))
     answers.add(np.asarray(predictions, dtype=np.float32), np.asarray(labels))
     return answers
 
@@ -58,7 +63,7 @@ def test_nan_is_no_answer() -> None:
     predictions[0, 7] = np.nan
     answers = answered("top1", predictions, [3, 4])
     assert answers.value == 0.5
-    assert newly_broken(answered("top1", one_hot([3, 4]), [3, 4]), answers, 0, 2) == [0]
+    assert find_newly_broken(answered("top1", one_hot([3, 4]), [3, 4]), answers, 0, 2) == [0]
 
 
 def test_mse_is_the_mean_over_elements_and_samples() -> None:
@@ -102,9 +107,9 @@ def test_a_drop_counts_what_each_gets_right() -> None:
     one, other = answered("top1", one_hot(labels), labels), answered(
         "top1", one_hot(artifact), labels
     )  # fmt: skip
-    pair = paired(one, other)
+    pair = compare_answers(one, other)
     assert (pair.drop, pair.differing) == (0.01, 2)
-    assert differing(one, other, 0, 200) == [0, 11]
+    assert find_differing_samples(one, other, 0, 200) == [0, 11]
     assert pair.interval.low < 0.01 < pair.interval.high
 
 
@@ -113,13 +118,16 @@ def test_two_that_are_wrong_otherwise_disagree_without_a_drop() -> None:
         answered("top1", one_hot([1, 2]), [5, 2]),
         answered("top1", one_hot([3, 2]), [5, 2]),
     )
-    assert (paired(one, other).drop, differing(one, other, 0, 2)) == (0.0, [0])
+    assert (compare_answers(one, other).drop, find_differing_samples(one, other, 0, 2)) == (
+        0.0,
+        [0],
+    )
 
 
 def test_the_drop_of_mse_is_relative_and_positive_for_worse() -> None:
     labels = np.zeros((50, 4))
     eager, artifact = answered("mse", labels + 1.0, labels), answered("mse", labels + 1.1, labels)
-    pair = paired(eager, artifact)
+    pair = compare_answers(eager, artifact)
     assert pair.drop == pytest.approx(0.21, abs=1e-6)
     assert pair.interval.low <= pair.drop <= pair.interval.high
 
@@ -127,15 +135,17 @@ def test_the_drop_of_mse_is_relative_and_positive_for_worse() -> None:
 def test_a_relative_drop_from_zero_is_refused() -> None:
     exact = answered("mse", [[1.0]], [[1.0]])
     with pytest.raises(UsageError, match="eager's mse is 0"):
-        paired(exact, answered("mse", [[2.0]], [[1.0]]))
+        compare_answers(exact, answered("mse", [[2.0]], [[1.0]]))
 
 
 @pytest.mark.parametrize("order", [range(1, 11), range(9, -1, -1)])
 def test_another_order_of_classes_looks_like_chance(order: Sequence[int]) -> None:
     labels = [number % 10 for number in range(300)]
     shuffled = [order[label] % 10 for label in labels]
-    assert "another order of classes" in near_chance(answered("top1", one_hot(shuffled), labels))
-    assert near_chance(answered("top1", one_hot(labels), labels)) == ""
+    assert "another order of classes" in explain_near_chance(
+        answered("top1", one_hot(shuffled), labels)
+    )
+    assert explain_near_chance(answered("top1", one_hot(labels), labels)) == ""
 
 
 def share(predictions: Sequence[Floats], labels: Sequence[NDArray[np.int64]]) -> float:
@@ -159,9 +169,9 @@ def test_resamples_on_which_a_metric_is_undefined_are_left_out(nines: int, defin
     eager = answered("m:recall", one_hot(labels), labels, lambda _: recall_of_nines)
     if not defined:
         with pytest.raises(UsageError, match="raised ZeroDivisionError"):
-            paired(eager, eager)
+            compare_answers(eager, eager)
         return
-    pair = paired(eager, eager)
+    pair = compare_answers(eager, eager)
     assert (pair.drop, pair.interval.low, pair.interval.high) == (0, 0, 0)
     assert 1000 < int(pair.interval.method.split()[2].replace(",", "")) < 2000
 
@@ -179,7 +189,7 @@ def test_the_number_of_resamples_follows_from_the_samples_alone(
 ) -> None:
     labels = [0] * samples
     eager = answered("m:length", one_hot(labels, count=1), labels, lambda _: length)
-    method = paired(eager, eager).interval.method
+    method = compare_answers(eager, eager).interval.method
     assert method.split()[2].replace(",", "") == str(resamples)
 
 
@@ -196,7 +206,7 @@ def test_a_metric_of_ones_own_gets_all_samples() -> None:
     wrong = [0, *labels[1:]][:30] + [9] * 30
     eager = answered("m:share", one_hot(labels), labels, lambda _: share)
     artifact = answered("m:share", one_hot(wrong), labels, lambda _: share)
-    pair = paired(eager, artifact)
+    pair = compare_answers(eager, artifact)
     assert eager.value == 1.0
     assert pair.drop == pytest.approx(27 / 60)
     assert "bootstrap" in pair.interval.method
@@ -206,7 +216,7 @@ def test_a_metric_of_ones_own_gets_all_samples() -> None:
 def test_a_metric_of_one_sample_is_averaged() -> None:
     eager = answered("m:distance", one_hot([1, 2, 3]), [1, 2, 3], lambda _: distance)
     artifact = answered("m:distance", one_hot([1, 2, 9]), [1, 2, 3], lambda _: distance)
-    assert (eager.value, artifact.value, paired(eager, artifact).drop) == (0.0, 2.0, 2.0)
+    assert (eager.value, artifact.value, compare_answers(eager, artifact).drop) == (0.0, 2.0, 2.0)
 
 
 def raising(*_: object) -> float:
@@ -248,13 +258,13 @@ def test_a_metric_that_cannot_be_used_is_told_in_one_line(found: object, words: 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="unknown metric 'top2'"):
-        metric_named("top2", no_load)
+        find_metric("top2", no_load)
 
 
 @pytest.mark.parametrize(("count", "few"), [(1, True), (9, True), (10, False)])
 def test_a_handful_of_samples_is_said_to_be_none(count: int, few: bool) -> None:
     """A bootstrap of one sample has no width, and would count as proof."""
-    found = paired(answered("mse", [[1.0]] * count, [[0.0]] * count),
+    found = compare_answers(answered("mse", [[1.0]] * count, [[0.0]] * count),
                    answered("mse", [[1.01]] * count, [[0.0]] * count))  # fmt: skip
     accuracy = Accuracy(
         metric="mse", higher_is_better=False, samples=count, eager=1.0, artifact=1.0201,
@@ -262,4 +272,4 @@ def test_a_handful_of_samples_is_said_to_be_none(count: int, few: bool) -> None:
         method=found.interval.method, max_drop=0.05, relative=True,
     )  # fmt: skip
     assert accuracy.passed
-    assert ("say next to nothing" in doubt_of(accuracy)) == few
+    assert ("say next to nothing" in explain_doubt(accuracy)) == few

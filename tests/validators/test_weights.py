@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.validators.weights import altered_weights
+from modelc.validators.weights import find_altered_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,20 +37,22 @@ def altered(array: Array, times: float = 1.001) -> Array:
 
 
 def test_weights_as_they_are_and_turned_over_are_right() -> None:
-    assert altered_weights(STATE, [WEIGHT.T, OTHER, BIAS]) == ()
-    assert altered_weights(STATE, [np.ascontiguousarray(WEIGHT.T), OTHER.reshape(-1), BIAS]) == ()
+    assert find_altered_weights(STATE, [WEIGHT.T, OTHER, BIAS]) == ()
+    assert (
+        find_altered_weights(STATE, [np.ascontiguousarray(WEIGHT.T), OTHER.reshape(-1), BIAS]) == ()
+    )
 
 
 @pytest.mark.parametrize("times", [1.1, 1.01, 1.001, 1.00001, -1.0])
 @pytest.mark.parametrize("turn", [lambda a: a, lambda a: np.ascontiguousarray(a.T)])
 def test_one_element_that_is_off_is_named(times: float, turn: Callable[[Array], Array]) -> None:
-    (told,) = altered_weights(STATE, [turn(altered(WEIGHT, times)), OTHER, BIAS])
+    (told,) = find_altered_weights(STATE, [turn(altered(WEIGHT, times)), OTHER, BIAS])
     assert told.startswith("the weight layer.weight is not the checkpoint's: 1 of 600 elements")
     assert f"instead of {WEIGHT.flat[7]:.7g}" in told
 
 
 def test_one_element_of_a_bias_that_is_off_is_named() -> None:
-    (told,) = altered_weights(STATE, [WEIGHT, OTHER, altered(BIAS)])
+    (told,) = find_altered_weights(STATE, [WEIGHT, OTHER, altered(BIAS)])
     assert "layer.bias" in told
     assert "1 of 20 elements" in told
 
@@ -61,58 +63,58 @@ def test_a_fold_into_rows_or_columns_is_none() -> None:
     columns[:, 4] *= np.float32(1.5)
     scaled = WEIGHT * RNG.standard_normal((20, 1)).astype(np.float32)
     for constant in (rows, columns, scaled, WEIGHT * np.float32(1.01)):
-        assert altered_weights(STATE, [constant, OTHER, BIAS]) == ()
+        assert find_altered_weights(STATE, [constant, OTHER, BIAS]) == ()
 
 
 @pytest.mark.parametrize("times", [1.1, 1.001, 1.0001])
 def test_an_element_that_is_off_beside_its_folded_row_is_named(times: float) -> None:
     scale = RNG.standard_normal((20, 1)).astype(np.float32)
     folded = altered(WEIGHT, times) * scale
-    (told,) = altered_weights(STATE, [folded, OTHER, BIAS])
+    (told,) = find_altered_weights(STATE, [folded, OTHER, BIAS])
     assert "layer.weight" in told
     assert "1 of 600 elements" in told
-    assert altered_weights(STATE, [WEIGHT * scale, OTHER, BIAS]) == ()
+    assert find_altered_weights(STATE, [WEIGHT * scale, OTHER, BIAS]) == ()
 
 
 def test_another_weight_of_that_size_is_no_fold() -> None:
     other = RNG.standard_normal((20, 30)).astype(np.float32)
-    assert altered_weights({"w": WEIGHT}, [other, other * 2]) == ()
+    assert find_altered_weights({"w": WEIGHT}, [other, other * 2]) == ()
 
 
 def test_rounding_and_flushed_denormals_are_none() -> None:
     ulp = WEIGHT.copy()
     ulp.flat[::50] = np.nextafter(ulp.flat[::50], np.float32(9))
-    assert altered_weights(STATE, [ulp, OTHER, BIAS]) == ()
+    assert find_altered_weights(STATE, [ulp, OTHER, BIAS]) == ()
     small = WEIGHT.copy()
     small[0, 0] = 1e-40
     flushed = small.copy()
     flushed[0, 0] = 0
-    assert altered_weights({"w": small}, [flushed]) == ()
+    assert find_altered_weights({"w": small}, [flushed]) == ()
 
 
 def test_weights_that_are_split_joined_or_gone_say_nothing() -> None:
-    assert altered_weights(STATE, [WEIGHT[:10], WEIGHT[10:], np.vstack([OTHER, WEIGHT])]) == ()
-    assert altered_weights(STATE, []) == ()
+    assert find_altered_weights(STATE, [WEIGHT[:10], WEIGHT[10:], np.vstack([OTHER, WEIGHT])]) == ()
+    assert find_altered_weights(STATE, []) == ()
 
 
 def test_zeros_make_no_two_weights_alike() -> None:
     one, two = np.zeros((2, 40, 40), np.float32)
     one[0, :9] = 1.5
     two[0, :9] = 2.5
-    assert altered_weights({"one": one}, [two]) == ()
+    assert find_altered_weights({"one": one}, [two]) == ()
 
 
 def test_a_twin_of_another_weight_is_not_taken_for_it() -> None:
     twin = altered(WEIGHT)
     state = {"layer.weight": WEIGHT, "twin.weight": twin}
-    assert altered_weights(state, [WEIGHT, twin]) == ()
+    assert find_altered_weights(state, [WEIGHT, twin]) == ()
 
 
 def test_one_of_two_equal_weights_that_is_altered_is_named() -> None:
     state = {"one.weight": WEIGHT, "two.weight": WEIGHT.copy()}
-    (told,) = altered_weights(state, [WEIGHT, altered(WEIGHT)])
+    (told,) = find_altered_weights(state, [WEIGHT, altered(WEIGHT)])
     assert "1 of 600 elements" in told
-    assert altered_weights(state, [WEIGHT]) == ()
+    assert find_altered_weights(state, [WEIGHT]) == ()
 
 
 @pytest.mark.parametrize("fold", [1.0, RNG.standard_normal((20, 1)).astype(np.float32)])
@@ -122,10 +124,10 @@ def test_what_eager_makes_of_a_weight_itself_is_not_altered(fold: Any) -> None:
     made = [WEIGHT, WEIGHT.T, pruned]
 
     def told(constant: Array) -> tuple[str, ...]:
-        return altered_weights(
+        return find_altered_weights(
             {"w": WEIGHT}, [constant], computed=lambda test: any(map(test, made))
         )
 
     assert told(pruned * fold) == ()
     assert told(altered(pruned * fold)) != ()
-    assert altered_weights({"w": WEIGHT}, [pruned * fold]) != ()
+    assert find_altered_weights({"w": WEIGHT}, [pruned * fold]) != ()

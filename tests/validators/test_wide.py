@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, resolve
-from modelc.validators.wide import wide_feeds
+from modelc.validators.wide import draw_wide_feeds
 
 LARGE = 2**40
 
@@ -23,7 +23,7 @@ def signature(low: int, high: int) -> Signature:
 
 def drawn(low: int, high: int) -> dict[str, np.ndarray]:
     """The feeds by name."""
-    return {feed.name: feed.arrays["x"] for feed in wide_feeds(signature(low, high), seed=3)}
+    return {feed.name: feed.arrays["x"] for feed in draw_wide_feeds(signature(low, high), seed=3)}
 
 
 def of_low_words(values: np.ndarray) -> np.ndarray:
@@ -70,7 +70,7 @@ def test_the_ends_come_beside_each_choice_of_bools() -> None:
     found = resolve([parse_input(text) for text in texts], {})
     values = ValueRange(low=-LARGE, high=LARGE, chosen=True, usual=(0, 1))
     wide = replace(found, inputs=(replace(found.inputs[0], values=values), *found.inputs[1:]))
-    feeds = {feed.name: feed.arrays for feed in wide_feeds(wide)}
+    feeds = {feed.name: feed.arrays for feed in draw_wide_feeds(wide)}
     for name in ("wide-high", "wide-low", "wide-products"):
         mine = [arrays for one, arrays in feeds.items() if one.startswith(name)]
         ways = [(a["first"].tolist(), a["second"].tolist()) for a in mine]
@@ -95,7 +95,7 @@ def test_float32_divides_some_neighbours_of_multiples_wrongly(divisor: int) -> N
 @pytest.mark.parametrize("divisor", [60, 3600, 86400, 7, 10, 1000, 3, 24, 100])
 def test_each_usual_divisor_is_shown_to_an_input_of_few_elements(divisor: int, rows: int) -> None:
     spec = f"x:int64[{rows}]{{0..{2**31 - 1}}}"
-    feeds = wide_feeds(resolve([parse_input(spec)], {}))
+    feeds = draw_wide_feeds(resolve([parse_input(spec)], {}))
     values = np.concatenate([one.arrays["x"] for one in feeds if "quotients" in one.name])
     assert (values % divisor == divisor - 1).any()
     rough = np.floor(values.astype(np.float32) / np.float32(divisor)).astype(np.int64)

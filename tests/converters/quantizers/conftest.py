@@ -25,7 +25,7 @@ from modelc.core.signature import Signature, resolve
 from modelc.sample_models import digits as digits_model
 from modelc.sample_models import encoder
 from modelc.sources.eager import Eager
-from modelc.validators.feeds import example_feed
+from modelc.validators.feeds import draw_example_feed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def subject_of(
         precision=Precision.FP32,
         folder=folder,
         stem="model",
-        example=example_feed(signature),
+        example=draw_example_feed(signature),
         model=Eager(module, tuple(names), bind(tuple(names), parameters_of(module.forward))),
         capture=Capture.EXPORT,
     )

@@ -193,6 +193,6 @@ def test_every_rewrite_at_once_leaves_the_reference_as_it_is(opened: Open) -> No
 
 
 def example(signature: Any, name: str = "input_ids") -> Any:
-    from modelc.validators.feeds import example_feed
+    from modelc.validators.feeds import draw_example_feed
 
-    return example_feed(signature)[name]
+    return draw_example_feed(signature)[name]
