@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from modelc.calibration.opening import Lent
+from modelc.calibration.opening import LoaderHooks
 from modelc.calibration.options import EVERY, CalibrationOptions
 from modelc.calibration.preprocess import Preprocess
 from modelc.calibration.samples import open_calibration
@@ -141,7 +141,7 @@ class Bench:
             preprocess=Preprocess.parse("unit"),
         )
         signature = resolve([parse_input(text) for text in digits.SIGNATURE], {})
-        return list(open_calibration(options, signature, Lent(load=_nothing, draw=_nothing)))
+        return list(open_calibration(options, signature, LoaderHooks(load=_nothing, draw=_nothing)))
 
     def _coreset(self, count: int, seed: int) -> list[Feed]:
         """Greedy k-center (Gonzalez 1985) over the pixels: each next one is farthest from all."""

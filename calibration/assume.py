@@ -7,18 +7,21 @@ from dataclasses import replace
 
 from ..core.errors import UsageError
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from .content import Reader
-from .formats import ARRAYS
-from .image_files import SUFFIXES as IMAGES
+from .content import FileReader
+from .formats import ARRAY_READERS
+from .image_files import IMAGE_SUFFIXES as IMAGES
 from .image_files import ImageReader
 from .preprocess import CHANNELS, LAYOUTS, Preprocess
+
+# What the signature says of an image input where the user does not: size, channels, layout.
+
 
 _NCHW, _NHWC = LAYOUTS
 _RANKS = (3, 4)  # without and with the batch axis
 _NAMES = {1: "gray", 3: "rgb"}
 
 
-def settle(given: Preprocess | None, spec: InputSpec) -> tuple[Preprocess, str]:
+def settle_preprocess(given: Preprocess | None, spec: InputSpec) -> tuple[Preprocess, str]:
     """The preprocessing with nothing left open, and in a line what was assumed; empty for nothing.
 
     Layout and channels come from the input's dims where they are not given. Without any
@@ -31,12 +34,14 @@ def settle(given: Preprocess | None, spec: InputSpec) -> tuple[Preprocess, str]:
         raise UsageError(
             f"images cannot be fed to {spec}", hint="save the samples as .npz, one array an input"
         )
-    layout = (given.layout if given else "") or _layout(spec)
-    channels = (given.channels if given else "") or _channels(spec, layout)
+    layout = (given.layout if given else "") or _infer_layout(spec)
+    channels = (given.channels if given else "") or _infer_channels(spec, layout)
     if given is not None:
         return replace(given, layout=layout, channels=channels), ""
     scale = 1 / 255 if spec.dtype in FLOATS else 1.0
-    steps = Preprocess(resize=_size(spec, layout), layout=layout, channels=channels, scale=scale)
+    steps = Preprocess(
+        resize=_infer_size(spec, layout), layout=layout, channels=channels, scale=scale
+    )
     return steps, f"no --preprocess was given: images are brought to {spec} by {steps}"
 
 
@@ -44,23 +49,23 @@ def _is_count(dim: Dim) -> bool:
     return dim.name is None and dim.opt in CHANNELS.values()
 
 
-def _layout(spec: InputSpec) -> str:
+def _infer_layout(spec: InputSpec) -> str:
     first, last = spec.dims[-3], spec.dims[-1]
     return _NHWC if _is_count(last) and not _is_count(first) else _NCHW
 
 
-def _channels(spec: InputSpec, layout: str) -> str:
+def _infer_channels(spec: InputSpec, layout: str) -> str:
     dim = spec.dims[-3 if layout == _NCHW else -1]
     return _NAMES[dim.opt] if _is_count(dim) else "rgb"
 
 
-def _size(spec: InputSpec, layout: str) -> tuple[int, ...]:
+def _infer_size(spec: InputSpec, layout: str) -> tuple[int, ...]:
     """Height and width at their opt sizes; empty where one of them may be anything."""
     sides = spec.dims[-2:] if layout == _NCHW else spec.dims[-3:-1]
     return tuple(dim.opt for dim in sides) if all(dim.bounded for dim in sides) else ()
 
 
-class Images:
+class ImageReaders:
     """Gives the reader of images for an input, settled the first time it is needed."""
 
     def __init__(self, given: Preprocess | None, signature: Signature) -> None:
@@ -69,7 +74,7 @@ class Images:
         self.settled: dict[str, Preprocess] = {}
         self.assumed: list[str] = []
 
-    def reader(self, names: Sequence[str]) -> Reader:
+    def reader(self, names: Sequence[str]) -> FileReader:
         """Who reads an image for the one input in `names`.
 
         Raises:
@@ -82,14 +87,14 @@ class Images:
             )
         name = names[0]
         if name not in self.settled:
-            self.settled[name], assumed = settle(self._given, self._specs[name])
+            self.settled[name], assumed = settle_preprocess(self._given, self._specs[name])
             self.assumed += [assumed] if assumed else []
         return ImageReader(preprocess=self.settled[name])
 
-    def any_reader(self, suffix: str, names: Sequence[str]) -> Reader:
+    def any_reader(self, suffix: str, names: Sequence[str]) -> FileReader:
         """Who reads a file or member of this suffix for the inputs `names`."""
         lower = suffix.lower()
-        return self.reader(names) if lower in IMAGES else ARRAYS[lower]
+        return self.reader(names) if lower in IMAGES else ARRAY_READERS[lower]
 
     @property
     def text(self) -> str:

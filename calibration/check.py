@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from ..core.signature import FLOATS, InputSpec
-from .content import Look
-from .findings import Findings, Kind
-from .report import InputReport, Spread
+from .content import ImageLook
+from .findings import FindingCollector, FindingKind
+from .report import InputReport, ValueSpread
 
-LEAST = 32  # samples below which the extremes of activations are a matter of luck
+# Checks of the whole set: too few, far from the validation feeds, of other kinds, one folder.
+
+
+MIN_SAMPLES = 32  # samples below which the extremes of activations are a matter of luck
 _APART = 3.0  # how many times a mean, std or extreme may differ from the validation feeds'
 _FAR = 10.0  # from here on it cannot be the same preprocessing
 _SLACK = 0.01  # of a declared range, for rounding
@@ -20,15 +23,17 @@ _MASK_LEVELS = 64  # label masks have a value a class
 _FEWER = 4  # times as many distinct values as a mask a photo has at least
 
 
-def check_count(findings: Findings, count: int) -> None:
+def check_count(findings: FindingCollector, count: int) -> None:
     """Too few samples to know the ranges by."""
-    if 0 < count < LEAST:
+    if 0 < count < MIN_SAMPLES:
         what = "1 sample is" if count == 1 else f"{count} samples are"
-        findings.add(Kind.FEW, f"{what} few: below {LEAST} the ranges are a matter of luck")
+        findings.add(
+            FindingKind.FEW, f"{what} few: below {MIN_SAMPLES} the ranges are a matter of luck"
+        )
 
 
 def check_ranges(
-    findings: Findings,
+    findings: FindingCollector,
     specs: Iterable[InputSpec],
     found: Mapping[str, InputReport],
     validation: Mapping[str, InputReport],
@@ -58,63 +63,65 @@ def check_ranges(
             _check_apart(findings, spec.name, ours, validation[spec.name].total, own=own)
 
 
-def _check_declared(findings: Findings, spec: InputSpec, ours: Spread) -> None:
+def _check_declared(findings: FindingCollector, spec: InputSpec, ours: ValueSpread) -> None:
     if spec.values is None:
         return
     low, high = spec.values.low, spec.values.high
     slack = (high - low) * _SLACK if spec.dtype in FLOATS else 0.0
     if ours.low >= low - slack and ours.high <= high + slack:
         return
-    gross = spec.dtype in FLOATS and _reach(ours) > _FAR * max(abs(low), abs(high))
+    gross = spec.dtype in FLOATS and _largest_magnitude(ours) > _FAR * max(abs(low), abs(high))
     findings.add(
-        Kind.FAR if gross else Kind.RANGE,
-        f"{spec.name}: calibration values lie in {_range(ours)}, --input says {low:g}..{high:g}"
-        + _guess(spec),
+        FindingKind.FAR if gross else FindingKind.RANGE,
+        f"{spec.name}: calibration values lie in {_span_text(ours)}, --input says {low:g}..{high:g}"
+        + _suggest_range(spec),
         topic=spec.name,
     )
 
 
-def _check_apart(findings: Findings, name: str, ours: Spread, theirs: Spread, *, own: bool) -> None:
-    reach, expected = _reach(ours), _reach(theirs)
+def _check_apart(
+    findings: FindingCollector, name: str, ours: ValueSpread, theirs: ValueSpread, *, own: bool
+) -> None:
+    reach, expected = _largest_magnitude(ours), _largest_magnitude(theirs)
     if not reach or not expected:
         return
     ratio = max(reach / expected, expected / reach)
     far = ratio > _FAR if own else reach > _FAR * expected
-    apart = own and (ratio > _APART or _differ(ours, theirs))
+    apart = own and (ratio > _APART or _is_apart(ours, theirs))
     if not far and not apart:
         return
     whose = "validation feeds" if own else "drawn validation feeds"
     findings.add(
-        Kind.FAR if far and own else Kind.RANGE,
-        f"{name}: calibration values lie in {_range(ours)} ({_moments(ours)}), {whose} in "
-        f"{_range(theirs)} ({_moments(theirs)}): a forgotten scale, mean or std?",
+        FindingKind.FAR if far and own else FindingKind.RANGE,
+        f"{name}: calibration values lie in {_span_text(ours)} ({_moments_text(ours)}), {whose} in "
+        f"{_span_text(theirs)} ({_moments_text(theirs)}): a forgotten scale, mean or std?",
         topic=name,
     )
 
 
-def _differ(ours: Spread, theirs: Spread) -> bool:
+def _is_apart(ours: ValueSpread, theirs: ValueSpread) -> bool:
     """Whether the deviations differ 3 times, or the means by 3 of the larger deviation."""
     small, large = sorted((ours.std, theirs.std))
     return large > _APART * small or abs(ours.mean - theirs.mean) > _APART * large
 
 
-def _reach(spread: Spread) -> float:
+def _largest_magnitude(spread: ValueSpread) -> float:
     return max(abs(spread.low), abs(spread.high))
 
 
-def _range(spread: Spread) -> str:
+def _span_text(spread: ValueSpread) -> str:
     return f"{spread.low:.4g}..{spread.high:.4g}"
 
 
-def _moments(spread: Spread) -> str:
+def _moments_text(spread: ValueSpread) -> str:
     return f"mean {spread.mean:.3g}, std {spread.std:.3g}"
 
 
-def _guess(spec: InputSpec) -> str:
+def _suggest_range(spec: InputSpec) -> str:
     return ": a forgotten scale, mean or std?" if spec.dtype in FLOATS else ""
 
 
-def check_channels(findings: Findings, inputs: Iterable[InputReport], count: int) -> None:
+def check_channels(findings: FindingCollector, inputs: Iterable[InputReport], count: int) -> None:
     """A channel that is the same in every sample, while others are not."""
     for one in inputs:
         still = [index for index, part in enumerate(one.channels) if part.low == part.high]
@@ -122,13 +129,13 @@ def check_channels(findings: Findings, inputs: Iterable[InputReport], count: int
             told = ", ".join(map(str, still[:8])) + (", …" if len(still) > 8 else "")  # noqa: PLR2004 - enough
             value = one.channels[still[0]].low
             findings.add(
-                Kind.CHANNEL,
+                FindingKind.CHANNEL,
                 f"{one.name}: channel {told} is {value:g} in every sample",
                 topic=one.name,
             )
 
 
-def check_images(findings: Findings, looks: Sequence[tuple[str, Look]]) -> None:
+def check_images(findings: FindingCollector, looks: Sequence[tuple[str, ImageLook]]) -> None:
     """Images of another kind than the others: label masks, 1-bit or 16-bit ones among photos."""
     if not looks:
         return
@@ -138,8 +145,8 @@ def check_images(findings: Findings, looks: Sequence[tuple[str, Look]]) -> None:
     if masks * 2 > len(looks) and usual <= _MASK_LEVELS:
         name, look = looks[0]
         findings.add(
-            Kind.ODD_IMAGE,
-            f"is {_told(look)}, as are most of the {len(looks):,} images: are they label masks?",
+            FindingKind.ODD_IMAGE,
+            f"is {_kind_of(look)}, as are most of the {len(looks):,} images: are they label masks?",
             file=name,
         )
         return
@@ -148,17 +155,17 @@ def check_images(findings: Findings, looks: Sequence[tuple[str, Look]]) -> None:
         strange = (look.mode not in _BYTE_MODES) != (wide * 2 > len(looks))
         if few or strange:
             findings.add(
-                Kind.ODD_IMAGE,
-                f"is {_told(look)}; the others have {usual:.0f} in the median: a label mask?",
+                FindingKind.ODD_IMAGE,
+                f"is {_kind_of(look)}; the others have {usual:.0f} in the median: a label mask?",
                 file=name,
             )
 
 
-def _told(look: Look) -> str:
+def _kind_of(look: ImageLook) -> str:
     return f"a {look.mode} image with {look.levels:,} distinct values"
 
 
-def check_folders(findings: Findings, used: Sequence[str], names: Iterable[str]) -> None:
+def check_folders(findings: FindingCollector, used: Sequence[str], names: Iterable[str]) -> None:
     """The first samples of a folder may all be of one class.
 
     Args:
@@ -174,7 +181,7 @@ def check_folders(findings: Findings, used: Sequence[str], names: Iterable[str])
         total += 1
     if used and len(among) * 2 <= len(folders):
         findings.add(
-            Kind.ONE_FOLDER,
+            FindingKind.ONE_FOLDER,
             f"the first {len(used):,} of {total:,} samples come from {len(among):,} of "
             f"{len(folders):,} folders",
         )

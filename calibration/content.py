@@ -11,28 +11,28 @@ from typing import TypeAlias
 from ..core.contract import Array
 from ..core.errors import first_line
 from ..core.loading import named
-from .findings import Kind
+from .findings import FindingKind
 
 Blob: TypeAlias = Path | io.BytesIO  # a file, or a member of an archive in memory
 
 
-class MisfitError(Exception):
+class SampleError(Exception):
     """A sample that cannot be fed: which kind of finding it is, and why, in one line."""
 
-    def __init__(self, kind: Kind, reason: str) -> None:
+    def __init__(self, kind: FindingKind, reason: str) -> None:
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
 
 
-def unreadable(error: BaseException) -> MisfitError:
+def unreadable_error(error: BaseException) -> SampleError:
     """What a reader raises for a file that a library cannot read."""
     reason = f"cannot be read: {type(error).__name__}: {first_line(error, limit=160)}"
-    return MisfitError(Kind.UNREADABLE, reason)
+    return SampleError(FindingKind.UNREADABLE, reason)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class ImageLook:
     """An image file as it is stored: its mode, and how many distinct values its samples have."""
 
     mode: str
@@ -40,46 +40,51 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReadResult:
     """What a reader found in one file: an array, or arrays by name or position."""
 
     value: object
-    look: Look | None = None
+    look: ImageLook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
+class SampleContent:
     """The arrays for the inputs, as they were stored; `surplus` is what no input takes."""
 
     parts: Mapping[str, Array]
     surplus: tuple[str, ...] = ()
-    look: Look | None = None
+    look: ImageLook | None = None
 
 
-Reader: TypeAlias = Callable[[Blob], Read]
+FileReader: TypeAlias = Callable[[Blob], ReadResult]
 
 
-def content_of(value: object, names: Sequence[str], look: Look | None = None) -> Content:
+def make_content(
+    value: object, names: Sequence[str], look: ImageLook | None = None
+) -> SampleContent:
     """Give the arrays in `value` the names of inputs, by the rule of `core.loading.named`.
 
     Raises:
-        MisfitError: an input is missing, or it is no array.
+        SampleError: an input is missing, or it is no array.
     """
     found = named(value, names, is_array)
     if found is None:
-        raise MisfitError(Kind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
-    return _complete(found.parts, names, found.surplus, look)
+        raise SampleError(FindingKind.NAMES, f"holds one array; the inputs are {', '.join(names)}")
+    return _complete_content(found.parts, names, found.surplus, look)
 
 
-def _complete(
-    parts: Mapping[str, object], names: Sequence[str], surplus: tuple[str, ...], look: Look | None
-) -> Content:
+def _complete_content(
+    parts: Mapping[str, object],
+    names: Sequence[str],
+    surplus: tuple[str, ...],
+    look: ImageLook | None,
+) -> SampleContent:
     missing = [name for name in names if name not in parts]
     if missing:
         held = ", ".join([*parts, *surplus]) or "nothing"
-        raise MisfitError(Kind.NAMES, f"lacks {', '.join(missing)}; it holds {held}")
-    arrays = {name: _array(name, parts[name]) for name in names}
-    return Content(parts=arrays, surplus=surplus, look=look)
+        raise SampleError(FindingKind.NAMES, f"lacks {', '.join(missing)}; it holds {held}")
+    arrays = {name: _content_array(name, parts[name]) for name in names}
+    return SampleContent(parts=arrays, surplus=surplus, look=look)
 
 
 def is_array(value: object) -> bool:
@@ -96,7 +101,7 @@ def _is_tensor(value: object) -> bool:
     )
 
 
-def _array(name: str, value: object) -> Array:
+def _content_array(name: str, value: object) -> Array:
     import numpy as np
 
     from ..core.arrays import to_array
@@ -106,7 +111,9 @@ def _array(name: str, value: object) -> Array:
             return to_array(value)  # type: ignore[arg-type]  # just asked
         except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
             told = f"{name} is a tensor that holds no plain array: {first_line(error, limit=80)}"
-            raise MisfitError(Kind.DTYPE, told) from error
+            raise SampleError(FindingKind.DTYPE, told) from error
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
-    raise MisfitError(Kind.DTYPE, f"{name} is a {type(value).__name__}, not an array or a tensor")
+    raise SampleError(
+        FindingKind.DTYPE, f"{name} is a {type(value).__name__}, not an array or a tensor"
+    )

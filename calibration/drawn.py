@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..core.contract import Feed
-from .content import Content
+from .content import SampleContent
+
+# Samples that are no data: drawn from the signature, marked as such wherever they are used.
 
 
-class DrawnSource:
+class SyntheticSource:
     """As many drawn samples as are asked for; each is drawn anew when it is read."""
 
     kind = "random"
@@ -25,6 +27,6 @@ class DrawnSource:
         """The number of the draw."""
         return f"drawn {place}"
 
-    def read(self, place: int) -> Content:
+    def read(self, place: int) -> SampleContent:
         """Draw it."""
-        return Content(parts=self._draw(place))
+        return SampleContent(parts=self._draw(place))

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+# What is wrong, doubtful or worth knowing about a calibration set, with files and numbers.
+
+
 FILES_NAMED = 8  # a finding names as many files; the others are counted
 
 
-class Severity(StrEnum):
+class SampleSeverity(StrEnum):
     """An error stops a calibration, a warning may spoil it, a note only says what was done."""
 
     ERROR = "error"
@@ -17,7 +20,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a finding is about: one finding a kind (and a few by input), however many files."""
 
     UNREADABLE = "unreadable"
@@ -43,39 +46,40 @@ class Kind(StrEnum):
 
 
 _WARNINGS = {
-    Kind.RANGE, Kind.CONSTANT, Kind.CHANNEL, Kind.DUPLICATE, Kind.FEW, Kind.ODD_IMAGE,
-    Kind.ONE_FOLDER, Kind.MIXED, Kind.DRAWN,
+    FindingKind.RANGE, FindingKind.CONSTANT, FindingKind.CHANNEL, FindingKind.DUPLICATE,
+    FindingKind.FEW, FindingKind.ODD_IMAGE,
+    FindingKind.ONE_FOLDER, FindingKind.MIXED, FindingKind.DRAWN,
 }  # fmt: skip
-_NOTES = {Kind.ASSUMED, Kind.SURPLUS, Kind.SKIPPED, Kind.LEFT_OVER}
-HINTS = {
-    Kind.UNREADABLE: "remove the file, or write it again",
-    Kind.NAMES: "save the arrays under the names of the inputs",
-    Kind.SHAPE: "save samples of the inputs' shapes, or resize images with --preprocess",
-    Kind.DTYPE: "save the samples in the inputs' dtypes",
-    Kind.NON_FINITE: "remove the sample, or find out where its NaN comes from",
-    Kind.EMPTY: "give samples of this model's inputs",
-    Kind.FAR: "feed the samples as the model is fed: with the same scale, mean and std",
-    Kind.RANGE: "check scale, mean and std, as in --preprocess imagenet",
-    Kind.CONSTANT: "remove samples without content",
-    Kind.CHANNEL: "check the channel order and the layout",
-    Kind.DUPLICATE: "remove the copies: they add nothing",
-    Kind.FEW: "give 100 to 500 samples like those of real use",
-    Kind.ODD_IMAGE: "move label masks out of the folder",
-    Kind.ONE_FOLDER: "choose over all folders with --calib-select random",
-    Kind.MIXED: "keep samples of one kind in the folder",
-    Kind.DRAWN: "give real samples: drawn ones say nothing of real ranges",
+_NOTES = {FindingKind.ASSUMED, FindingKind.SURPLUS, FindingKind.SKIPPED, FindingKind.LEFT_OVER}
+FINDING_HINTS = {
+    FindingKind.UNREADABLE: "remove the file, or write it again",
+    FindingKind.NAMES: "save the arrays under the names of the inputs",
+    FindingKind.SHAPE: "save samples of the inputs' shapes, or resize images with --preprocess",
+    FindingKind.DTYPE: "save the samples in the inputs' dtypes",
+    FindingKind.NON_FINITE: "remove the sample, or find out where its NaN comes from",
+    FindingKind.EMPTY: "give samples of this model's inputs",
+    FindingKind.FAR: "feed the samples as the model is fed: with the same scale, mean and std",
+    FindingKind.RANGE: "check scale, mean and std, as in --preprocess imagenet",
+    FindingKind.CONSTANT: "remove samples without content",
+    FindingKind.CHANNEL: "check the channel order and the layout",
+    FindingKind.DUPLICATE: "remove the copies: they add nothing",
+    FindingKind.FEW: "give 100 to 500 samples like those of real use",
+    FindingKind.ODD_IMAGE: "move label masks out of the folder",
+    FindingKind.ONE_FOLDER: "choose over all folders with --calib-select random",
+    FindingKind.MIXED: "keep samples of one kind in the folder",
+    FindingKind.DRAWN: "give real samples: drawn ones say nothing of real ranges",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SampleFinding:
     """One thing that was found, in its first file's numbers; `count` files have it.
 
     `files` are the first of these. A finding about the whole set has no files.
     """
 
-    kind: Kind
-    severity: Severity
+    kind: FindingKind
+    severity: SampleSeverity
     detail: str
     hint: str = ""
     files: tuple[str, ...] = ()
@@ -90,27 +94,27 @@ class Finding:
         return f"{self.files[0]}: {self.detail}" + (f"; also {more}" if more else "")
 
 
-class Findings:
+class FindingCollector:
     """Collects findings; those of one kind and topic become one."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Kind, str], Finding] = {}
+        self._found: dict[tuple[FindingKind, str], SampleFinding] = {}
 
-    def add(self, kind: Kind, detail: str, *, file: str = "", topic: str = "") -> None:
+    def add(self, kind: FindingKind, detail: str, *, file: str = "", topic: str = "") -> None:
         """Note a finding; where there is one of its kind and topic, `file` joins that."""
         known = self._found.get((kind, topic))
         if known is None:
-            self._found[kind, topic] = Finding(
+            self._found[kind, topic] = SampleFinding(
                 kind=kind,
                 severity=_severity(kind),
                 detail=detail,
-                hint=HINTS.get(kind, ""),
+                hint=FINDING_HINTS.get(kind, ""),
                 files=(file,) if file else (),
                 count=1 if file else 0,
             )
             return
         named = known.files if len(known.files) >= FILES_NAMED else (*known.files, file)
-        self._found[kind, topic] = Finding(
+        self._found[kind, topic] = SampleFinding(
             kind=kind,
             severity=known.severity,
             detail=known.detail,
@@ -119,17 +123,17 @@ class Findings:
             count=known.count + 1,
         )
 
-    def errors(self) -> Iterator[Finding]:
+    def errors(self) -> Iterator[SampleFinding]:
         """What stops a calibration."""
-        return (found for found in self._found.values() if found.severity is Severity.ERROR)
+        return (found for found in self._found.values() if found.severity is SampleSeverity.ERROR)
 
-    def all(self) -> tuple[Finding, ...]:
+    def all(self) -> tuple[SampleFinding, ...]:
         """Errors first, then warnings, then notes; in the order they were found."""
-        order = list(Severity)
+        order = list(SampleSeverity)
         return tuple(sorted(self._found.values(), key=lambda found: order.index(found.severity)))
 
 
-def _severity(kind: Kind) -> Severity:
+def _severity(kind: FindingKind) -> SampleSeverity:
     if kind in _WARNINGS:
-        return Severity.WARNING
-    return Severity.NOTE if kind in _NOTES else Severity.ERROR
+        return SampleSeverity.WARNING
+    return SampleSeverity.NOTE if kind in _NOTES else SampleSeverity.ERROR

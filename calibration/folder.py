@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .assume import Images
-from .content import Content, content_of
-from .formats import IMAGE, group_of
+from .assume import ImageReaders
+from .content import SampleContent, make_content
+from .formats import IMAGE_GROUP, file_group
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class FolderListing:
     """The files below a folder by kind, each in sorted order, and what is none."""
 
     root: Path
@@ -24,7 +24,7 @@ class Listing:
     @property
     def main(self) -> str:
         """The kind with the most files, images before others; empty where there are none."""
-        order = sorted(self.groups, key=lambda kind: (-len(self.groups[kind]), kind != IMAGE))
+        order = sorted(self.groups, key=lambda kind: (-len(self.groups[kind]), kind != IMAGE_GROUP))
         return next(iter(order), "")
 
     @property
@@ -33,14 +33,14 @@ class Listing:
         return {kind: len(found) for kind, found in self.groups.items() if kind != self.main}
 
 
-def list_files(root: Path) -> Listing:
+def list_sample_files(root: Path) -> FolderListing:
     """Every sample file of a folder and its subfolders, or the one file.
 
     Hidden files and folders are passed over; symbolic links are followed, each folder once.
     """
-    listing = Listing(root=root, groups={})
-    for path in [root] if root.is_file() else _files(root, listing.skipped):
-        group = group_of(path.suffix)
+    listing = FolderListing(root=root, groups={})
+    for path in [root] if root.is_file() else _walk_files(root, listing.skipped):
+        group = file_group(path.suffix)
         if group:
             listing.groups.setdefault(group, []).append(path)
         else:
@@ -48,14 +48,14 @@ def list_files(root: Path) -> Listing:
     return listing
 
 
-def _files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
+def _walk_files(root: Path, skipped: Counter[str]) -> Iterator[Path]:
     """Files in sorted order, those of a folder before those of its subfolders."""
     seen: set[Path] = set()
 
-    def closed(_: OSError) -> None:
+    def count_unreadable(_: OSError) -> None:
         skipped["unreadable folders"] += 1
 
-    for place, folders, names in os.walk(root, onerror=closed, followlinks=True):
+    for place, folders, names in os.walk(root, onerror=count_unreadable, followlinks=True):
         real = Path(place).resolve()
         if real in seen:  # a link to a folder above
             folders.clear()
@@ -76,7 +76,7 @@ class FolderSource:
 
     kind = "folder"
 
-    def __init__(self, listing: Listing, names: Sequence[str], images: Images) -> None:
+    def __init__(self, listing: FolderListing, names: Sequence[str], images: ImageReaders) -> None:
         self.skipped = listing.skipped
         self._root = listing.root
         self._files = listing.groups.get(listing.main, [])
@@ -91,12 +91,12 @@ class FolderSource:
         path = self._files[place]
         return path.name if path == self._root else path.relative_to(self._root).as_posix()
 
-    def read(self, place: int) -> Content:
+    def read(self, place: int) -> SampleContent:
         """What the file holds.
 
         Raises:
-            MisfitError: it cannot be read, or is not of the inputs' names.
+            SampleError: it cannot be read, or is not of the inputs' names.
         """
         path = self._files[place]
         found = self._images.any_reader(path.suffix, self._names)(path)
-        return content_of(found.value, self._names, found.look)
+        return make_content(found.value, self._names, found.look)

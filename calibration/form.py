@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from .content import MisfitError
-from .findings import Kind
+from .content import SampleError
+from .findings import FindingKind
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
 
 # A named first dim that counts samples; any other (`seq`, `points`) belongs to the sample.
-_BATCH = re.compile(r"\w*batch\w*|b|bsz?|n", re.IGNORECASE)
+_BATCH_NAME = re.compile(r"\w*batch\w*|b|bsz?|n", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class FeedForm:
     """How samples become feeds of one signature.
 
     `batched` are the inputs whose first dim counts samples. A feed holds `per_feed` of them: 1
@@ -32,10 +32,10 @@ class Form:
     per_feed: int
 
     @classmethod
-    def of(cls, signature: Signature) -> Form:
+    def of(cls, signature: Signature) -> FeedForm:
         """Find the batch axis: a first dim of a telling name, else the first input's first dim."""
         firsts = {spec.name: spec.dims[0] for spec in signature.inputs if spec.dims}
-        told = [dim for dim in firsts.values() if dim.name and _BATCH.fullmatch(dim.name)]
+        told = [dim for dim in firsts.values() if dim.name and _BATCH_NAME.fullmatch(dim.name)]
         batch = next(iter(told or firsts.values()), None)
         if batch is None:
             return cls(signature=signature, batched=frozenset(), per_feed=0)
@@ -52,22 +52,26 @@ class Form:
         """Cut what one file holds into samples, each with a batch axis of 1, or into whole feeds.
 
         Raises:
-            MisfitError: an input has too many or too few dims, or the batch sizes differ.
+            SampleError: an input has too many or too few dims, or the batch sizes differ.
         """
         lacking = [spec.name for spec in self.signature.inputs if self._lacks(spec, parts)]
         if lacking and len(lacking) < len(self.batched):
-            raise MisfitError(Kind.SHAPE, f"{lacking[0]} has no batch axis, other inputs have one")
+            raise SampleError(
+                FindingKind.SHAPE, f"{lacking[0]} has no batch axis, other inputs have one"
+            )
         if lacking:
             return [{name: parts[name][None] if name in lacking else parts[name] for name in parts}]
         sizes = {name: parts[name].shape[0] for name in self.names if name in self.batched}
         if len(set(sizes.values())) > 1:
             told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
-            raise MisfitError(Kind.SHAPE, f"holds unequal numbers of samples: {told}")
+            raise SampleError(FindingKind.SHAPE, f"holds unequal numbers of samples: {told}")
         count = next(iter(sizes.values()), 0)
         if not self.per_feed or count == self.per_feed:
             return [dict(parts)]
         if not count:
-            raise MisfitError(Kind.SHAPE, f"holds no sample: the shape is {_shapes(parts)}")
+            raise SampleError(
+                FindingKind.SHAPE, f"holds no sample: the shape is {_shapes_text(parts)}"
+            )
         return [self._row(parts, index) for index in range(count)]
 
     def _row(self, parts: Mapping[str, Array], index: int) -> Feed:
@@ -84,15 +88,16 @@ class Form:
         if rank == len(spec.dims) - 1 and spec.name in self.batched:
             return True
         shape = "x".join(map(str, parts[spec.name].shape)) or "a number"
-        raise MisfitError(
-            Kind.SHAPE, f"{spec.name} is {shape}, of {rank} dims; {spec} has {len(spec.dims)}"
+        raise SampleError(
+            FindingKind.SHAPE,
+            f"{spec.name} is {shape}, of {rank} dims; {spec} has {len(spec.dims)}",
         )
 
-    def fitted(self, row: Feed) -> Feed:
+    def fit(self, row: Feed) -> Feed:
         """The row in the inputs' dtypes, contiguous, its sizes and values checked.
 
         Raises:
-            MisfitError: a size is not of the signature, a cast would change values, or NaN or Inf.
+            SampleError: a size is not of the signature, a cast would change values, or NaN or Inf.
         """
         sizes: dict[str, int] = {}
         for spec in self.signature.inputs:
@@ -100,18 +105,18 @@ class Form:
                 stacked = place == 0 and spec.name in self.batched and self.per_feed
                 if not stacked:
                     _check_size(spec, dim, size, sizes)
-        return {spec.name: _cast(spec, row[spec.name]) for spec in self.signature.inputs}
+        return {spec.name: _cast_array(spec, row[spec.name]) for spec in self.signature.inputs}
 
-    def missing(self, row: Feed) -> int:
+    def count_missing(self, row: Feed) -> int:
         """How many more samples make it a feed."""
         name = next((name for name in self.names if name in self.batched), None)
         return max(self.per_feed - row[name].shape[0], 0) if name and self.per_feed else 0
 
-    def stacked(self, rows: Sequence[Feed]) -> Feed:
+    def stack(self, rows: Sequence[Feed]) -> Feed:
         """One feed of `per_feed` rows; inputs without a batch axis are the first row's.
 
         Raises:
-            MisfitError: the rows are of different sizes.
+            SampleError: the rows are of different sizes.
         """
         import numpy as np
 
@@ -121,8 +126,9 @@ class Form:
             shapes = {row[name].shape for row in rows}
             if len(shapes) > 1:
                 told = " and ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:2])
-                raise MisfitError(
-                    Kind.SHAPE, f"{name} comes as {told}: {self.per_feed} to a feed must be alike"
+                raise SampleError(
+                    FindingKind.SHAPE,
+                    f"{name} comes as {told}: {self.per_feed} to a feed must be alike",
                 )
         return {
             name: np.concatenate([row[name] for row in rows]) if name in self.batched else array
@@ -130,38 +136,44 @@ class Form:
         }
 
 
-def _shapes(parts: Mapping[str, Array]) -> str:
+def _shapes_text(parts: Mapping[str, Array]) -> str:
     return ", ".join("x".join(map(str, array.shape)) for array in parts.values())
 
 
 def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> None:
     if dim.name is None:
         if size != dim.opt:
-            raise MisfitError(
-                Kind.SHAPE, f"{spec.name} has size {size} where {spec} says {dim.opt}"
+            raise SampleError(
+                FindingKind.SHAPE, f"{spec.name} has size {size} where {spec} says {dim.opt}"
             )
         return
     if dim.bounded and not dim.low <= size <= dim.high:
         allowed = f"{dim.low}..{dim.high}"
-        raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}, outside {allowed}")
+        raise SampleError(
+            FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, outside {allowed}"
+        )
     if size < 1:
-        raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}: it is empty")
+        raise SampleError(FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}: it is empty")
     free = size if dim.relation is None else dim.relation.base_of(size)
     if free is None:
-        raise MisfitError(Kind.SHAPE, f"{spec.name} has {dim.name}={size}, not {dim.relation}")
+        raise SampleError(
+            FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, not {dim.relation}"
+        )
     name = dim.free.name or dim.name
     if sizes.setdefault(name, free) != free:
-        raise MisfitError(
-            Kind.SHAPE, f"{name} is {sizes[name]} in one input and {free} in {spec.name}"
+        raise SampleError(
+            FindingKind.SHAPE, f"{name} is {sizes[name]} in one input and {free} in {spec.name}"
         )
 
 
-def _cast(spec: InputSpec, array: Array) -> Array:
+def _cast_array(spec: InputSpec, array: Array) -> Array:
     """A copy in the input's dtype. Between floats rounding is no change of values."""
     import numpy as np
 
     if array.dtype.kind not in "fiub":
-        raise MisfitError(Kind.DTYPE, f"{spec.name} is {array.dtype}; {spec.dtype} is wanted")
+        raise SampleError(
+            FindingKind.DTYPE, f"{spec.name} is {array.dtype}; {spec.dtype} is wanted"
+        )
     _check_finite(spec, array)
     with np.errstate(all="ignore"):  # what does not fit is found below
         cast = np.array(array, order="C").astype(spec.dtype, copy=False)
@@ -173,8 +185,8 @@ def _cast(spec: InputSpec, array: Array) -> Array:
             kept = np.array_equal(cast.astype(array.dtype), array)
     if not kept:
         low, high = array.min(), array.max()
-        raise MisfitError(
-            Kind.DTYPE,
+        raise SampleError(
+            FindingKind.DTYPE,
             f"{spec.name} is {array.dtype} in {low:g}..{high:g} and would change as {spec.dtype}",
         )
     return cast
@@ -187,4 +199,6 @@ def _check_finite(spec: InputSpec, array: Array) -> None:
         return
     counts = {"NaN": int(np.isnan(array).sum()), "Inf": int(np.isinf(array).sum())}
     told = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    raise MisfitError(Kind.NON_FINITE, f"{spec.name} holds {told} among {array.size:,} values")
+    raise SampleError(
+        FindingKind.NON_FINITE, f"{spec.name} holds {told} among {array.size:,} values"
+    )

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from . import npy_files, npz_files, safetensors_files, torch_files
-from .content import Content, Reader
-from .image_files import SUFFIXES as IMAGES
+from .content import FileReader, SampleContent
+from .image_files import IMAGE_SUFFIXES as IMAGES
 
-ARRAYS: Mapping[str, Reader] = {
-    ".npy": npy_files.read,
-    ".npz": npz_files.read,
-    ".pt": torch_files.read,
-    ".pth": torch_files.read,
-    ".safetensors": safetensors_files.read,
+ARRAY_READERS: Mapping[str, FileReader] = {
+    ".npy": npy_files.read_npy_sample,
+    ".npz": npz_files.read_npz_sample,
+    ".pt": torch_files.read_torch_sample,
+    ".pth": torch_files.read_torch_sample,
+    ".safetensors": safetensors_files.read_safetensors_sample,
 }
-SHARD = ".tar"
-IMAGE = "images"
-SUFFIXES = (*ARRAYS, *IMAGES, SHARD)
+SHARD_SUFFIX = ".tar"
+IMAGE_GROUP = "images"
+SAMPLE_SUFFIXES = (*ARRAY_READERS, *IMAGES, SHARD_SUFFIX)
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Samples in places: each a file, a group of an archive's members, or an item of a loader."""
 
     @property
@@ -42,18 +42,18 @@ class Source(Protocol):
         """What a finding calls the place."""
         ...
 
-    def read(self, place: int) -> Content:
+    def read(self, place: int) -> SampleContent:
         """The arrays at the place.
 
         Raises:
-            MisfitError: it cannot be read, or is not of the inputs' names.
+            SampleError: it cannot be read, or is not of the inputs' names.
         """
         ...
 
 
-def group_of(suffix: str) -> str:
+def file_group(suffix: str) -> str:
     """What files of this suffix are counted with: `images`, or the suffix; empty for no samples."""
     lower = suffix.lower()
     if lower in IMAGES:
-        return IMAGE
-    return lower if lower in SUFFIXES else ""
+        return IMAGE_GROUP
+    return lower if lower in SAMPLE_SUFFIXES else ""

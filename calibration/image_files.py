@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .content import Blob, Look, MisfitError, Read, unreadable
-from .findings import Kind
+from .content import Blob, ImageLook, ReadResult, SampleError, unreadable_error
+from .findings import FindingKind
 from .preprocess import CHANNELS, Preprocess
 
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+# Reads images by Pillow and brings them to what the model is fed.
+
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 _WIDE_MODES = ("I;16", "I;16B", "I;16L", "I", "F")  # more than 8 bits a channel
 _WIDE_TO_BYTE = 257.0  # 65535 / 255
 _LOOKED_AT = 128  # pixels a side, picked without mixing: enough to tell a mask from a photo
-_BROKEN = (
+_DECODE_ERRORS = (
     OSError, ValueError, SyntaxError, EOFError, TypeError, KeyError, IndexError, MemoryError,
     struct.error, zlib.error,
 )  # fmt: skip
@@ -34,51 +37,51 @@ class ImageReader:
 
     preprocess: Preprocess
 
-    def __call__(self, blob: Blob) -> Read:
+    def __call__(self, blob: Blob) -> ReadResult:
         """Decode, look at what is stored, and preprocess.
 
         Raises:
-            MisfitError: no image, damaged, of too many pixels, or smaller than the crop.
+            SampleError: no image, damaged, of too many pixels, or smaller than the crop.
         """
         from PIL import Image
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of sizes: `_check_size` refuses where it warns
+                warnings.simplefilter("ignore")  # of sizes: `_check_pixels` refuses where it warns
                 with Image.open(blob) as image:
-                    _check_size(image, Image.MAX_IMAGE_PIXELS)
+                    _check_pixels(image, Image.MAX_IMAGE_PIXELS)
                     image.load()
-                    return Read(value=self._pixels(image), look=_look(image))
+                    return ReadResult(value=self._pixels(image), look=_inspect_image(image))
         except Image.DecompressionBombError as error:
-            raise MisfitError(Kind.UNREADABLE, f"was refused: {error}") from error
-        except _BROKEN as error:
-            raise unreadable(error) from error
+            raise SampleError(FindingKind.UNREADABLE, f"was refused: {error}") from error
+        except _DECODE_ERRORS as error:
+            raise unreadable_error(error) from error
 
     def _pixels(self, image: Image) -> Array:
         import numpy as np
 
         steps = self.preprocess
         count = CHANNELS[steps.channels or "rgb"]
-        pixels = np.asarray(_cropped(_resized(_plain(image, count), steps), steps.crop))
+        pixels = np.asarray(_crop_image(_resize_image(_to_plain(image, count), steps), steps.crop))
         if pixels.ndim == 2:  # noqa: PLR2004 - height and width: gray
             pixels = np.repeat(pixels[:, :, None], count, axis=2)
         if steps.channels == "bgr":
             pixels = pixels[:, :, ::-1]
-        values = _scaled(pixels, steps)
+        values = _scale_pixels(pixels, steps)
         return values if steps.layout == "NHWC" else np.moveaxis(values, 2, 0)
 
 
-def _check_size(image: Image, limit: int | None) -> None:
+def _check_pixels(image: Image, limit: int | None) -> None:
     width, height = image.size
     if limit is not None and width * height > limit:
-        raise MisfitError(
-            Kind.UNREADABLE,
+        raise SampleError(
+            FindingKind.UNREADABLE,
             f"was refused: {width}x{height} pixels are more than {limit:,}, "
             "which is how a decompression bomb begins",
         )
 
 
-def _look(image: Image) -> Look:
+def _inspect_image(image: Image) -> ImageLook:
     import numpy as np
     from PIL import Image as pillow  # noqa: N813 - the module; the class has its name
 
@@ -87,13 +90,13 @@ def _look(image: Image) -> Look:
         (min(width, _LOOKED_AT), min(height, _LOOKED_AT)), pillow.Resampling.NEAREST
     )
     if image.mode in _WIDE_MODES:
-        return Look(mode=image.mode, levels=int(np.unique(np.asarray(small)).size))
+        return ImageLook(mode=image.mode, levels=int(np.unique(np.asarray(small)).size))
     counts = small.histogram()
     channels = [counts[start : start + 256] for start in range(0, len(counts), 256)]
-    return Look(mode=image.mode, levels=max(sum(map(bool, channel)) for channel in channels))
+    return ImageLook(mode=image.mode, levels=max(sum(map(bool, channel)) for channel in channels))
 
 
-def _plain(image: Image, count: int) -> Image:
+def _to_plain(image: Image, count: int) -> Image:
     """8 bits a channel, gray or RGB; more bits become floats in 0..255. Transparency is dropped."""
     import numpy as np
     from PIL import Image as pillow  # noqa: N813 - the module; the class has its name
@@ -103,16 +106,16 @@ def _plain(image: Image, count: int) -> Image:
     return image.convert("L" if count == 1 else "RGB")
 
 
-def _resized(image: Image, steps: Preprocess) -> Image:
+def _resize_image(image: Image, steps: Preprocess) -> Image:
     from PIL import Image as pillow  # noqa: N813 - the module; the class has its name
 
-    size = _target(image.size, steps.resize)
+    size = _target_size(image.size, steps.resize)
     if size == image.size:
         return image
     return image.resize(size, pillow.Resampling[steps.interpolation.upper()])
 
 
-def _target(size: tuple[int, int], resize: Sequence[int]) -> tuple[int, int]:
+def _target_size(size: tuple[int, int], resize: Sequence[int]) -> tuple[int, int]:
     """The (width, height) to resize to; the longer side is rounded down, as torchvision does."""
     width, height = size
     if not resize:
@@ -125,20 +128,20 @@ def _target(size: tuple[int, int], resize: Sequence[int]) -> tuple[int, int]:
     return int(short * width / height), short
 
 
-def _cropped(image: Image, crop: Sequence[int]) -> Image:
+def _crop_image(image: Image, crop: Sequence[int]) -> Image:
     if not crop:
         return image
     (width, height), (tall, wide) = image.size, crop
     if wide > width or tall > height:
-        raise MisfitError(
-            Kind.SHAPE,
+        raise SampleError(
+            FindingKind.SHAPE,
             f"is {height}x{width} pixels (height x width), smaller than the crop of {tall}x{wide}",
         )
     left, top = round((width - wide) / 2), round((height - tall) / 2)
     return image.crop((left, top, left + wide, top + tall))
 
 
-def _scaled(pixels: Array, steps: Preprocess) -> Array:
+def _scale_pixels(pixels: Array, steps: Preprocess) -> Array:
     """`(x * scale - mean) / std` in float32; uint8 as it is where that changes nothing."""
     import numpy as np
 

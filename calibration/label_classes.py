@@ -8,7 +8,10 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 
-FILE = "classes.txt"
+# Class names in the order of the outputs: `classes.txt`, or the sorted names of folders.
+
+
+CLASSES_FILE = "classes.txt"
 
 
 def read_lines(path: Path) -> list[str]:
@@ -23,13 +26,13 @@ def read_lines(path: Path) -> list[str]:
         raise UsageError(f"{path} cannot be read: {error}", hint="save it as UTF-8 text") from error
 
 
-def told_classes(folder: Path) -> tuple[str, ...]:
+def read_classes(folder: Path) -> tuple[str, ...]:
     """The names in the folder's `classes.txt`, one a line; none where there is no such file.
 
     Raises:
         UsageError: a name stands there twice.
     """
-    path = folder / FILE
+    path = folder / CLASSES_FILE
     if not path.exists():
         return ()
     names = [line.strip() for line in read_lines(path)]
@@ -42,7 +45,7 @@ def told_classes(folder: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def classes_of(folder: Path, found: Sequence[str]) -> tuple[str, ...]:
+def order_classes(folder: Path, found: Sequence[str]) -> tuple[str, ...]:
     """The classes of folders named `found`: as told, or in the order of their sorted names.
 
     That order is the one of torchvision's ImageFolder. Where names are numbers and their order as
@@ -51,13 +54,13 @@ def classes_of(folder: Path, found: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: a folder is none of the told classes, or the order cannot be known.
     """
-    told = told_classes(folder)
+    told = read_classes(folder)
     if told:
         strange = sorted(set(found) - set(told))
         if strange:
             raise UsageError(
-                f"the folder {folder / strange[0]} is no class of {folder / FILE}",
-                hint=f"add {strange[0]!r} to {FILE}, or move the folder away",
+                f"the folder {folder / strange[0]} is no class of {folder / CLASSES_FILE}",
+                hint=f"add {strange[0]!r} to {CLASSES_FILE}, or move the folder away",
             )
         return told
     names = sorted(found)
@@ -67,12 +70,13 @@ def classes_of(folder: Path, found: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(
             f"the order of the class folders of {folder} is not known: by name {first!r} comes "
             f"before {later!r}, as numbers it does not",
-            hint=f"write {folder / FILE}: one folder's name a line, in the order of the outputs",
+            hint=f"write {folder / CLASSES_FILE}: one folder's name a line, in the "
+            "order of the outputs",
         )
     return tuple(names)
 
 
-def class_number(text: str, classes: Sequence[str]) -> int | float | None:
+def parse_class(text: str, classes: Sequence[str]) -> int | float | None:
     """A label as it is written: a class's name, or a number; None for neither."""
     if text in classes:
         return classes.index(text)

@@ -9,27 +9,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
-from .assume import Images
-from .content import Content, content_of
-from .folder import Listing, list_files
-from .formats import SHARD, group_of
-from .label_classes import FILE, class_number, classes_of, read_lines, told_classes
-from .label_split import NAMES, LabelError, label_array
+from .assume import ImageReaders
+from .content import SampleContent, make_content
+from .folder import FolderListing, list_sample_files
+from .formats import SHARD_SUFFIX, file_group
+from .label_classes import CLASSES_FILE, order_classes, parse_class, read_classes, read_lines
+from .label_split import LABEL_NAMES, LabelError, to_label_array
 
 if TYPE_CHECKING:
     from ..core.contract import Array
 
+# Files with a label each: by a list as `labels.csv`, or by the folder that they lie in.
+
+
 LISTS = ("labels.csv", "labels.txt", "labels.tsv")
-_HEADS = {*NAMES, "file", "filename", "image", "path"}
+_HEADER_NAMES = {*LABEL_NAMES, "file", "filename", "image", "path"}
 
 
 class ListedFiles:
     """Files with a label each, by a list or by the folder that they lie in."""
 
-    shared = True
+    is_shared = True
 
     def __init__(
-        self, root: Path, files: Sequence[tuple[Path, Array]], names: Sequence[str], images: Images
+        self,
+        root: Path,
+        files: Sequence[tuple[Path, Array]],
+        names: Sequence[str],
+        images: ImageReaders,
     ) -> None:
         self.classes: tuple[str, ...] = ()
         self.skipped: Mapping[str, int] = {}
@@ -46,14 +53,16 @@ class ListedFiles:
         path = self._files[place][0]
         return path.relative_to(self._root).as_posix() if self._root in path.parents else str(path)
 
-    def read(self, place: int) -> tuple[Content, Array]:
+    def read(self, place: int) -> tuple[SampleContent, Array]:
         """What the file holds, and its label."""
         path, label = self._files[place]
         found = self._images.any_reader(path.suffix, self._names)(path)
-        return content_of(found.value, self._names, found.look), label
+        return make_content(found.value, self._names, found.look), label
 
 
-def class_folders(listing: Listing, names: Sequence[str], images: Images) -> ListedFiles:
+def open_class_folders(
+    listing: FolderListing, names: Sequence[str], images: ImageReaders
+) -> ListedFiles:
     """The folder below the root that a file lies in is its class."""
     import numpy as np
 
@@ -65,7 +74,7 @@ def class_folders(listing: Listing, names: Sequence[str], images: Images) -> Lis
             f"{loose[0]} has no label",
             hint=f"move it to a folder of its class, or write {LISTS[0]} beside it: file,label",
         )
-    classes = classes_of(root, sorted({path.relative_to(root).parts[0] for path in files}))
+    classes = order_classes(root, sorted({path.relative_to(root).parts[0] for path in files}))
     numbers = {name: np.asarray(number) for number, name in enumerate(classes)}
     found = ListedFiles(
         root, [(path, numbers[path.relative_to(root).parts[0]]) for path in files], names, images
@@ -76,14 +85,14 @@ def class_folders(listing: Listing, names: Sequence[str], images: Images) -> Lis
     return found
 
 
-def list_in(path: Path) -> Path | None:
+def find_list(path: Path) -> Path | None:
     """The list of files and labels, if `path` is one or a folder with one."""
     if path.is_file():
         return path if path.suffix.lower() in (".csv", ".tsv", ".txt") else None
     return next((path / name for name in LISTS if (path / name).is_file()), None)
 
 
-def named_beside(path: Path) -> tuple[Path, ...]:
+def find_companion_files(path: Path) -> tuple[Path, ...]:
     """What labelled data at `path` is read from beside that file or folder, wherever it lies.
 
     Files that a list names, and the names of classes.
@@ -91,17 +100,17 @@ def named_beside(path: Path) -> tuple[Path, ...]:
     Raises:
         UsageError: the list cannot be read.
     """
-    listed = list_in(path)
-    named = [] if listed is None else [listed.parent / row[0] for _, row in _rows(listed)]
-    classes = (path if path.is_dir() else path.parent) / FILE
+    listed = find_list(path)
+    named = [] if listed is None else [listed.parent / row[0] for _, row in _read_rows(listed)]
+    classes = (path if path.is_dir() else path.parent) / CLASSES_FILE
     return (*named, *([classes] if classes.is_file() else []))
 
 
-def listed_files(path: Path, names: Sequence[str], images: Images) -> ListedFiles:
+def open_list(path: Path, names: Sequence[str], images: ImageReaders) -> ListedFiles:
     """The files that a list names, relative to its folder."""
-    folder, classes = path.parent, told_classes(path.parent)
-    rows = _rows(path)
-    files = [_entry(path, number, row, classes) for number, row in rows]
+    folder, classes = path.parent, read_classes(path.parent)
+    rows = _read_rows(path)
+    files = [_read_entry(path, number, row, classes) for number, row in rows]
     seen: set[Path] = set()
     for (number, _), (file, _) in zip(rows, files, strict=True):
         if file in seen:
@@ -109,13 +118,13 @@ def listed_files(path: Path, names: Sequence[str], images: Images) -> ListedFile
         seen.add(file)
     found = ListedFiles(folder, files, names, images)
     found.classes = classes
-    here = [one for kind in list_files(folder).groups.values() for one in kind]
+    here = [one for kind in list_sample_files(folder).groups.values() for one in kind]
     left = sum(one not in seen for one in here)
     found.skipped = {f"files that {path.name} does not name": left} if left else {}
     return found
 
 
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
+def _read_rows(path: Path) -> list[tuple[int, list[str]]]:
     """The lines with their numbers, cut at commas, tabs or blanks; a head is left out."""
     lines = [(n, line) for n, line in enumerate(read_lines(path), start=1) if line.strip()]
     if not lines:
@@ -128,11 +137,13 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
         for n, line in lines
     ]
     head = cells[0][1]
-    is_head = all(cell.lower() in _HEADS for cell in head) and not (path.parent / head[0]).exists()
+    is_head = (
+        all(cell.lower() in _HEADER_NAMES for cell in head) and not (path.parent / head[0]).exists()
+    )
     return cells[1:] if is_head else cells
 
 
-def _entry(
+def _read_entry(
     path: Path, number: int, row: Sequence[str], classes: Sequence[str]
 ) -> tuple[Path, Array]:
     where = f"{path} line {number}"
@@ -143,15 +154,19 @@ def _entry(
         raise UsageError(
             f"{where}: there is no {file}", hint=f"files are relative to {path.parent}"
         )
-    if group_of(file.suffix) in ("", SHARD):
+    if file_group(file.suffix) in ("", SHARD_SUFFIX):
         raise UsageError(f"{where}: {file.name} is no sample", hint="name images or arrays")
-    values = [class_number(text, classes) for text in row[1:]]
+    values = [parse_class(text, classes) for text in row[1:]]
     if None in values:
         text = row[1 + values.index(None)]
-        hint = f"write {path.parent / FILE}: one class a line, in the order of the outputs"
-        known = f"{text!r} is no class of {FILE}" if classes else f"the label {text!r} is no number"
+        hint = f"write {path.parent / CLASSES_FILE}: one class a line, in the order of the outputs"
+        known = (
+            f"{text!r} is no class of {CLASSES_FILE}"
+            if classes
+            else f"the label {text!r} is no number"
+        )
         raise UsageError(f"{where}: {known}", hint=hint)
     try:
-        return file, label_array(values[0] if len(values) == 1 else values)
+        return file, to_label_array(values[0] if len(values) == 1 else values)
     except LabelError as error:
         raise UsageError(f"{where} {error.reason}", hint=error.hint) from error

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
 from ..core.loading import watched
-from .content import Content, MisfitError
-from .form import Form
+from .content import SampleContent, SampleError
+from .form import FeedForm
 from .label_split import split_label
 
 if TYPE_CHECKING:
     from ..core.contract import Array
+
+# Labelled samples from the user's own code, written aside once: loaders shuffle, or end.
 
 
 class LabelledLoader:
@@ -25,11 +27,11 @@ class LabelledLoader:
     It is iterated once: eager and every artifact must be fed the same samples in the same order.
     """
 
-    shared = False
+    is_shared = False
     classes: tuple[str, ...] = ()
     skipped: Mapping[str, int] = {}
 
-    def __init__(self, spec: str, form: Form) -> None:
+    def __init__(self, spec: str, form: FeedForm) -> None:
         self._spec = spec
         self._names = form.names
         self._folder = Path(tempfile.mkdtemp(prefix="modelc-labelled-"))
@@ -47,7 +49,7 @@ class LabelledLoader:
         for item in watched(items, self._spec):
             try:
                 content, found = split_label(item, self._names, label)
-            except MisfitError as error:
+            except SampleError as error:
                 hint = getattr(error, "hint", "yield pairs of inputs and label, or dicts with both")
                 raise UsageError(f"{self.name(self._count)} {error.reason}", hint=hint) from error
             arrays = [content.parts[name] for name in self._names]
@@ -64,10 +66,10 @@ class LabelledLoader:
         """The item's number."""
         return f"{self._spec} item {place}"
 
-    def read(self, place: int) -> tuple[Content, Array]:
+    def read(self, place: int) -> tuple[SampleContent, Array]:
         """The item as the loader gave it."""
         import numpy as np
 
         with np.load(self._path(place), allow_pickle=False) as archive:
             *parts, label = (archive[f"arr_{index}"] for index in range(len(self._names) + 1))
-        return Content(parts=dict(zip(self._names, parts, strict=True))), label
+        return SampleContent(parts=dict(zip(self._names, parts, strict=True))), label

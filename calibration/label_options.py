@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ..core.errors import UsageError
 from .preprocess import Preprocess
 
+# What the user asks of labelled data.
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledOptions:

@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed
 from ..core.tree import leaves
-from .content import Content, MisfitError, content_of, is_array
-from .findings import Kind
+from .content import SampleContent, SampleError, is_array, make_content
+from .findings import FindingKind
 
 if TYPE_CHECKING:
     from ..core.contract import Array
 
 # what datasets call it; an input of such a name is none
-NAMES = ("label", "labels", "y", "target", "targets", "class", "classes")
+LABEL_NAMES = ("label", "labels", "y", "target", "targets", "class", "classes")
 _PAIR = 2
 
 
-class LabelError(MisfitError):
+class LabelError(SampleError):
     """A label that is missing or cannot be one, and what mends it."""
 
     def __init__(self, reason: str, hint: str) -> None:
-        super().__init__(Kind.NAMES, reason)
+        super().__init__(FindingKind.NAMES, reason)
         self.hint = hint
 
 
-def split_label(value: object, names: Sequence[str], given: str | None) -> tuple[Content, Array]:
+def split_label(
+    value: object, names: Sequence[str], given: str | None
+) -> tuple[SampleContent, Array]:
     """What the inputs take of `value`, and the label beside it.
 
     A mapping has the label by name, a pair at its second place; a tuple of the inputs in order has
@@ -39,23 +41,23 @@ def split_label(value: object, names: Sequence[str], given: str | None) -> tuple
         given: the label's name, if the user told it.
 
     Raises:
-        MisfitError: an input is missing.
+        SampleError: an input is missing.
         LabelError: the label is, or there are several.
     """
     if isinstance(value, Mapping):
         whole = {
             key: item
             for key, item in value.items()
-            if isinstance(item, (list, tuple)) and key not in names and key in (given, *NAMES)
+            if isinstance(item, (list, tuple)) and key not in names and key in (given, *LABEL_NAMES)
         }  # a list of labels is one array, not a leaf each
         rest = {key: item for key, item in value.items() if key not in whole}
         found = {".".join(path): leaf for path, leaf in leaves(rest, is_label)} | whole
-        name = _label_name(list(found), names, given)
+        name = _find_label_name(list(found), names, given)
         inputs = {key: leaf for key, leaf in found.items() if key != name}
-        return content_of(inputs, names), label_array(found[name])
+        return make_content(inputs, names), to_label_array(found[name])
     if isinstance(value, (tuple, list)):
-        pair = _pair(value, names)
-        return content_of(pair[0], names), label_array(pair[1])
+        pair = _split_pair(value, names)
+        return make_content(pair[0], names), to_label_array(pair[1])
     raise LabelError(
         "holds one array and no label", "save it in .npz with the inputs and `label` by name"
     )
@@ -66,13 +68,13 @@ def is_label(value: object) -> bool:
     return is_array(value) or isinstance(value, (Real, str, bytes))
 
 
-def _label_name(found: Sequence[str], names: Sequence[str], given: str | None) -> str:
+def _find_label_name(found: Sequence[str], names: Sequence[str], given: str | None) -> str:
     held = ", ".join(found) or "nothing"
     if given is not None:
         if given in found:
             return given
         raise LabelError(f"has no label {given!r}; it holds {held}", "name one of these: --label")
-    known = [name for name in found if name in NAMES and name not in names]
+    known = [name for name in found if name in LABEL_NAMES and name not in names]
     if len(known) == 1:
         return known[0]
     if known:
@@ -84,7 +86,7 @@ def _label_name(found: Sequence[str], names: Sequence[str], given: str | None) -
     raise LabelError(f"has no label; it holds {held}", hint)
 
 
-def _pair(value: Sequence[object], names: Sequence[str]) -> tuple[object, object]:
+def _split_pair(value: Sequence[object], names: Sequence[str]) -> tuple[object, object]:
     if len(value) == _PAIR and isinstance(value[0], (Mapping, tuple, list)):
         return value[0], value[1]
     if len(value) != len(names) + 1:
@@ -95,7 +97,7 @@ def _pair(value: Sequence[object], names: Sequence[str]) -> tuple[object, object
     return value[0] if len(names) == 1 else tuple(value[:-1]), value[-1]
 
 
-def label_array(value: object) -> Array:
+def to_label_array(value: object) -> Array:
     """The label as an array of finite numbers.
 
     Raises:
@@ -128,7 +130,7 @@ def label_array(value: object) -> Array:
     return array
 
 
-def cut(label: Array, rows: Sequence[Feed], *, stacked: bool) -> list[Array]:
+def cut_labels(label: Array, rows: Sequence[Feed], *, stacked: bool) -> list[Array]:
     """The labels of the rows, each with a first axis of 1.
 
     Args:

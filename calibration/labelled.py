@@ -15,19 +15,19 @@ from ..core.contract import Array, Feed
 from ..core.errors import UsageError
 from ..core.loading import is_loader, items_of
 from ..core.signature import Signature
-from .assume import Images
-from .content import MisfitError
-from .findings import HINTS
-from .form import Form
-from .label_files import LabelledSource, open_path
+from .assume import ImageReaders
+from .content import SampleError
+from .findings import FINDING_HINTS
+from .form import FeedForm
+from .label_files import LabelledSource, open_labelled_path
 from .label_loader import LabelledLoader
 from .label_options import LabelledOptions
-from .label_split import cut
-from .shelf import digest_of
+from .label_split import cut_labels
+from .shelf import feed_digest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class LabelledBatch:
     """Samples that are fed at once.
 
     `names` has one name a sample. The first `len(names)` rows of the feed are theirs; rows that
@@ -49,7 +49,7 @@ class LabelledSet:
     """
 
     def __init__(
-        self, source: LabelledSource, images: Images, form: Form, options: LabelledOptions
+        self, source: LabelledSource, images: ImageReaders, form: FeedForm, options: LabelledOptions
     ) -> None:
         self._source = source
         self._images = images
@@ -93,7 +93,7 @@ class LabelledSet:
         dims = [spec.dims[0] for spec in specs if spec.name in self._form.batched]
         return max(dims[0].opt, 1) if dims and self._form.per_feed else 1
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[LabelledBatch]:
         """Every sample in order, neighbours of one shape together.
 
         Raises:
@@ -113,8 +113,10 @@ class LabelledSet:
             name = self._source.name(place)
             try:
                 yield from self._rows(place, name)
-            except MisfitError as error:
-                hint = getattr(error, "hint", HINTS.get(error.kind, "save the sample again"))
+            except SampleError as error:
+                hint = getattr(
+                    error, "hint", FINDING_HINTS.get(error.kind, "save the sample again")
+                )
                 raise UsageError(
                     f"labelled data {self.source}: {name} {error.reason}", hint=hint
                 ) from error
@@ -122,13 +124,13 @@ class LabelledSet:
     def _rows(self, place: int, name: str) -> Iterator[tuple[str, Feed, Array]]:
         content, label = self._source.read(place)
         rows = self._row_form.rows(content.parts)
-        if self._source.shared:
+        if self._source.is_shared:
             labels = [label[None]] * len(rows)
         else:
-            labels = cut(label, rows, stacked=self._has_axis(content.parts))
+            labels = cut_labels(label, rows, stacked=self._has_axis(content.parts))
         for index, (row, one) in enumerate(zip(rows, labels, strict=True)):
             told = name if len(rows) == 1 else f"{name} row {index}"
-            yield told, self._row_form.fitted(row), one
+            yield told, self._row_form.fit(row), one
 
     def _has_axis(self, parts: Feed) -> bool:
         """Whether the arrays came with a batch axis."""
@@ -149,7 +151,7 @@ class LabelledSet:
             for name, array in one[1].items()
         )
 
-    def _together(self, samples: list[tuple[str, Feed, Array]]) -> Batch:
+    def _together(self, samples: list[tuple[str, Feed, Array]]) -> LabelledBatch:
         import numpy as np
 
         feeds = [feed for _, feed, _ in samples]
@@ -157,9 +159,9 @@ class LabelledSet:
         if self._form.per_feed:
             feeds = feeds + [feeds[-1]] * max(missing, 0)
         labels = np.concatenate([label for _, _, label in samples])
-        feed = self._form.stacked(feeds)
-        digest = hashlib.sha256(digest_of(feed) + digest_of({"label": labels})).digest()
-        return Batch(
+        feed = self._form.stack(feeds)
+        digest = hashlib.sha256(feed_digest(feed) + feed_digest({"label": labels})).digest()
+        return LabelledBatch(
             names=tuple(name for name, _, _ in samples),
             feed=feed,
             labels=labels,
@@ -198,7 +200,7 @@ def open_labelled_set(
         UsageError: there are no labelled samples.
     """
     path = Path(options.source)
-    images, form = Images(options.preprocess, signature), Form.of(signature)
+    images, form = ImageReaders(options.preprocess, signature), FeedForm.of(signature)
     source: LabelledSource
     if is_loader(options.source):
         loader = LabelledLoader(options.source, form)
@@ -209,7 +211,7 @@ def open_labelled_set(
             f"no such labelled data: {path}", hint="name a folder, a file or PKG.MOD:LOADER"
         )
     else:
-        source = open_path(path, form.names, images, options.label)
+        source = open_labelled_path(path, form.names, images, options.label)
     if not len(source):
         raise UsageError(
             f"there are no samples in {options.source}", hint="give inputs with their labels"

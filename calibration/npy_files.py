@@ -5,20 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.npz_file import read_array
-from .content import Blob, Read, unreadable
+from .content import Blob, ReadResult, unreadable_error
+
+# Reads `.npy`: one array.
 
 
-def read(blob: Blob) -> Read:
+def read_npy_sample(blob: Blob) -> ReadResult:
     """The array, mapped from a file on disk: only the samples that are used are read from it.
 
     Raises:
-        MisfitError: it is damaged, or holds objects.
+        SampleError: it is damaged, or holds objects.
     """
     from numpy.lib import format as npy
 
     try:
         if isinstance(blob, Path):
-            return Read(value=npy.open_memmap(blob, mode="r"))
-        return Read(value=read_array(blob, len(blob.getbuffer())))
+            return ReadResult(value=npy.open_memmap(blob, mode="r"))
+        return ReadResult(value=read_array(blob, len(blob.getbuffer())))
     except Exception as error:  # numpy's edge: its readers raise anything at garbage
-        raise unreadable(error) from error
+        raise unreadable_error(error) from error

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from ..core.npz_file import read_npz
-from .content import Blob, Read, unreadable
+from .content import Blob, ReadResult, unreadable_error
+
+# Reads `.npz`: arrays by name.
 
 
-def read(blob: Blob) -> Read:
+def read_npz_sample(blob: Blob) -> ReadResult:
     """Every array of the archive.
 
     Raises:
-        MisfitError: it is damaged, or holds objects.
+        SampleError: it is damaged, or holds objects.
     """
     try:
-        return Read(value=read_npz(blob))
+        return ReadResult(value=read_npz(blob))
     except ValueError as error:
-        raise unreadable(error) from error
+        raise unreadable_error(error) from error

@@ -11,22 +11,24 @@ from ..core.contract import Feed
 from ..core.errors import UsageError
 from ..core.loading import is_loader, items_of
 from ..core.names import refuse_pipe
-from .assume import Images
-from .drawn import DrawnSource
-from .findings import Findings, Kind
-from .folder import FolderSource, list_files
-from .form import Form
-from .formats import SHARD, SUFFIXES, Source
+from .assume import ImageReaders
+from .drawn import SyntheticSource
+from .findings import FindingCollector, FindingKind
+from .folder import FolderSource, list_sample_files
+from .form import FeedForm
+from .formats import SAMPLE_SUFFIXES, SHARD_SUFFIX, SampleSource
 from .loader import LoaderSource
 from .options import RANDOM, CalibrationOptions
 from .preprocess import Preprocess
 from .shards import ShardSource
 
-_DRAWN = 4096  # drawn samples there are at most, where as many as there are were asked for
+_SYNTHETIC_COUNT = (
+    4096  # drawn samples there are at most, where as many as there are were asked for
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lent:
+class LoaderHooks:
     """What the pipeline lends to a look at samples.
 
     `load` gives the object that `package.module:loader` names, `draw` the drawn sample i.
@@ -41,61 +43,71 @@ class Lent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class OpenedSource:
     """A source, who reads its images, and whether samples are still to be chosen from it."""
 
-    source: Source
-    images: Images
+    source: SampleSource
+    images: ImageReaders
     choose: bool = False
 
 
 def open_source(
-    options: CalibrationOptions, form: Form, wanted: int, lent: Lent, findings: Findings
-) -> Opened:
+    options: CalibrationOptions,
+    form: FeedForm,
+    wanted: int,
+    lent: LoaderHooks,
+    findings: FindingCollector,
+) -> OpenedSource:
     """Open a folder, a file, a loader, or the drawn samples; `wanted` are read at most.
 
     Raises:
         UsageError: there is no such source, or no sample in it.
     """
     path = Path(options.source)
-    images = Images(options.preprocess, form.signature)
+    images = ImageReaders(options.preprocess, form.signature)
     chooses = options.selection == RANDOM
     if options.source == RANDOM:
-        findings.add(Kind.DRAWN, "the samples are drawn, not real: true ranges may be far off")
-        return Opened(source=DrawnSource(lent.draw, min(wanted, _DRAWN)), images=images)
+        findings.add(
+            FindingKind.DRAWN, "the samples are drawn, not real: true ranges may be far off"
+        )
+        return OpenedSource(
+            source=SyntheticSource(lent.draw, min(wanted, _SYNTHETIC_COUNT)), images=images
+        )
     if is_loader(options.source):
         loader = LoaderSource(options.source, items_of(options.source, lent.load), form)
         loader.spool(wanted, options.seed if chooses else None)
-        source: Source = loader
+        source: SampleSource = loader
     else:
-        source = _on_disk(path, form, images, findings)
+        source = _open_path(path, form, images, findings)
     if not len(source):
         told = ", ".join(f"{count:,} {what}" for what, count in source.skipped.items())
         raise UsageError(
             f"there are no samples in {options.source}" + (f", but {told}" if told else ""),
-            hint=f"samples are {' '.join(SUFFIXES)}",
+            hint=f"samples are {' '.join(SAMPLE_SUFFIXES)}",
         )
-    return Opened(source=source, images=images, choose=chooses and source.kind != "loader")
+    return OpenedSource(source=source, images=images, choose=chooses and source.kind != "loader")
 
 
-def _on_disk(path: Path, form: Form, images: Images, findings: Findings) -> Source:
+def _open_path(
+    path: Path, form: FeedForm, images: ImageReaders, findings: FindingCollector
+) -> SampleSource:
     if not path.exists():
-        raise _missing(path)
+        raise _no_source_error(path)
     refuse_pipe(path)
-    listing = list_files(path)
+    listing = list_sample_files(path)
     for kind, count in listing.others.items():
         findings.add(
-            Kind.MIXED,
+            FindingKind.MIXED,
             f"{count:,} {kind} beside {len(listing.groups[listing.main]):,} {listing.main} "
             "are not used",
             topic=kind,
         )
-    if listing.main == SHARD:
-        return ShardSource(listing.groups[SHARD], form.names, images)
+    if listing.main == SHARD_SUFFIX:
+        return ShardSource(listing.groups[SHARD_SUFFIX], form.names, images)
     return FolderSource(listing, form.names, images)
 
 
-def _missing(path: Path) -> UsageError:
+def _no_source_error(path: Path) -> UsageError:
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1)
     hint = "name a folder of samples, a shard, PKG.MOD:LOADER, or random"
@@ -105,12 +117,14 @@ def _missing(path: Path) -> UsageError:
     )
 
 
-def tell_opened(opened: Opened, given: Preprocess | None, findings: Findings) -> None:
+def report_opened(
+    opened: OpenedSource, given: Preprocess | None, findings: FindingCollector
+) -> None:
     """What was assumed of images and what was passed over; told after the pass."""
     for assumed in opened.images.assumed:
-        findings.add(Kind.ASSUMED, assumed)
+        findings.add(FindingKind.ASSUMED, assumed)
     if given is not None and not opened.images.settled:
-        findings.add(Kind.ASSUMED, "--preprocess has no effect: the samples hold no images")
+        findings.add(FindingKind.ASSUMED, "--preprocess has no effect: the samples hold no images")
     if opened.source.skipped:
         told = ", ".join(f"{count:,} {what}" for what, count in opened.source.skipped.items())
-        findings.add(Kind.SKIPPED, f"passed over: {told}")
+        findings.add(FindingKind.SKIPPED, f"passed over: {told}")

@@ -47,20 +47,26 @@ class Preprocess:
             if value not in ("", *known) or (key == "interpolation" and not value):
                 raise unknown(f"--preprocess {key}", value, known)
         if any(size > _LARGEST for size in (*self.resize, *self.crop)):
-            raise _wrong(f"a size above {_LARGEST}", "give sizes in pixels, as in resize=256")
+            raise _preprocess_error(
+                f"a size above {_LARGEST}", "give sizes in pixels, as in resize=256"
+            )
         if any(size < 1 for size in (*self.resize, *self.crop)):
-            raise _wrong("a size below 1", "give sizes in pixels, as in resize=256,crop=224")
+            raise _preprocess_error(
+                "a size below 1", "give sizes in pixels, as in resize=256,crop=224"
+            )
         if not math.isfinite(self.scale) or self.scale == 0:
-            raise _wrong(f"scale={self.scale:g}", "for example scale=1/255")
+            raise _preprocess_error(f"scale={self.scale:g}", "for example scale=1/255")
         if 0 in self.std or not all(map(math.isfinite, (*self.mean, *self.std))):
-            raise _wrong("a std of 0, or a mean or std that is no number", "give finite numbers")
+            raise _preprocess_error(
+                "a std of 0, or a mean or std that is no number", "give finite numbers"
+            )
         self._check_lengths()
 
     def _check_lengths(self) -> None:
         count = CHANNELS.get(self.channels)
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in ((0, 1, 3) if count is None else (0, 1, count)):
-                raise _wrong(
+                raise _preprocess_error(
                     f"{key} with {len(values)} values", f"give one {key}, or one for each channel"
                 )
 
@@ -76,7 +82,7 @@ class Preprocess:
             first, rest = "raw", [first, *rest]
         if first not in PRESETS:
             raise unknown("--preprocess preset", first, list(PRESETS))
-        return _changed(PRESETS[first], _pairs(rest, text))
+        return _apply_pairs(PRESETS[first], _parse_pairs(rest, text))
 
     def __str__(self) -> str:
         """The steps as text that `parse` reads to the same; `raw` where there are none."""
@@ -103,11 +109,11 @@ PRESETS: dict[str, Preprocess] = {
 }
 
 
-def _wrong(what: str, hint: str) -> UsageError:
+def _preprocess_error(what: str, hint: str) -> UsageError:
     return UsageError(f"--preprocess has {what}", hint=hint, option="preprocess")
 
 
-def _pairs(parts: list[str], text: str) -> dict[str, str]:
+def _parse_pairs(parts: list[str], text: str) -> dict[str, str]:
     """The `key=value` parts; a part without a key goes on with the list before it."""
     pairs: dict[str, str] = {}
     key = ""
@@ -116,18 +122,18 @@ def _pairs(parts: list[str], text: str) -> dict[str, str]:
         if sign:
             key = name.strip()
             if key in pairs:
-                raise _wrong(f"{key} twice", f"give {key} once")
+                raise _preprocess_error(f"{key} twice", f"give {key} once")
             pairs[key] = value.strip()
         elif key in ("mean", "std") and part:
             pairs[key] += f",{part}"
         else:
-            raise _wrong(
+            raise _preprocess_error(
                 f"{part!r} in {text!r}, which is no key=value", "for example imagenet,crop=192"
             )
     return pairs
 
 
-def _changed(base: Preprocess, pairs: Mapping[str, str]) -> Preprocess:
+def _apply_pairs(base: Preprocess, pairs: Mapping[str, str]) -> Preprocess:
     changes: dict[str, object] = {}
     for key, value in pairs.items():
         if key not in _READERS:
@@ -135,46 +141,46 @@ def _changed(base: Preprocess, pairs: Mapping[str, str]) -> Preprocess:
         try:
             changes[key] = _READERS[key](value)
         except (ValueError, ZeroDivisionError) as error:
-            raise _wrong(f"{key}={value}", f"for example {_EXAMPLES[key]}") from error
+            raise _preprocess_error(f"{key}={value}", f"for example {_EXAMPLES[key]}") from error
     return replace(base, **changes)  # type: ignore[arg-type]  # each reader gives its field's type
 
 
-def _resize(text: str) -> tuple[int, ...]:
+def _parse_resize(text: str) -> tuple[int, ...]:
     sizes = tuple(map(int, text.lower().split("x")))
     if not 1 <= len(sizes) <= _SIDES:
         raise ValueError(text)
     return sizes
 
 
-def _crop(text: str) -> tuple[int, ...]:
-    sizes = _resize(text)
+def _parse_crop(text: str) -> tuple[int, ...]:
+    sizes = _parse_resize(text)
     return sizes if len(sizes) == _SIDES else sizes * _SIDES
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     above, slash, below = text.partition("/")
     return float(above) / float(below) if slash else float(above)
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(map(_number, text.split(",")))
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(_parse_number, text.split(",")))
 
 
-def _said(text: str) -> str:
+def _parse_word(text: str) -> str:
     if not text:
         raise ValueError(text)
     return text
 
 
 _READERS: dict[str, Callable[[str], object]] = {
-    "resize": _resize,
-    "crop": _crop,
-    "layout": lambda text: _said(text).upper(),
-    "channels": lambda text: _said(text).lower(),
-    "scale": _number,
-    "mean": _numbers,
-    "std": _numbers,
-    "interpolation": lambda text: _said(text).lower(),
+    "resize": _parse_resize,
+    "crop": _parse_crop,
+    "layout": lambda text: _parse_word(text).upper(),
+    "channels": lambda text: _parse_word(text).lower(),
+    "scale": _parse_number,
+    "mean": _parse_numbers,
+    "std": _parse_numbers,
+    "interpolation": lambda text: _parse_word(text).lower(),
 }
 _EXAMPLES = {
     "resize": "resize=256 (the shorter side) or resize=224x320 (height x width)",

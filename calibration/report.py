@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .findings import Finding, Severity
+from .findings import SampleFinding, SampleSeverity
 
 PERCENTILES = (0.1, 1.0, 50.0, 99.0, 99.9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class ValueSpread:
     """The values of an input, or of one channel of it, over all samples."""
 
     low: float
@@ -31,8 +31,8 @@ class InputReport:
     name: str
     dtype: str
     shapes: tuple[str, ...]
-    total: Spread
-    channels: tuple[Spread, ...]
+    total: ValueSpread
+    channels: tuple[ValueSpread, ...]
     histogram: tuple[int, ...]
     percentiles: dict[str, float]
 
@@ -56,13 +56,13 @@ class CalibrationReport:
     seed: int
     preprocess: str
     inputs: tuple[InputReport, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[SampleFinding, ...]
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[SampleFinding, ...]:
         """What must be mended before a calibration."""
-        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+        return tuple(one for one in self.findings if one.severity is SampleSeverity.ERROR)
 
     @property
     def exit_code(self) -> int:

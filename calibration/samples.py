@@ -12,12 +12,12 @@ from ..core.contract import Advance, Feed, unheard
 from ..core.errors import UsageError
 from ..core.records import CalibrationRecord
 from ..core.signature import Signature
-from .content import MisfitError
-from .opening import Lent
+from .content import SampleError
+from .opening import LoaderHooks
 from .options import CalibrationOptions
 from .report import CalibrationReport
-from .shelf import Unit, digest_of
-from .survey import Survey
+from .shelf import FeedUnit, feed_digest
+from .survey import CalibrationSurvey
 
 _ON_DISK = ("folder", "shards")
 
@@ -29,11 +29,13 @@ class CalibrationSet:
     it as a context manager: the samples of a loader lie in a folder of their own until then.
     """
 
-    def __init__(self, survey: Survey, report: CalibrationReport, root: Path | None) -> None:
+    def __init__(
+        self, survey: CalibrationSurvey, report: CalibrationReport, root: Path | None
+    ) -> None:
         self._survey = survey
         self._units, held = survey.split()
         self.report = report
-        self.record = _record(report, self._units, root)
+        self.record = _make_record(report, self._units, root)
         self.held_out: tuple[Feed, ...] = tuple(map(self._again, held))
 
     def __len__(self) -> int:
@@ -47,14 +49,14 @@ class CalibrationSet:
         """
         return map(self._again, self._units)
 
-    def _again(self, unit: Unit) -> Feed:
+    def _again(self, unit: FeedUnit) -> Feed:
         shelf = self._survey.shelf
         name, hint = shelf.name(unit.refs[0]), "run again, with files that stay as they are"
         try:
             feed = shelf.feed(unit)
-        except (MisfitError, IndexError, OSError) as error:
+        except (SampleError, IndexError, OSError) as error:
             raise UsageError(f"{name} changed while it was in use: {error}", hint=hint) from error
-        if digest_of(feed) != unit.digest:
+        if feed_digest(feed) != unit.digest:
             raise UsageError(f"{name} changed while it was in use", hint=hint)
         return feed
 
@@ -77,7 +79,7 @@ class CalibrationSet:
 def open_calibration(
     options: CalibrationOptions,
     signature: Signature,
-    lent: Lent,
+    lent: LoaderHooks,
     *,
     root: Path | None = None,
     advance: Advance = unheard,
@@ -94,20 +96,20 @@ def open_calibration(
     Raises:
         UsageError: there are no samples, or a calibration with them would be wrong.
     """
-    survey = Survey(options, signature, lent)
+    survey = CalibrationSurvey(options, signature, lent)
     try:
         report = survey.look(advance)
-        _refuse(report)
+        _raise_on_errors(report)
         return CalibrationSet(survey, report, root)
     except BaseException:
         survey.close()
         raise
 
 
-def look_at_samples(
+def survey_samples(
     options: CalibrationOptions,
     signature: Signature,
-    lent: Lent,
+    lent: LoaderHooks,
     *,
     thorough: bool = False,
     advance: Advance = unheard,
@@ -124,14 +126,14 @@ def look_at_samples(
     Raises:
         UsageError: there are no samples to look at.
     """
-    survey = Survey(options, signature, lent, thorough=thorough)
+    survey = CalibrationSurvey(options, signature, lent, thorough=thorough)
     try:
         return survey.look(advance)
     finally:
         survey.close()
 
 
-def _refuse(report: CalibrationReport) -> None:
+def _raise_on_errors(report: CalibrationReport) -> None:
     if not report.errors:
         return
     first, *others = report.errors
@@ -142,8 +144,8 @@ def _refuse(report: CalibrationReport) -> None:
     )
 
 
-def _record(
-    report: CalibrationReport, units: tuple[Unit, ...], root: Path | None
+def _make_record(
+    report: CalibrationReport, units: tuple[FeedUnit, ...], root: Path | None
 ) -> CalibrationRecord:
     digest = hashlib.sha256()
     for unit in units:

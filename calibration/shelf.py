@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.contract import Feed
-from .content import Content, MisfitError
-from .form import Form
-from .formats import Source
+from .content import SampleContent, SampleError
+from .form import FeedForm
+from .formats import SampleSource
+
+# Samples by place and row: reads a place once while its rows are taken one after another.
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class SampleRef:
     """One sample: a place of the source, and the row in what it holds."""
 
     place: int
@@ -22,27 +24,27 @@ class Ref:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class FeedUnit:
     """One feed: the samples that it is stacked of, and the SHA-256 of it as it is fed."""
 
-    refs: tuple[Ref, ...]
+    refs: tuple[SampleRef, ...]
     digest: bytes
 
 
-class Shelf:
+class SampleReader:
     """Gives samples as they are fed; holds no more than the last place that was read."""
 
-    def __init__(self, source: Source, form: Form) -> None:
+    def __init__(self, source: SampleSource, form: FeedForm) -> None:
         self.source = source
         self.form = form
         self.counts: dict[int, int] = {}  # rows of the places read so far
-        self._last: tuple[int, Content, list[Feed]] | None = None
+        self._last: tuple[int, SampleContent, list[Feed]] | None = None
 
-    def open(self, place: int) -> tuple[Content, list[Feed]]:
+    def open(self, place: int) -> tuple[SampleContent, list[Feed]]:
         """What a place holds, and its rows.
 
         Raises:
-            MisfitError: it cannot be read, or cut into samples.
+            SampleError: it cannot be read, or cut into samples.
         """
         if self._last is None or self._last[0] != place:
             self._last = None  # free it first: both together may be large
@@ -51,26 +53,26 @@ class Shelf:
             self.counts[place] = len(self._last[2])
         return self._last[1], self._last[2]
 
-    def row(self, ref: Ref) -> Feed:
+    def row(self, ref: SampleRef) -> Feed:
         """One sample as it is fed, before stacking.
 
         Raises:
-            MisfitError: it cannot be fed.
+            SampleError: it cannot be fed.
         """
         rows = self.open(ref.place)[1]
         if ref.row >= len(rows):
             raise IndexError(f"{self.name(ref)} is gone")
-        return self.form.fitted(rows[ref.row])
+        return self.form.fit(rows[ref.row])
 
-    def feed(self, unit: Unit) -> Feed:
+    def feed(self, unit: FeedUnit) -> Feed:
         """A feed, read again.
 
         Raises:
-            MisfitError: it cannot be fed any more.
+            SampleError: it cannot be fed any more.
         """
-        return self.form.stacked([self.row(ref) for ref in unit.refs])
+        return self.form.stack([self.row(ref) for ref in unit.refs])
 
-    def name(self, ref: Ref) -> str:
+    def name(self, ref: SampleRef) -> str:
         """What a finding calls the sample."""
         several = self.counts.get(ref.place, 1) > 1
         return self.source.name(ref.place) + (f" row {ref.row}" if several else "")
@@ -79,10 +81,10 @@ class Shelf:
         """The rows of a place; one for a place that cannot be read, so that it is looked at."""
         try:
             return range(len(self.open(place)[1]))
-        except MisfitError:
+        except SampleError:
             return range(1)
 
-    def refs(self, wanted: int, seed: int | None = None) -> Iterator[Ref]:
+    def refs(self, wanted: int, seed: int | None = None) -> Iterator[SampleRef]:
         """At least `wanted` samples if there are so many, found while they are taken.
 
         In their own order, or with a seed a random choice: of places where a place is a sample, of
@@ -90,19 +92,19 @@ class Shelf:
         """
         places = range(len(self.source))
         if seed is None:
-            yield from (Ref(place, row) for place in places for row in self._rows_of(place))
+            yield from (SampleRef(place, row) for place in places for row in self._rows_of(place))
             return
         chance = random.Random(seed)
         if places and len(self._rows_of(0)) > 1:
-            refs = [Ref(place, row) for place in places for row in self._rows_of(place)]
+            refs = [SampleRef(place, row) for place in places for row in self._rows_of(place)]
             chosen = chance.sample(refs, min(wanted, len(refs)))
             yield from sorted(chosen, key=lambda ref: (ref.place, ref.row))
             return
         for place in chance.sample(places, len(places)):
-            yield from (Ref(place, row) for row in self._rows_of(place))
+            yield from (SampleRef(place, row) for row in self._rows_of(place))
 
 
-def digest_of(feed: Feed) -> bytes:
+def feed_digest(feed: Feed) -> bytes:
     """The SHA-256 of a feed: names, dtypes, shapes and bytes, in order."""
     digest = hashlib.sha256()
     for name, array in feed.items():

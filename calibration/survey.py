@@ -7,21 +7,21 @@ from pathlib import Path
 from ..core.contract import Advance
 from ..core.signature import FLOATS, Signature
 from .check import check_channels, check_count, check_folders, check_images, check_ranges
-from .findings import Findings, Kind
-from .form import Form
+from .findings import FindingCollector, FindingKind
+from .form import FeedForm
 from .loader import LoaderSource
-from .opening import Lent, open_source, tell_opened
+from .opening import LoaderHooks, open_source, report_opened
 from .options import EVERY, FIRST, CalibrationOptions
 from .report import CalibrationReport, InputReport
-from .scan import Scan, scan
-from .shelf import Shelf, Unit
-from .tally import Tally
+from .scan import SampleScan, scan_samples
+from .shelf import FeedUnit, SampleReader
+from .tally import RunningStatistics
 
 _HELD_SHARE = 5  # no more than a fifth of the samples is held out,
 _LEAST_HELD = 5  # unless that is too few to judge by: then as many, but no more than half
 
 
-class Survey:
+class CalibrationSurvey:
     """One pass over one source. `close` it: a loader's samples lie in a folder of their own.
 
     A `thorough` one reads every sample on disk, whatever the options select from them.
@@ -31,26 +31,26 @@ class Survey:
         self,
         options: CalibrationOptions,
         signature: Signature,
-        lent: Lent,
+        lent: LoaderHooks,
         *,
         thorough: bool = False,
     ) -> None:
         self._thorough = thorough and Path(options.source).exists()
         self._options = options
         self._lent = lent
-        self._findings = Findings()
-        self._form = Form.of(signature)
+        self._findings = FindingCollector()
+        self._form = FeedForm.of(signature)
         self._rows = max(self._form.per_feed, 1)
         self._most_used = max(options.samples // self._rows, 1)
         self._most_held = -(-options.hold_out // self._rows)
         wanted = EVERY if self._thorough else (self._most_used + self._most_held) * self._rows
         self._wanted = min(wanted, EVERY)
         self._opened = open_source(options, self._form, self._wanted, lent, self._findings)
-        self.shelf = Shelf(self._opened.source, self._form)
-        self._scan = Scan(
+        self.shelf = SampleReader(self._opened.source, self._form)
+        self._scan = SampleScan(
             shelf=self.shelf,
             findings=self._findings,
-            tallies={spec.name: Tally(spec) for spec in signature.inputs},
+            tallies={spec.name: RunningStatistics(spec) for spec in signature.inputs},
         )
 
     def close(self) -> None:
@@ -62,14 +62,14 @@ class Survey:
         """Read, check and measure the samples once; only small summaries stay."""
         chosen = self._opened.choose and not self._thorough
         seed = self._options.seed if chosen else None
-        scan(self.shelf.refs(self._wanted, seed), self._wanted, self._scan, advance)
+        scan_samples(self.shelf.refs(self._wanted, seed), self._wanted, self._scan, advance)
         inputs = tuple(filter(None, (tally.report() for tally in self._scan.tallies.values())))
         self._check(inputs)
         used, held = self.split()
         return CalibrationReport(
             source=self._options.source,
             kind=self.shelf.source.kind,
-            found=self._found(),
+            found=self._count_places(),
             read=self._scan.read,
             used=len(used) * self._rows,
             held_out=len(held) * self._rows,
@@ -81,7 +81,7 @@ class Survey:
             skipped=dict(self.shelf.source.skipped),
         )
 
-    def split(self) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
+    def split(self) -> tuple[tuple[FeedUnit, ...], tuple[FeedUnit, ...]]:
         """The feeds to calibrate with, and those held out, which are spread over all."""
         units = self._scan.units
         few = min(_LEAST_HELD, len(units) // 2)
@@ -90,7 +90,7 @@ class Survey:
         used = [unit for place, unit in enumerate(units) if place not in places]
         return tuple(used[: self._most_used]), tuple(units[place] for place in sorted(places))
 
-    def _found(self) -> int:
+    def _count_places(self) -> int:
         """How many samples there are; a place that was not opened counts as one."""
         counts = self.shelf.counts
         return sum(counts.values()) + len(self.shelf.source) - len(counts)
@@ -107,16 +107,18 @@ class Survey:
             used = [source.name(ref.place) for unit in self.split()[0] for ref in unit.refs]
             names = (source.name(place) for place in range(len(source)))
             check_folders(self._findings, used, names)
-        tell_opened(self._opened, self._options.preprocess, self._findings)
+        report_opened(self._opened, self._options.preprocess, self._findings)
         if not self._scan.units and not any(self._findings.errors()):
             self._findings.add(
-                Kind.EMPTY, f"{self._scan.read} samples make no feed: one takes {self._rows}"
+                FindingKind.EMPTY, f"{self._scan.read} samples make no feed: one takes {self._rows}"
             )
 
     def _validation(self) -> dict[str, InputReport]:
         """The float inputs' statistics over the validation feeds."""
         tallies = {
-            spec.name: Tally(spec) for spec in self._form.signature.inputs if spec.dtype in FLOATS
+            spec.name: RunningStatistics(spec)
+            for spec in self._form.signature.inputs
+            if spec.dtype in FLOATS
         }
         for feed in self._lent.validation:
             for name, tally in tallies.items():

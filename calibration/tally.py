@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.signature import InputSpec
-from .report import PERCENTILES, InputReport, Spread
+from .report import PERCENTILES, InputReport, ValueSpread
 
 if TYPE_CHECKING:
     from ..core.contract import Array
@@ -28,7 +28,7 @@ def channel_axis(spec: InputSpec) -> int | None:
     return 1 if 1 <= sizes[1] <= _MOST_CHANNELS else None
 
 
-class Histogram:
+class RunningHistogram:
     """Counts in 2,048 equal bins over a range that doubles when a value falls outside."""
 
     def __init__(self) -> None:
@@ -86,14 +86,14 @@ class Histogram:
         return float(np.interp(percent / 100 * running[-1], running, edges))
 
 
-class Tally:
+class RunningStatistics:
     """The running statistics of one input; mean and variance are merged in float64 (Chan 1979)."""
 
     def __init__(self, spec: InputSpec) -> None:
         self._spec = spec
         self._axis = channel_axis(spec)
         self._shapes: dict[str, None] = {}
-        self._histogram = Histogram()
+        self._histogram = RunningHistogram()
         self._parts: list[Array] = []  # by channel: count, mean, sum of squares, low, high
 
     def add(self, array: Array) -> None:
@@ -138,7 +138,9 @@ class Tally:
         count, mean, squares, low, high = self._parts
         centre = float((count * mean).sum() / count.sum())
         variance = float((squares + count * (mean - centre) ** 2).sum() / count.sum())
-        total = Spread(low=float(low.min()), high=float(high.max()), mean=centre, std=variance**0.5)
+        total = ValueSpread(
+            low=float(low.min()), high=float(high.max()), mean=centre, std=variance**0.5
+        )
         spreads = zip(low, high, mean, np.sqrt(squares / count), strict=True)
         return InputReport(
             name=self._spec.name,
@@ -148,12 +150,12 @@ class Tally:
             channels=()
             if self._axis is None
             else tuple(
-                Spread(low=float(a), high=float(b), mean=float(m), std=float(s))
+                ValueSpread(low=float(a), high=float(b), mean=float(m), std=float(s))
                 for a, b, m, s in spreads
             ),
             histogram=self._histogram.coarse(total.low, total.high),
             percentiles={f"{p:g}": self._percentile(p, total) for p in PERCENTILES},
         )
 
-    def _percentile(self, percent: float, total: Spread) -> float:
+    def _percentile(self, percent: float, total: ValueSpread) -> float:
         return min(max(self._histogram.percentile(percent), total.low), total.high)

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..calibration.findings import Finding, Severity
-from ..calibration.report import CalibrationReport, InputReport, Spread
+from ..calibration.findings import SampleFinding, SampleSeverity
+from ..calibration.report import CalibrationReport, InputReport, ValueSpread
 from .tables import fitted_table, result_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_STYLES = {
+    SampleSeverity.ERROR: "red",
+    SampleSeverity.WARNING: "yellow",
+    SampleSeverity.NOTE: "dim",
+}
 _BLOCKS = "·▁▂▃▄▅▆▇█"
 _FIGURES = ("min", "max", "mean", "std", "0.1 %", "99.9 %")
 _CHANNELS = 4  # as many rows of channels an input; all are in the JSON document
@@ -33,7 +37,7 @@ def show_calibration(report: CalibrationReport) -> None:
         kinds = "kind" if errors == 1 else "kinds"
         say(console, f"[red]not usable[/]: {errors} {kinds} of errors")
     else:
-        warnings = sum(one.severity is Severity.WARNING for one in report.findings)
+        warnings = sum(one.severity is SampleSeverity.WARNING for one in report.findings)
         told = f", with {warnings} warnings to look at" if warnings else ""
         say(console, f"[green]usable[/]{told}")
 
@@ -72,13 +76,13 @@ def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
     console.print(fitted_table(console, columns, rows, right=_FIGURES, less=less))
 
 
-def _channels(one: InputReport) -> Iterator[tuple[int, Spread]]:
+def _channels(one: InputReport) -> Iterator[tuple[int, ValueSpread]]:
     """The first channels; none where one is all there is."""
     if len(one.channels) > 1:
         yield from enumerate(one.channels[:_CHANNELS])
 
 
-def _spread(spread: Spread) -> dict[str, str]:
+def _spread(spread: ValueSpread) -> dict[str, str]:
     figures = (spread.low, spread.high, spread.mean, spread.std)
     return dict(zip(_FIGURES, map(_figure, figures), strict=False))  # the first four
 
@@ -95,7 +99,7 @@ def bars_text(counts: Sequence[int]) -> str:
     return "".join(_BLOCKS[height] for height in heights)
 
 
-def _show_finding(console: Console, finding: Finding) -> None:
+def _show_finding(console: Console, finding: SampleFinding) -> None:
     style = _STYLES[finding.severity]
     say(console, f"[{style}]{finding.severity}[/]: {escape(str(finding))}")
     if finding.hint:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..calibration.labelled import Batch
+from ..calibration.labelled import LabelledBatch
 from ..core.contract import Advance, Array, Outputs, Runner, unheard
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy, Answer
@@ -72,7 +72,7 @@ def measure_accuracy(
     return _accuracy(labelled, answers, tuple(noted.told), gate)
 
 
-def _predictions(outputs: Outputs, output: str, batch: Batch) -> Array:
+def _predictions(outputs: Outputs, output: str, batch: LabelledBatch) -> Array:
     if output not in outputs:
         raise RunnerError(f"the artifact has no output {output!r}", hint="convert it again")
     try:
@@ -90,7 +90,7 @@ class _Noted:
     told: list[Answer] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
-    def take(self, batch: Batch, start: int) -> None:
+    def take(self, batch: LabelledBatch, start: int) -> None:
         """Look at the batch whose first sample is number `start`."""
         self.find_broken(batch, start)
         eager, stop = self.labelled.eager, len(self.answers)
@@ -107,7 +107,7 @@ class _Noted:
                 )
             )
 
-    def find_broken(self, batch: Batch, start: int) -> None:
+    def find_broken(self, batch: LabelledBatch, start: int) -> None:
         """Look for NaN and Inf in the batch whose first sample is number `start`."""
         places = find_newly_broken(self.labelled.eager, self.answers, start, len(self.answers))
         self.broken.extend(batch.names[place - start] for place in places)

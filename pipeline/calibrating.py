@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..calibration.findings import Severity
-from ..calibration.form import Form
-from ..calibration.opening import Lent
+from ..calibration.findings import SampleSeverity
+from ..calibration.form import FeedForm
+from ..calibration.opening import LoaderHooks
 from ..calibration.options import CalibrationOptions
 from ..calibration.report import CalibrationReport
-from ..calibration.samples import CalibrationSet, look_at_samples, open_calibration
+from ..calibration.samples import CalibrationSet, open_calibration, survey_samples
 from ..core.contract import Array, Feed
 from ..core.errors import Hint, Option, UsageError
 from ..core.events import Tell
@@ -45,7 +45,7 @@ def calibration_for(
     """
     usual = (one.feed for one in subject.references if not one.feed.beyond)
     feeds = {feed.name: feed.arrays for feed in usual}
-    lent = Lent(
+    lent = LoaderHooks(
         load=_load,
         draw=_drawing(subject.signature, options.seed, feeds.get(SAMPLE)),
         validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
@@ -61,7 +61,7 @@ def calibration_for(
         )
         clock.detail = f"{found.report.used} of {found.report.found}"
     for finding in found.report.findings:
-        stage.note(f"calibration: {finding}", warning=finding.severity is Severity.WARNING)
+        stage.note(f"calibration: {finding}", warning=finding.severity is SampleSeverity.WARNING)
     return found
 
 
@@ -86,7 +86,7 @@ def look_at(
         UsageError: nothing says what the inputs are, or there are no samples.
     """
     signature, own = _described(inputs, samples)
-    lent = Lent(
+    lent = LoaderHooks(
         load=_load,
         draw=_drawing(signature, options.seed, own),
         validation=[own] if own else [feed.arrays for feed in draw_feeds(signature)],
@@ -95,7 +95,7 @@ def look_at(
     with tempfile.TemporaryDirectory(prefix="modelc-") as logs:
         stage = Stage(tell=tell, logs=Path(logs))
         with stage.step(STEP, log="calibration") as clock:
-            report = look_at_samples(
+            report = survey_samples(
                 options,
                 signature,
                 lent,
@@ -140,7 +140,7 @@ def _drawing(signature: Signature, seed: int, sample: Feed | None) -> Callable[[
     """
     known = sample or {}
     values = {spec.name: distribution_of(spec, known.get(spec.name)) for spec in signature.inputs}
-    form = Form.of(signature)
+    form = FeedForm.of(signature)
 
     def draw(index: int) -> Feed:
         drawn: dict[str, Array] = {}

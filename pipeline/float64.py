@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..calibration.shelf import digest_of
+from ..calibration.shelf import feed_digest
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict
@@ -119,7 +119,7 @@ def _size(reference: ReferenceOutputs) -> int:
 
 
 def _key(reference: ReferenceOutputs) -> str:
-    return digest_of(reference.feed.arrays).hex()
+    return feed_digest(reference.feed.arrays).hex()
 
 
 def _exact(reference: ReferenceOutputs, subject: Subject) -> Outputs | None:

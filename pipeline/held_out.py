@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..calibration.form import Form
+from ..calibration.form import FeedForm
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
 from ..core.npz_file import read_npz
@@ -53,7 +53,7 @@ def _batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]
     """Samples of one shape as batches of the opt and the largest size, each sample in its turn."""
     import numpy as np
 
-    form = Form.of(signature)
+    form = FeedForm.of(signature)
     dims = [spec.dims[0] for spec in signature.inputs if spec.name in form.batched]
     alike = _of_one_shape(feeds)
     if not dims or not dims[0].dynamic or not form.per_feed or len(alike) < _TELLING:

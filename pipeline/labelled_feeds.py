@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..calibration.labelled import Batch, LabelledSet, open_labelled_set
+from ..calibration.labelled import LabelledBatch, LabelledSet, open_labelled_set
 from ..core.contract import Array, Outputs
 from ..core.errors import Hint, Option, UsageError
 from ..core.names import unknown
@@ -53,7 +53,7 @@ class LabelledFeeds:
         """The SHA-256 over samples and labels as they were fed."""
         return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[LabelledBatch]:
         """Every batch, read anew.
 
         Raises:
@@ -168,7 +168,7 @@ def _output_of(outputs: Outputs, given: str | None) -> str:
 
 
 def _add(
-    answers: ModelAnswers, outputs: Outputs, output: str, batch: Batch, samples: LabelledSet
+    answers: ModelAnswers, outputs: Outputs, output: str, batch: LabelledBatch, samples: LabelledSet
 ) -> None:
     """Score a batch of eager's; a fault is the labels', and named by the sample."""
     predictions = rows_of(outputs[output], output, batch)
@@ -195,7 +195,7 @@ def _check_classes(predictions: Array, samples: LabelledSet, answers: ModelAnswe
         )
 
 
-def rows_of(array: Array, output: str, batch: Batch) -> Array:
+def rows_of(array: Array, output: str, batch: LabelledBatch) -> Array:
     """The rows of the samples, without what fills the batch up."""
     if not batch.axis:
         return array[None]

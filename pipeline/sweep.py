@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from ..calibration.shelf import digest_of
+from ..calibration.shelf import feed_digest
 from ..core.contract import Outputs, Runner
 from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec
@@ -173,7 +173,7 @@ def _usual(spec: InputSpec) -> tuple[int, int]:
 
 def _eager_on(feed: NamedFeed, subject: Subject) -> Outputs | None:
     """What eager gives; None where it rejects the feed, or gives other outputs than usual."""
-    key = digest_of(feed.arrays).hex()
+    key = feed_digest(feed.arrays).hex()
     if key in subject.swept:
         return subject.swept[key]
     try:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from .naming import COMPREHENSIONS
 from .spans import Span, span_of
 
+# Where the code stands that runs only if a condition holds.
+
 
 def find_conditional_spans(
     node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]

@@ -10,6 +10,9 @@ from pathlib import Path, PurePath
 
 from ..core.errors import MissingError, first_line
 
+# Which installed package an import broke on: what transformers says of it names another.
+
+
 # Where the import began, and what all of them stand on: not what is broken.
 _INTERMEDIARIES = frozenset({"transformers", "torch", "importlib", "modelc"})
 _TORCH_COMPANIONS = ("torchvision", "torchaudio")  # each release is compiled for one torch

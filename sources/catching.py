@@ -10,6 +10,9 @@ from .naming import call_name
 from .places import CodeSite
 from .spans import Chain, find_chain, parse_file
 
+# Whether an error raised at a place of the user's code is caught further out: a branch, then.
+
+
 # What packages catch of their own calls, for arguments and imports that are not there.
 _CALL_ERRORS = frozenset(("TypeError", "ImportError", "ModuleNotFoundError"))
 

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+# Where a model makes whole numbers or truth values of floats that no rounding error can move.
+#
+# `(arange(n) / n * 10).long()`, `minutes / 60` floored, an image resized to the nearest pixel: what
+# is rounded follows from sizes or integers alone. Eager gives the same at each run, but another
+# order or width of the computation gives another whole number at a few sizes, or for a few values.
+
 
 class DiscreteOrigin(StrEnum):
     """What a float follows from."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..core.call import Binding
     from ..core.contract import Feed, Outputs
 
+# Runs of eager that are watched: which branches depend on data, which lines it reaches.
+
 
 class EagerWatched(EagerVariants):
     """What is watched while eager runs; a run that answers is watched too, where it may be."""

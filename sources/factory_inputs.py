@@ -12,6 +12,9 @@ from .loaded import LoadedModule
 if TYPE_CHECKING:
     import torch
 
+# What a module that a factory built says of its inputs itself: timm's do. Duck-typed.
+
+
 _BATCH = Dim(name="batch", low=1, opt=2, high=4, bounded=False)  # bounds are chosen by eager
 _CONFIG_NAMES = ("pretrained_cfg", "default_cfg")
 _IMAGE_RANK = 3  # channels, height, width

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from ..core.call import Binding
 
+# The flat module: the user's module behind `forward(*tensors) -> tuple of tensors`.
+
+
 SCOPE = "model"  # the attribute under which the flat module holds the user's
 
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+# Models that cast to half precision in their own code: what they then meet must be half too.
+
+
 _HALVES = frozenset({"half", "float16", "bfloat16"})
 _LIBRARIES = frozenset({"torch", "torchvision", "transformers", "timm"})  # follow their weights
 

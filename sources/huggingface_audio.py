@@ -11,6 +11,9 @@ from .huggingface_config import config_number, config_numbers, config_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What a transformers config says of audio inputs: waveforms, and features of them. Duck-typed.
+
+
 _FRAMES = (12, 48)  # of a convolutional feature extractor: enough for its masks and its groups
 _SAMPLES = (4_000, 16_000)  # of a waveform, where no extractor says: a quarter of a second to one
 _STEPS = (16, 128)  # of features, where the config does not fix them

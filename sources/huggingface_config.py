@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Looks things up in a transformers config, or in the configs of its parts. Duck-typed.
+
+
 _PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 
 

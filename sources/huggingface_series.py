@@ -11,6 +11,8 @@ from .huggingface_config import config_number, config_numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What a transformers config says of time series inputs. Duck-typed.
+
 
 def series_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict[str, InputSpec]:
     """The past, and where the decoder reads it the future, with their time features and masks."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import inspect
     from pathlib import Path
 
+# The arguments that a Lightning checkpoint records beside its weights, for the factory.
+
+
 HPARAMS, _NAME_KEY = "hyper_parameters", "hparams_name"  # as Lightning writes them
 _LIGHTNING_MARK = b"pytorch-lightning_version"
 _HEAD_BYTES = 1 << 20  # bytes of the pickle that are looked at for it

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+# Eager with its long sums and its resizes computed in float32 as some other runtimes do.
+#
+# Torch sums in pairs, so that its roundoff hardly grows with the number of elements; what adds them
+# one by one errs by far more, most where all are alike and each rounding goes the same way. Both
+# are float32, and neither is wrong. A norm divides what its mean errs by by the root of its epsilon
+# where all elements are alike: there torch may be exact by chance, and errors of 300 roundings are
+# right. A resize multiplies places by a scale that torch may hold exactly (255 to 16 is 15.9375),
+# where others divide by its inverse, which is rounded: the last of 255 places is off by so many
+# roundings.
+
+
 # A pool over an image of 128 x 128: longer sums are cut in pieces by whoever makes them fast.
 LONGEST_SUM = 1 << 14
 _SUMS = ("sum", "mean")

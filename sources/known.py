@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..core.dims import Dim
     from .loaded import LoadedModule
 
+# What a checkpoint says of its inputs, beside what the user says.
+
 
 def merge_known_inputs(
     loaded: LoadedModule, patterns: Sequence[InputPattern]

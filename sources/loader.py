@@ -22,6 +22,9 @@ from .factory import import_object, use_fixed_seed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# Sample inputs from the user's own code: a DataLoader, a list, or a function that yields them.
+
+
 _SAMPLES_OPTION = "--samples"
 _SHOWN_NAMES = 5  # parts without an input that a note lists
 # optional parameters that take what a model learns from: fed, they would add a loss to the outputs

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+# Which weights of a module hold NaN or Inf, looked for without a copy of them.
+
+
 _BLOCK_SIZE = 1 << 22  # elements that are counted at once
 
 

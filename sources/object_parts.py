@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+# Objects of tensors, taken apart: caches of transformers, plain attributes. Duck-typed.
+
+
 CACHE = "(cache)"  # in a path: what follows is a place in a cache
 _MAX_DEPTH = 4  # containers in containers that are searched for tensors
 _STATES = {"keys": "key", "values": "value", "conv_states": "conv_state",

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from ..core.contract import Feed, Outputs
     from .taint import ConversionLog
 
+# Which runs of eager may be watched for branches while they answer, and what that showed.
+#
+# Watching puts modes of torch around a run. Where the outputs are the same bits so, and no module
+# is known that asks about modes, a run that is watched is eager's own answer: a feed need not be
+# run twice, once to answer and once to be watched. That ends at the first value of tensor data that
+# becomes a Python value: then all feeds are watched apart.
+
+
 FeedShapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # each input with its shape
 
 # Modules that take another path where a mode sees their calls, by the name of a class or a base.

@@ -12,6 +12,9 @@ from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.signature import InputSpec, resolve
 
+# The inputs that modelc itself recorded in an archive of torch's when it made it.
+
+
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
 _MAX_RECORD_BYTES = 1 << 20  # bytes; a record is a few hundred
 

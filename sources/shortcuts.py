@@ -11,6 +11,11 @@ from types import FunctionType
 
 from .arms import Place
 
+# Shortcuts of libraries that leave out what changes nothing, and that they turn off in a capture.
+#
+# Such a branch on tensor data has an arm that no feed need take: either arm computes the same.
+
+
 # transformers asks of a padding mask whether it hides anything; where it does not, sdpa gets none,
 # or `is_causal` in its place. While a model is traced or exported these give False at once.
 _SHORTCUTS = {

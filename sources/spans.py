@@ -7,6 +7,9 @@ import linecache
 from functools import lru_cache
 from typing import TypeAlias
 
+# Where nodes of a syntax tree stand in the source, and which of them hold a place.
+
+
 Span: TypeAlias = tuple[int, int, int, int]  # line, column, last line, column after the last
 Chain: TypeAlias = list[ast.AST]  # from the file down to the innermost node
 

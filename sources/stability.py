@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
+# Whether two runs of one feed gave the same outputs.
+
+
 # of the peak: threads and memory alignment may change the order of float sums, dropout does more
 SAME_TOLERANCE = 1e-5
 

@@ -11,6 +11,8 @@ from ..core.errors import CheckpointError
 if TYPE_CHECKING:
     from ..core.records import Checkpoint
 
+# Whether a checkpoint stays as it is: mapped weights are read from it all through a run.
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeGuard:

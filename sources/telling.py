@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from .naming import call_name, target_names
 
+# Which statements compute nothing: messages, checks, and branches that hold these alone.
+
+
 _LOG_CALLS = frozenset(
     ("print", "warn", "warning", "warning_once", "info", "debug", "error", "exception", "log")
 )

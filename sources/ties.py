@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+# Eager with its ties settled: which of equal scores `topk` and `sort` take.
+#
+# Torch leaves that open, but for `sort(stable=True)`: ONNX takes the lower index, other runtimes
+# take what comes first in their order of work. Each is right. A threshold and an argmax, of which
+# torch says the first, leave nothing open and stay as they are.
+
+
 # Bits of a score that count: what agrees in these, to 1 or 2 parts in a million, is equal but for
 # roundoff, as the shares in pipeline/undecided.py say for float32.
 _BITS = 20

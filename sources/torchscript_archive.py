@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
+# Archives that torch.jit.save wrote: they bring their own code.
+
 
 def load_torchscript(checkpoint: Checkpoint) -> LoadedModule:
     """Open the archive on the CPU; a traced one says the shapes that it was traced with."""

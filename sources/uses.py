@@ -16,6 +16,9 @@ from .naming import (
 )
 from .telling import is_message, is_report_only
 
+# Whether names of Python values are computed with, or checked and told alone.
+
+
 _FRESH = (
     ast.List, ast.Dict, ast.Set, ast.Tuple, ast.Constant, ast.ListComp, ast.SetComp, ast.DictComp,
 )  # fmt: skip

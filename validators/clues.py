@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ..core.verdict import OutputVerdict, Tolerance, Verdict
     from .evidence import OutputPair
 
+# What a wrong output looks like: another output of eager's, or eager's own cast to half.
+
+
 # Computing in half errs by less than this share of the signal; more than that is something else.
 _HALF_ERROR = 0.1
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ..core.contract import Array, Outputs
     from .evidence import OutputPair
 
+# One output of an artifact beside eager's, on one feed: what is measured, and its form.
+
+
 MISSING, STRUCTURE, VALUES = "missing", "structure", "values"
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ..core.signature import Dim, Relation, Signature
 
+# The sizes to capture at: none that a capture could take for a constant or for another dim.
+
+
 _CAPTURE_LIMIT = (
     1 << 10
 )  # a dim without bounds may take any size; this many are near enough to its opt

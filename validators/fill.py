@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array
 
+# Fill values, such as the -1e4 that an additive mask puts on logits, apart from the answers.
+
+
 # Magnitudes this large, and this many times what the others usually are, are fill: as a scale they
 # would make every error among the others look small. Half of 1e4, since a mask's -1e4 is added to
 # logits and may come out as -9998.

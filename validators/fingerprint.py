@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from ..core.contract import Outputs
 
+# What a model gives on a fixed feed, in two numbers an output: the same model or another one.
+
+
 Fingerprint: TypeAlias = dict[str, tuple[float, float]]
 
 _FINGERPRINT_TOLERANCE = 1e-3  # of the norm: far above what another machine's sums differ by

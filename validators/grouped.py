@@ -13,6 +13,9 @@ from .metrics import iter_blocks
 if TYPE_CHECKING:
     from .evidence import OutputPair
 
+# Sums over an output, or over groups of its elements: signal, eager's error, the artifact's.
+
+
 _ROWS = 2  # rows are told apart from two on
 
 

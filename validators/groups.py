@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
     from .evidence import OutputPair
 
+# Channels of one output by groups of one scale, for INT8: boxes in pixels beside scores in 0..1.
+#
+# 8-bit noise is one for all channels of a tensor, and a single quiet channel drowns in it by
+# design. A kind of channels that is of another scale throughout is an answer of its own, which must
+# not.
+
+
 # 20 dB: what is ten times as quiet still has half of the 8 bits of the whole.
 _APART = 10.0
 # 120 dB below the loudest channel, which is below one unit in the last place of its float32: what

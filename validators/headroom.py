@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from ..core.verdict import OutputVerdict, Tolerance, Verdict
 
+# How near to its limits an artifact is on one feed: what a search makes as small as it can.
+
 
 def margin_on_feed(verdict: Verdict, feed: str) -> float:
     """The least headroom in dB on one feed: infinite where all is exact, negative beyond a limit.

@@ -12,6 +12,9 @@ from .fill import fill_limit
 if TYPE_CHECKING:
     from .evidence import OutputPair
 
+# An output's values as counts, eager's beside the artifact's: for the eye.
+
+
 _BINS = 24
 
 

@@ -14,6 +14,9 @@ from .hard import draw_few_rows
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
 
+# Feeds with NaN and Inf, for models that ask about them: imputation, clean-up of sensor data.
+
+
 NONFINITE = "nonfinite"  # the kind of the feeds
 _SHARE = 0.125  # of the elements
 _FILLS = {"nan": ("nan",), "inf": ("inf", "-inf")}

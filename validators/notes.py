@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..core.verdict import Excuse, OutputVerdict, Verdict
 from .evidence import OutputPair
 
+# What a reader should know of outputs that passed all the same.
+
 
 def collect_notes(
     verdict: Verdict, pairs: Sequence[OutputPair], told: Mapping[str, str]

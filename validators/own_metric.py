@@ -10,6 +10,8 @@ from ..core.contract import Array
 from ..core.errors import UsageError, first_line
 from .task_metrics import BatchScores
 
+# The user's own metric: a function, with what it has to say of itself as attributes.
+
 
 @dataclass(frozen=True, kw_only=True)
 class UserSampleMetric:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Outputs
 
+# Whether two of eager's own paths differ in padded positions alone.
+
+
 _PADDING_TOLERANCE = 1e-5  # of the peak: the order of sums alone
 _FILL_TOLERANCE = 1e-6  # of the peak: positions of fill are one another's equal
 _SEVERAL = 2  # positions: of one alone nobody can say that it is fill

@@ -17,6 +17,9 @@ from .intervals import (
 from .own_metric import UserSetMetric
 from .task_metrics import Metric, TopK
 
+# Two models' answers on the same labelled samples: the drop, its interval, where they differ.
+
+
 # Resamples of a metric of the user's own: as many as ask it of so many samples, within these ends.
 _FEWEST, _MOST, _SAMPLES = 100, 2000, 2_000_000
 _MANY_CLASSES = 10

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from ..core.verdict import Tolerance
     from .evidence import ArtifactOutputs, ReferenceOutputs
 
+# Whether equal rows come out equal: what becomes of a row must not hang on its place.
+
+
 # Kernels take rows in blocks and treat the last ones otherwise, so equal rows differ by roundoff,
 # in eager as well. Two rows that each pass may be apart by twice the tolerance; an eighth of that
 # is still tens of units of roundoff in every precision.

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ..core.contract import Array, Feed
     from ..core.signature import Dim, InputSpec, Signature
 
+# The user's own feed, checked against the signature.
+
 
 def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array], dict[str, int]]:
     """The sample arrays in the signature's order and dtypes, and the sizes of its free dims.

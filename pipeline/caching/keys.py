@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import __version__
-from ...calibration.label_listed import named_beside
+from ...calibration.label_listed import find_companion_files
 from ...calibration.options import RANDOM
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
@@ -165,7 +165,7 @@ def _data(source: str, order: Order, root: Path, digests: Digests) -> str:
 def _beside(source: str, root: Path, digests: Digests) -> Iterator[str]:
     """The bytes of what labelled data is read from beside its file or folder."""
     path = root / source
-    for file in named_beside(path) if path.exists() else ():
+    for file in find_companion_files(path) if path.exists() else ():
         try:
             yield digests.of(file)
         except OSError:  # the run says what is wrong with it

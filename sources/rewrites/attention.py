@@ -12,6 +12,9 @@ from .swapping import swap_functions
 if TYPE_CHECKING:
     import torch
 
+# Attention in plain operators, where a capture cannot take torch's fused one.
+
+
 _ATTENTION_SIGNS = ("scaled_dot_product_attention", "is_causal")  # what refusals of it say
 _DATA_SIGN = "depends on tensor data"
 

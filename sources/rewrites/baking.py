@@ -9,6 +9,8 @@ from typing import Any
 from .parts import give_own_class
 from .rewrite import Module, Rewrite
 
+# Parametrized weights as plain ones: what the parametrization computes, computed once.
+
 
 def _has_parametrizations(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
     return any(_is_parametrized(part) or _weight_norms(part) for part in module.modules())

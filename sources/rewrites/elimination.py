@@ -13,6 +13,12 @@ from typing import Any
 from .rewrite import Module, Rewrite, calls_any
 from .swapping import swap_functions
 
+# Inverses of matrices whose size ONNX does not know, as in a loop that torch.jit.script keeps.
+#
+# The translation writes one turn for each row. Where the number of rows is not known, the turns are
+# a loop of TorchScript, and one of ONNX.
+
+
 _INVERSE_SIGNS = (
     "inverse cannot be written in ONNX of matrices whose size is not fixed",
     "solve cannot be written in ONNX of matrices whose size is not fixed",

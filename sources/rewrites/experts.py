@@ -12,6 +12,12 @@ from typing import Any
 from .parts import give_own_class
 from .rewrite import Module, Rewrite
 
+# Experts that transformers calls for the tokens that chose them: each for all tokens, weighted.
+#
+# Which experts are called, and with how many tokens, is tensor data: a trace freezes it. Where a
+# token did not choose an expert, that expert's answer is left out, so the sum is the same.
+
+
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
 
 

@@ -9,6 +9,9 @@ from typing import Any
 from .rewrite import Module, Rewrite
 from .swapping import swap_attribute
 
+# Custom autograd functions by their forward alone: what a capture would keep as a Python call.
+
+
 _FUNCTION_SIGNS = (
     "autograd/function.py",
     "PythonOp",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+# Changes to the parts of a copied module: classes of their own, replaced submodules.
+
 
 def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
     """Give one module of the copy a class of its own with these members.

@@ -14,6 +14,9 @@ from .twins import weight_checksums
 if TYPE_CHECKING:
     import torch
 
+# `--patch pkg.mod:fn`: the user's own change to the copy that is captured.
+
+
 PATCH = "patch:"  # what the name of such a rewrite begins with
 _PATCH_SPEC = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 

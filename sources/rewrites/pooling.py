@@ -17,6 +17,12 @@ from .swapping import swap_attribute, swap_functions
 if TYPE_CHECKING:
     import torch
 
+# Maximum pooling to sizes that follow from sizes: torch's operator takes numbers alone.
+#
+# A window of torch's reaches from floor(i n / m) to ceil((i + 1) n / m), for m windows over n
+# places.
+
+
 _POOL_SIGN = "specialized it"  # what torch.export says of a size that became a number
 _POOL_NAMES = tuple(f"adaptive_max_pool{axes}d" for axes in (1, 2, 3))
 

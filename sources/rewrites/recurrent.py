@@ -11,6 +11,12 @@ from contextlib import ExitStack, contextmanager
 
 from .rewrite import Module, Rewrite
 
+# LSTM and GRU of any length: `torch.export` unrolls them where it looks for their sizes.
+#
+# The operator itself stays in the program. What fixes the length is torch's way to find the sizes
+# of what it gives: a Python loop over time. Torch has another one, that does not unroll.
+
+
 _RNN_SIGN = "specialized it"  # what torch.export says of a size that became a number
 
 

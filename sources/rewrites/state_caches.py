@@ -16,6 +16,12 @@ from typing import Any
 from .rewrite import Module
 from .swapping import swap_attribute
 
+# Caches of recurrent layers in transformers: their states are assigned, not written in place.
+#
+# `LinearAttentionLayer` pads its convolution state where the sequence is shorter than the kernel,
+# which is a branch on sizes, and copies every state into a buffer, which captures refuse or freeze.
+
+
 _CACHES = "transformers.cache_utils"
 _LAYER = "LinearAttentionLayer"
 SIZE_SIGNS = ("a branch on sizes", "took for granted")  # what captures say of such a branch

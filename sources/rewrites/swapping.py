@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+# Functions of a library exchanged for the time of a capture, under every name they go by.
+
 
 @contextmanager
 def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.findings import Finding, Kind
-from modelc.calibration.opening import Lent
+from modelc.calibration.findings import FindingKind, SampleFinding
+from modelc.calibration.opening import LoaderHooks
 from modelc.calibration.options import FIRST, CalibrationOptions
 from modelc.calibration.preprocess import Preprocess
 from modelc.calibration.report import CalibrationReport
-from modelc.calibration.samples import CalibrationSet, look_at_samples, open_calibration
+from modelc.calibration.samples import CalibrationSet, open_calibration, survey_samples
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
@@ -41,29 +41,33 @@ class Asked:
         self.signature = signature_of(*inputs)
 
     def _both(
-        self, source: object, lent: Lent | None, preprocess: str | None, options: dict[str, Any]
-    ) -> tuple[CalibrationOptions, Signature, Lent]:
+        self,
+        source: object,
+        lent: LoaderHooks | None,
+        preprocess: str | None,
+        options: dict[str, Any],
+    ) -> tuple[CalibrationOptions, Signature, LoaderHooks]:
         steps = None if preprocess is None else Preprocess.parse(preprocess)
         options = {"selection": FIRST, **options}  # in the order of their names
         asked = CalibrationOptions(source=str(source), preprocess=steps, **options)
-        return asked, self.signature, lent or Lent(load=no_load, draw=no_draw)
+        return asked, self.signature, lent or LoaderHooks(load=no_load, draw=no_draw)
 
     def look(
         self,
         source: object,
         *,
-        lent: Lent | None = None,
+        lent: LoaderHooks | None = None,
         preprocess: str | None = None,
         **options: Any,
     ) -> CalibrationReport:
         """A report, whatever is wrong."""
-        return look_at_samples(*self._both(source, lent, preprocess, options))
+        return survey_samples(*self._both(source, lent, preprocess, options))
 
     def open(
         self,
         source: object,
         *,
-        lent: Lent | None = None,
+        lent: LoaderHooks | None = None,
         preprocess: str | None = None,
         root: Path | None = None,
         **options: Any,
@@ -72,22 +76,22 @@ class Asked:
         return open_calibration(*self._both(source, lent, preprocess, options), root=root)
 
 
-def loading(found: object) -> Lent:
+def loading(found: object) -> LoaderHooks:
     """Everything that is asked for by name is `found`."""
-    return Lent(load=lambda _spec: found, draw=no_draw)
+    return LoaderHooks(load=lambda _spec: found, draw=no_draw)
 
 
-def judged_on(*feeds: Feed) -> Lent:
+def judged_on(*feeds: Feed) -> LoaderHooks:
     """The user's own validation feeds."""
-    return Lent(load=no_load, draw=no_draw, validation=feeds, own=True)
+    return LoaderHooks(load=no_load, draw=no_draw, validation=feeds, own=True)
 
 
-def found(report: CalibrationReport, kind: Kind) -> Finding | None:
+def found(report: CalibrationReport, kind: FindingKind) -> SampleFinding | None:
     """The first finding of the kind."""
     return next((one for one in report.findings if one.kind is kind), None)
 
 
-def needed(report: CalibrationReport, kind: Kind) -> Finding:
+def needed(report: CalibrationReport, kind: FindingKind) -> SampleFinding:
     """The finding of the kind, which has to be there."""
     finding = found(report, kind)
     assert finding is not None, [str(one) for one in report.findings]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.calibration.content import MisfitError
-from modelc.calibration.form import Form
+from modelc.calibration.content import SampleError
+from modelc.calibration.form import FeedForm
 
 from .conftest import normal, signature_of
 
 
-def form_of(*inputs: str) -> Form:
-    return Form.of(signature_of(*inputs))
+def form_of(*inputs: str) -> FeedForm:
+    return FeedForm.of(signature_of(*inputs))
 
 
 @pytest.mark.parametrize(
@@ -60,35 +60,35 @@ def test_a_sequence_is_not_cut_into_its_steps() -> None:
 def test_an_image_without_a_batch_axis_is_not_cut_into_its_channels() -> None:
     form = form_of("x:float32[3,8,8]")
     (row,) = form.rows({"x": normal(3, 8, 8)})
-    assert form.missing(row) == 0
+    assert form.count_missing(row) == 0
 
 
 def test_rows_are_stacked_where_a_feed_takes_several() -> None:
     form = form_of("x:float32[4,3]")
     rows = form.rows({"x": normal(6, 3)})
-    assert [form.missing(row) for row in rows] == [3] * 6
-    np.testing.assert_array_equal(form.stacked(rows[:4])["x"], normal(6, 3)[:4])
+    assert [form.count_missing(row) for row in rows] == [3] * 6
+    np.testing.assert_array_equal(form.stack(rows[:4])["x"], normal(6, 3)[:4])
 
 
 def test_rows_of_different_sizes_are_not_stacked() -> None:
     form = form_of("x:float32[2,seq=1..9]")
     rows = [form.rows({"x": normal(size)})[0] for size in (3, 4)]
-    with pytest.raises(MisfitError, match="1x3 and 1x4"):
-        form.stacked(rows)
+    with pytest.raises(SampleError, match="1x3 and 1x4"):
+        form.stack(rows)
 
 
 def test_unequal_batches_and_a_lone_batch_axis_are_misfits() -> None:
     form = form_of("a:float32[batch,3]", "b:float32[batch,3]")
-    with pytest.raises(MisfitError, match="2 of a, 4 of b"):
+    with pytest.raises(SampleError, match="2 of a, 4 of b"):
         form.rows({"a": normal(2, 3), "b": normal(4, 3)})
-    with pytest.raises(MisfitError, match="b has no batch axis"):
+    with pytest.raises(SampleError, match="b has no batch axis"):
         form.rows({"a": normal(2, 3), "b": normal(3)})
 
 
 def test_what_is_fed_is_a_contiguous_copy_of_the_inputs_dtype() -> None:
     form = form_of("x:float32[batch,3]")
     source = np.asfortranarray(normal(5, 3).astype(">f8"))
-    row = form.fitted(form.rows({"x": source})[2])
+    row = form.fit(form.rows({"x": source})[2])
     assert row["x"].dtype == np.float32
     assert row["x"].dtype.isnative
     assert row["x"].flags.c_contiguous
@@ -97,8 +97,8 @@ def test_what_is_fed_is_a_contiguous_copy_of_the_inputs_dtype() -> None:
 
 def test_a_sample_keeps_the_relations_of_its_dims() -> None:
     form = form_of("x:float32[batch,h=8*k]", "y:float32[batch,n=k+1]")
-    assert set(form.fitted({"x": normal(1, 16), "y": normal(1, 3)})) == {"x", "y"}
-    with pytest.raises(MisfitError, match=r"x has h=17, not 8\*k"):
-        form.fitted({"x": normal(1, 17), "y": normal(1, 3)})
-    with pytest.raises(MisfitError, match="k is 2 in one input and 4 in y"):
-        form.fitted({"x": normal(1, 16), "y": normal(1, 5)})
+    assert set(form.fit({"x": normal(1, 16), "y": normal(1, 3)})) == {"x", "y"}
+    with pytest.raises(SampleError, match=r"x has h=17, not 8\*k"):
+        form.fit({"x": normal(1, 17), "y": normal(1, 3)})
+    with pytest.raises(SampleError, match="k is 2 in one input and 4 in y"):
+        form.fit({"x": normal(1, 16), "y": normal(1, 5)})

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from modelc.calibration.findings import Kind
+from modelc.calibration.findings import FindingKind
 from modelc.core.errors import UsageError
 
 from .conftest import Asked, loading, needed, normal, normals
@@ -89,13 +89,13 @@ def test_the_order_of_a_tuple_is_that_of_the_inputs_and_labels_are_said() -> Non
     items = [(np.full((1, 4), n), np.ones((1, 4), np.int64), n) for n in range(40)]
     with TWO.open("mine:loader", lent=loading(items), hold_out=0) as opened:
         assert [int(feed["ids"][0, 0]) for feed in opened] == list(range(40))
-        assert "position 2 (40)" in needed(opened.report, Kind.SURPLUS).detail
+        assert "position 2 (40)" in needed(opened.report, FindingKind.SURPLUS).detail
 
 
 def test_an_item_of_other_names_is_an_error_with_its_number() -> None:
     items: list[object] = [{"x": normal(6, seed=n)} for n in range(40)]
     items[7] = {"image": normal(6)}
-    finding = needed(ONE.look("mine:loader", lent=loading(items)), Kind.NAMES)
+    finding = needed(ONE.look("mine:loader", lent=loading(items)), FindingKind.NAMES)
     assert str(finding) == "mine:loader item 7: lacks x; it holds image"
 
 
@@ -103,7 +103,7 @@ def test_nan_in_one_row_of_a_batch_is_named_by_item_and_row() -> None:
     data = DATA.copy()
     data[21, 2] = np.nan
     lent = loading(DataLoader(TensorDataset(torch.from_numpy(data)), batch_size=8))
-    finding = needed(ONE.look("mine:loader", lent=lent), Kind.NON_FINITE)
+    finding = needed(ONE.look("mine:loader", lent=lent), FindingKind.NON_FINITE)
     assert finding.files == ("mine:loader item 2 row 5",)
 
 
@@ -134,7 +134,7 @@ def test_an_empty_loader_is_refused() -> None:
 
 def test_items_that_are_no_arrays_are_an_error() -> None:
     report = ONE.look("mine:loader", lent=loading([["a", "b"]] * 3))
-    assert "x is a str" in needed(report, Kind.DTYPE).detail
+    assert "x is a str" in needed(report, FindingKind.DTYPE).detail
 
 
 @pytest.mark.parametrize("way", ["closed", "looked", "refused", "forgotten"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.findings import Kind, Severity
+from modelc.calibration.findings import FindingKind, SampleSeverity
 from modelc.calibration.report import CalibrationReport
 from modelc.core.errors import UsageError
 
@@ -22,7 +22,7 @@ Save = Callable[[Sequence[np.ndarray]], Path]
 
 def problems(report: CalibrationReport) -> list[str]:
     """Errors and warnings."""
-    return [str(one) for one in report.findings if one.severity is not Severity.NOTE]
+    return [str(one) for one in report.findings if one.severity is not SampleSeverity.NOTE]
 
 
 def normalised(folder: Path) -> np.ndarray:
@@ -40,7 +40,7 @@ def test_clean_photos_have_no_problem(photos: Path) -> None:
 def test_images_that_are_not_scaled_are_refused_beside_the_users_own_samples(photos: Path) -> None:
     lent = judged_on({"x": normalised(photos)})
     raw = "raw,resize=32x32"
-    finding = needed(Asked(IMAGE).look(photos, preprocess=raw, lent=lent), Kind.FAR)
+    finding = needed(Asked(IMAGE).look(photos, preprocess=raw, lent=lent), FindingKind.FAR)
     assert "calibration values lie in 0..255" in finding.detail
     assert "mean or std" in finding.detail
     with pytest.raises(UsageError, match=r"lie in 0\.\.255"):
@@ -50,8 +50,8 @@ def test_images_that_are_not_scaled_are_refused_beside_the_users_own_samples(pho
 def test_images_without_mean_and_std_are_warned_of(photos: Path) -> None:
     lent = judged_on({"x": normalised(photos)})
     report = Asked(IMAGE).look(photos, preprocess="unit,resize=32x32", lent=lent)
-    finding = needed(report, Kind.RANGE)
-    assert finding.severity is Severity.WARNING
+    finding = needed(report, FindingKind.RANGE)
+    assert finding.severity is SampleSeverity.WARNING
     assert "0..1" in finding.detail
     assert report.exit_code == 0
 
@@ -62,14 +62,14 @@ def test_images_that_are_not_scaled_are_warned_of_without_samples_of_the_users(
     drawn = judged_on({"x": normal(4, 3, 32, 32)})
     lent = type(drawn)(load=drawn.load, draw=drawn.draw, validation=drawn.validation, own=False)
     report = Asked(IMAGE).look(photos, preprocess="raw,resize=32x32", lent=lent)
-    assert needed(report, Kind.RANGE).severity is Severity.WARNING
+    assert needed(report, FindingKind.RANGE).severity is SampleSeverity.WARNING
     clean = Asked(IMAGE).look(photos, preprocess="unit,resize=32x32", lent=lent)
-    assert found(clean, Kind.RANGE) is None
+    assert found(clean, FindingKind.RANGE) is None
 
 
-@pytest.mark.parametrize(("steps", "kind"), [("unit", None), ("raw", Kind.FAR)])
+@pytest.mark.parametrize(("steps", "kind"), [("unit", None), ("raw", FindingKind.FAR)])
 def test_images_outside_the_declared_values_are_refused(
-    photos: Path, steps: str, kind: Kind | None
+    photos: Path, steps: str, kind: FindingKind | None
 ) -> None:
     asked = Asked("x:float32[batch=1..8,3,32,32]{0..1}")
     report = asked.look(photos, preprocess=f"{steps},resize=32x32")
@@ -79,7 +79,7 @@ def test_images_outside_the_declared_values_are_refused(
 def test_ids_outside_the_declared_vocabulary_are_warned_of(save_arrays: Save) -> None:
     ids = [np.full((1, 4), value, dtype=np.int64) for value in range(40)]
     folder = save_arrays(ids)
-    finding = needed(Asked("ids:int64[batch,4]{0..30}").look(folder), Kind.RANGE)
+    finding = needed(Asked("ids:int64[batch,4]{0..30}").look(folder), FindingKind.RANGE)
     assert finding.detail == "ids: calibration values lie in 0..39, --input says 0..30"
     assert not problems(Asked("ids:int64[batch,4]{0..39}").look(folder))
 
@@ -87,21 +87,21 @@ def test_ids_outside_the_declared_vocabulary_are_warned_of(save_arrays: Save) ->
 def test_label_masks_among_photos_are_named(photos: Path) -> None:
     mask(1).save(photos / "07_label.png")
     mask(2).save(photos / "21_label.png")
-    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), Kind.ODD_IMAGE)
+    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
     assert finding.files == ("07_label.png", "21_label.png")
     assert "a P image with 4 distinct values" in finding.detail
 
 
 def test_gray_label_masks_among_photos_are_named(photos: Path) -> None:
     mask(1).convert("L").save(photos / "07_label.png")
-    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), Kind.ODD_IMAGE)
+    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
     assert finding.files == ("07_label.png",)
 
 
 def test_a_sixteen_bit_depth_map_among_photos_is_named(photos: Path) -> None:
     depth = np.arange(40 * 48, dtype=np.uint16).reshape(40, 48) * 30
     Image.fromarray(depth).save(photos / "07_depth.png")
-    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), Kind.ODD_IMAGE)
+    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
     assert finding.files == ("07_depth.png",)
     assert "I;16" in finding.detail
 
@@ -109,13 +109,13 @@ def test_a_sixteen_bit_depth_map_among_photos_is_named(photos: Path) -> None:
 def test_a_folder_of_nothing_but_label_masks_is_warned_of(tmp_path: Path) -> None:
     for index in range(40):
         mask(index).save(tmp_path / f"{index:02}.png")
-    finding = needed(Asked(IMAGE).look(tmp_path, preprocess=SMALL), Kind.ODD_IMAGE)
+    finding = needed(Asked(IMAGE).look(tmp_path, preprocess=SMALL), FindingKind.ODD_IMAGE)
     assert "are they label masks?" in finding.detail
 
 
 def test_paletted_photos_are_no_label_masks(photos: Path) -> None:
     photo(99).quantize(256).save(photos / "99.png")
-    assert found(Asked(IMAGE).look(photos, preprocess=SMALL), Kind.ODD_IMAGE) is None
+    assert found(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE) is None
 
 
 @pytest.mark.parametrize(("value", "told"), [(np.nan, "1 NaN"), (-np.inf, "1 Inf")])
@@ -127,7 +127,7 @@ def test_one_sample_that_is_not_finite_is_named_and_refused(
     folder = save_arrays(arrays)
     asked = Asked("x:float32[batch,6]")
     report = asked.look(folder)
-    finding = needed(report, Kind.NON_FINITE)
+    finding = needed(report, FindingKind.NON_FINITE)
     assert str(finding) == f"17.npy: x holds {told} among 6 values"
     assert (report.exit_code, report.read, report.used + report.held_out) == (1, 40, 39)
     with pytest.raises(UsageError, match=r"17\.npy: x holds"):
@@ -141,7 +141,7 @@ def test_arrays_without_a_fault_pass(save_arrays: Save) -> None:
 
 def test_many_bad_files_are_one_finding_that_counts_them(save_arrays: Save) -> None:
     folder = save_arrays([np.full((1, 6), np.nan, dtype=np.float32)] * 20)
-    finding = needed(Asked("x:float32[batch,6]").look(folder), Kind.NON_FINITE)
+    finding = needed(Asked("x:float32[batch,6]").look(folder), FindingKind.NON_FINITE)
     assert (len(finding.files), finding.count) == (8, 20)
     assert str(finding).endswith("07.npy and 12 more")
 
@@ -156,7 +156,7 @@ def test_many_bad_files_are_one_finding_that_counts_them(save_arrays: Save) -> N
 )
 def test_wrong_shapes_are_errors(save_arrays: Save, array: np.ndarray, told: str) -> None:
     report = Asked("x:float32[batch,6]").look(save_arrays([*normals(40, 1, 6), array]))
-    finding = needed(report, Kind.SHAPE)
+    finding = needed(report, FindingKind.SHAPE)
     assert finding.files == ("40.npy",)
     assert told in finding.detail
 
@@ -164,13 +164,13 @@ def test_wrong_shapes_are_errors(save_arrays: Save, array: np.ndarray, told: str
 def test_a_size_outside_its_range_is_an_error(save_arrays: Save) -> None:
     asked = Asked("ids:float32[batch,seq=2..16]")
     folder = save_arrays([*normals(40, 1, 16), normal(1, 17)])
-    assert "seq=17, outside 2..16" in needed(asked.look(folder), Kind.SHAPE).detail
+    assert "seq=17, outside 2..16" in needed(asked.look(folder), FindingKind.SHAPE).detail
 
 
 def test_inputs_that_disagree_on_a_shared_dim_are_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", ids=np.ones((1, 5), np.int64), mask=np.ones((1, 4), np.int64))
     report = Asked("ids:int64[batch,seq]", "mask:int64[batch,seq]").look(tmp_path)
-    assert "seq is 5 in one input and 4 in mask" in needed(report, Kind.SHAPE).detail
+    assert "seq is 5 in one input and 4 in mask" in needed(report, FindingKind.SHAPE).detail
 
 
 @pytest.mark.parametrize(
@@ -192,12 +192,12 @@ def test_a_dtype_is_cast_only_where_no_value_changes(
     save_arrays: Save, array: np.ndarray, wanted: str, fits: bool
 ) -> None:
     report = Asked(f"x:{wanted}[batch,2]").look(save_arrays([array]))
-    assert [one.kind for one in report.errors] == ([] if fits else [Kind.DTYPE])
+    assert [one.kind for one in report.errors] == ([] if fits else [FindingKind.DTYPE])
 
 
 def test_wrong_names_are_an_error_that_says_what_the_file_holds(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", image=normal(1, 6))
-    finding = needed(Asked("x:float32[batch,6]").look(tmp_path), Kind.NAMES)
+    finding = needed(Asked("x:float32[batch,6]").look(tmp_path), FindingKind.NAMES)
     assert str(finding) == "a.npz: lacks x; it holds image"
 
 
@@ -206,8 +206,8 @@ def test_constant_samples_and_copies_are_warned_of(save_arrays: Save) -> None:
     arrays[3] = np.full((1, 6), 2.0, np.float32)
     arrays[9] = arrays[8]
     report = Asked("x:float32[batch,6]").look(save_arrays(arrays))
-    assert str(needed(report, Kind.CONSTANT)) == "03.npy: is 2 everywhere"
-    assert str(needed(report, Kind.DUPLICATE)) == "09.npy: is the same as 08.npy"
+    assert str(needed(report, FindingKind.CONSTANT)) == "03.npy: is 2 everywhere"
+    assert str(needed(report, FindingKind.DUPLICATE)) == "09.npy: is the same as 08.npy"
     assert report.exit_code == 0
 
 
@@ -222,7 +222,7 @@ def test_a_mask_of_ones_is_not_called_constant(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "warned"), [(31, True), (32, False)])
 def test_too_few_samples_are_warned_of(save_arrays: Save, count: int, warned: bool) -> None:
     report = Asked("x:float32[batch,6]").look(save_arrays(normals(count, 1, 6)))
-    assert (found(report, Kind.FEW) is not None) == warned
+    assert (found(report, FindingKind.FEW) is not None) == warned
 
 
 @pytest.mark.parametrize("still", [False, True])
@@ -231,7 +231,7 @@ def test_a_channel_that_never_changes_is_warned_of(save_arrays: Save, still: boo
     for array in arrays if still else []:
         array[:, 2] = 0.5
     report = Asked("x:float32[batch,3,4,4]").look(save_arrays(arrays))
-    told = [one.detail for one in report.findings if one.kind is Kind.CHANNEL]
+    told = [one.detail for one in report.findings if one.kind is FindingKind.CHANNEL]
     assert told == (["x: channel 2 is 0.5 in every sample"] if still else [])
 
 
@@ -243,7 +243,7 @@ def test_the_first_samples_of_one_class_are_warned_of(tmp_path: Path) -> None:
                 tmp_path / label / f"{index:02}.npy", normal(1, 6, seed=ord(label) * 99 + index)
             )
     asked = Asked("x:float32[batch,6]")
-    finding = needed(asked.look(tmp_path, samples=16, hold_out=4), Kind.ONE_FOLDER)
+    finding = needed(asked.look(tmp_path, samples=16, hold_out=4), FindingKind.ONE_FOLDER)
     assert finding.detail == "the first 16 of 80 samples come from 1 of 4 folders"
     chosen = asked.look(tmp_path, samples=16, hold_out=4, selection="random")
-    assert found(chosen, Kind.ONE_FOLDER) is None
+    assert found(chosen, FindingKind.ONE_FOLDER) is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.content import MisfitError
+from modelc.calibration.content import SampleError
 from modelc.calibration.image_files import ImageReader
 from modelc.calibration.preprocess import PRESETS, Preprocess
 from modelc.core.errors import UsageError
@@ -134,7 +134,7 @@ def test_every_format_is_read(form: str) -> None:
 
 
 def test_an_image_smaller_than_its_crop_is_refused_with_both_sizes() -> None:
-    with pytest.raises(MisfitError, match=r"40x48 pixels .* crop of 64x64"):
+    with pytest.raises(SampleError, match=r"40x48 pixels .* crop of 64x64"):
         pixels(photo(1), "crop=64")
 
 
@@ -142,7 +142,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) ->
     bomb = tmp_path / "bomb.png"
     Image.new("1", (10_000, 9_000)).save(bomb)
     assert bomb.stat().st_size < 100_000
-    with pytest.raises(MisfitError, match="10000x9000 pixels are more than"):
+    with pytest.raises(SampleError, match="10000x9000 pixels are more than"):
         ImageReader(preprocess=Preprocess())(bomb)
 
 
@@ -150,7 +150,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) ->
 def test_a_damaged_image_is_refused_in_one_line(kept: int) -> None:
     blob = io.BytesIO()
     photo(1).save(blob, "PNG")
-    with pytest.raises(MisfitError) as refusal:
+    with pytest.raises(SampleError) as refusal:
         ImageReader(preprocess=Preprocess())(io.BytesIO(blob.getvalue()[:kept]))
     assert "\n" not in refusal.value.reason
     assert refusal.value.reason.startswith("cannot be read: ")

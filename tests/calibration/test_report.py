@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from modelc.calibration.report import InputReport
-from modelc.calibration.tally import Histogram, Tally, channel_axis
+from modelc.calibration.tally import RunningHistogram, RunningStatistics, channel_axis
 
 from .conftest import Asked, signature_of
 
 
 def report_of(text: str, arrays: list[np.ndarray]) -> InputReport:
-    tally = Tally(signature_of(text).inputs[0])
+    tally = RunningStatistics(signature_of(text).inputs[0])
     for array in arrays:
         tally.add(array)
     report = tally.report()
@@ -68,7 +68,7 @@ def test_percentiles_are_within_a_fine_bin_of_numpys() -> None:
 
 @pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [0.0, 1e30], [-1e-30, 1e30], [5.0, -5.0]])
 def test_a_histogram_takes_any_range(values: list[float]) -> None:
-    histogram = Histogram()
+    histogram = RunningHistogram()
     for value in values:
         histogram.add(np.array([value]))
     assert sum(histogram.coarse(min(values), max(values))) == len(values)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelc.calibration.findings import Kind
-from modelc.calibration.opening import Lent
+from modelc.calibration.findings import FindingKind
+from modelc.calibration.opening import LoaderHooks
 from modelc.calibration.options import CalibrationOptions
 from modelc.calibration.samples import CalibrationSet
 from modelc.core.contract import CalibrationFeeds, Feed
@@ -135,7 +135,7 @@ def test_samples_are_stacked_where_the_batch_is_fixed(save_arrays: Save) -> None
     assert {feed["x"].shape for feed in opened} == {(8, 6)}
     assert (len(opened), len(opened.held_out)) == (9, 1)
     assert (opened.record.used, opened.record.held_out) == (72, 8)
-    assert "3 samples are left over" in needed(opened.report, Kind.LEFT_OVER).detail
+    assert "3 samples are left over" in needed(opened.report, FindingKind.LEFT_OVER).detail
     assert numbers(opened)[:8] == list(range(8))
 
 
@@ -146,10 +146,10 @@ def test_fewer_samples_than_one_feed_takes_are_an_error(save_arrays: Save) -> No
 
 
 def test_drawn_samples_are_marked() -> None:
-    lent = Lent(load=no_load, draw=lambda index: {"x": normal(1, 6, seed=index)})
+    lent = LoaderHooks(load=no_load, draw=lambda index: {"x": normal(1, 6, seed=index)})
     opened = ONE.open("random", lent=lent, samples=40, hold_out=10)
     assert (opened.record.kind, opened.record.source, len(opened)) == ("random", "random", 40)
-    assert "drawn, not real" in needed(opened.report, Kind.DRAWN).detail
+    assert "drawn, not real" in needed(opened.report, FindingKind.DRAWN).detail
     first, second = ([feed["x"] for feed in opened] for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
@@ -164,13 +164,13 @@ def test_bad_samples_are_never_fed(save_arrays: Save) -> None:
 
 
 def test_progress_is_told(save_arrays: Save) -> None:
-    from modelc.calibration.samples import look_at_samples
+    from modelc.calibration.samples import survey_samples
 
     told: list[tuple[int, int]] = []
-    look_at_samples(
+    survey_samples(
         CalibrationOptions(source=str(save_arrays(numbered(12)))),
         ONE.signature,
-        Lent(load=no_load, draw=no_draw),
+        LoaderHooks(load=no_load, draw=no_draw),
         advance=lambda done, total: told.append((done, total)),
     )
     assert told == [(done, 12) for done in range(1, 13)]

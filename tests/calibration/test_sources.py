@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from modelc.calibration.findings import Kind
+from modelc.calibration.findings import FindingKind
 from modelc.core.errors import UsageError
 
 from .conftest import Asked, found, needed, normal, normals, photo
@@ -101,7 +101,7 @@ def test_inputs_go_by_name_whatever_their_order_in_the_file(tmp_path: Path) -> N
     (feed,) = fed(asked, tmp_path)
     assert list(feed) == ["ids", "mask"]
     np.testing.assert_array_equal(feed["ids"], np.arange(5)[None])
-    assert "label (1)" in needed(asked.look(tmp_path), Kind.SURPLUS).detail
+    assert "label (1)" in needed(asked.look(tmp_path), FindingKind.SURPLUS).detail
 
 
 def test_nested_inputs_go_by_dotted_names(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_nested_inputs_go_by_dotted_names(tmp_path: Path) -> None:
 
 def test_npy_is_refused_where_there_are_two_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((1, 5), np.int64))
-    finding = needed(Asked(*TWO).look(tmp_path), Kind.NAMES)
+    finding = needed(Asked(*TWO).look(tmp_path), FindingKind.NAMES)
     assert str(finding) == "a.npy: holds one array; the inputs are ids, mask"
 
 
@@ -127,7 +127,7 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.array([Bomb()], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "c.npz", x=np.array([Bomb()], dtype=object))
     for name in ("a.pt", "b.npy", "c.npz"):
-        assert needed(Asked(*ONE).look(tmp_path / name), Kind.UNREADABLE).files == (name,)
+        assert needed(Asked(*ONE).look(tmp_path / name), FindingKind.UNREADABLE).files == (name,)
     assert not marker.exists()
 
 
@@ -135,14 +135,14 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
 def test_a_link_to_nowhere_is_unreadable(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to(tmp_path / "gone")
     report = Asked("x:float32[batch,3,4,4]").look(tmp_path)
-    assert needed(report, Kind.UNREADABLE).files == (name,)
+    assert needed(report, FindingKind.UNREADABLE).files == (name,)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.pt", "a.safetensors", "a.png"])
 @pytest.mark.parametrize("content", [b"", b"no such file format", b"PK\x03\x04" + bytes(40)])
 def test_garbage_is_unreadable_in_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    finding = needed(Asked("x:float32[batch,3,4,4]").look(tmp_path), Kind.UNREADABLE)
+    finding = needed(Asked("x:float32[batch,3,4,4]").look(tmp_path), FindingKind.UNREADABLE)
     assert finding.files == (name,)
     assert "\n" not in finding.detail
 
@@ -158,7 +158,7 @@ def test_image_folders_are_read_in_sorted_order_with_labels_passed_over(tmp_path
     (tmp_path / "loop").symlink_to(tmp_path)
     report = Asked("x:float32[batch,3,40,48]").look(tmp_path)
     assert (report.read, report.exit_code) == (3, 0)
-    assert needed(report, Kind.SKIPPED).detail == "passed over: 1 hidden, 1 .txt, 1 .json"
+    assert needed(report, FindingKind.SKIPPED).detail == "passed over: 1 hidden, 1 .txt, 1 .json"
 
 
 def test_images_without_preprocessing_follow_the_signature_and_it_is_said(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_images_without_preprocessing_follow_the_signature_and_it_is_said(tmp_pa
     asked = Asked("x:float32[batch=1..8,8,8,1]")
     (feed,) = fed(asked, tmp_path)
     np.testing.assert_array_equal(feed["x"], np.ones((1, 8, 8, 1), np.float32))
-    told = needed(asked.look(tmp_path), Kind.ASSUMED).detail
+    told = needed(asked.look(tmp_path), FindingKind.ASSUMED).detail
     assert "resize=8x8,layout=NHWC,channels=gray,scale=1/255" in told
 
 
@@ -190,13 +190,13 @@ def test_the_kind_with_the_most_files_is_used_and_the_rest_is_said(tmp_path: Pat
         np.save(tmp_path / f"{index}.npy", array)
     report = Asked(*ONE).look(tmp_path)
     assert report.read == 3
-    assert needed(report, Kind.MIXED).detail == "1 images beside 3 .npy are not used"
+    assert needed(report, FindingKind.MIXED).detail == "1 images beside 3 .npy are not used"
 
 
 def test_preprocessing_of_arrays_is_said_to_have_no_effect(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", normal(1, 6))
     report = Asked(*ONE).look(tmp_path, preprocess="imagenet")
-    assert "no effect" in needed(report, Kind.ASSUMED).detail
+    assert "no effect" in needed(report, FindingKind.ASSUMED).detail
 
 
 def test_a_folder_without_samples_is_an_error_that_counts_what_is_there(tmp_path: Path) -> None:
@@ -278,7 +278,10 @@ def test_a_named_mask_in_a_shard_is_passed_over(tmp_path: Path) -> None:
 def test_two_images_of_one_key_are_an_error(tmp_path: Path) -> None:
     members = {"7.jpg": png(photo(1)), "7.png": png(photo(2))}
     report = Asked("x:uint8[batch,3,40,48]").look(shard(tmp_path / "a.tar", members))
-    assert "more than one member for an input: 7.jpg, 7.png" in needed(report, Kind.NAMES).detail
+    assert (
+        "more than one member for an input: 7.jpg, 7.png"
+        in needed(report, FindingKind.NAMES).detail
+    )
 
 
 def test_nothing_is_written_where_a_shard_says(tmp_path: Path) -> None:
@@ -308,7 +311,7 @@ def test_a_cut_shard_is_named_and_what_is_before_the_cut_is_read(tmp_path: Path)
     path = shard(tmp_path / "a.tar", members)
     path.write_bytes(path.read_bytes()[:3200])
     report = Asked(*ONE).look(path)
-    finding = needed(report, Kind.UNREADABLE)
+    finding = needed(report, FindingKind.UNREADABLE)
     assert any(name.startswith("a.tar") for name in finding.files)
     assert report.used + report.held_out >= 2
 
@@ -316,7 +319,7 @@ def test_a_cut_shard_is_named_and_what_is_before_the_cut_is_read(tmp_path: Path)
 def test_a_compressed_archive_is_refused_by_name(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("0.npy"))
-    finding = needed(Asked(*ONE).look(tmp_path), Kind.UNREADABLE)
+    finding = needed(Asked(*ONE).look(tmp_path), FindingKind.UNREADABLE)
     assert finding.files == ("a.tar",)
 
 
@@ -324,4 +327,4 @@ def test_samples_without_a_fault_say_nothing_of_shards(tmp_path: Path) -> None:
     members = {f"{index:02}.npy": npy(array) for index, array in enumerate(normals(40, 1, 6))}
     report = Asked(*ONE).look(shard(tmp_path / "a.tar", members))
     assert (report.findings, report.read) == ((), 40)
-    assert found(report, Kind.SKIPPED) is None
+    assert found(report, FindingKind.SKIPPED) is None

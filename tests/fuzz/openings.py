@@ -239,9 +239,13 @@ def _calibration(name: str) -> Callable[[bytes, Path], None]:
     def read(data: bytes, folder: Path) -> None:
         from modelc.calibration import npy_files, safetensors_files
 
-        reader = npy_files if name.endswith("npy") else safetensors_files
-        reader.read(_placed(data, folder, name))
-        reader.read(io.BytesIO(data))
+        reader = (
+            npy_files.read_npy_sample
+            if name.endswith("npy")
+            else safetensors_files.read_safetensors_sample
+        )
+        reader(_placed(data, folder, name))
+        reader(io.BytesIO(data))
 
     return read
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from modelc.calibration import npy_files, npz_files, torch_files
-from modelc.calibration.content import MisfitError
+from modelc.calibration.content import SampleError
 from modelc.core.archive_guard import refuse_code
 from modelc.core.errors import ModelcError
 from modelc.pipeline.worst import read_feed
@@ -81,7 +81,7 @@ def _feed(folder: Path, evil: Evil) -> None:
 
 
 def _calibration_torch(folder: Path, evil: Evil) -> None:
-    torch_files.read(torch_file(folder / "x.pt", evil))
+    torch_files.read_torch_sample(torch_file(folder / "x.pt", evil))
 
 
 def _calibration_shard(folder: Path, evil: Evil) -> None:
@@ -92,17 +92,17 @@ def _calibration_shard(folder: Path, evil: Evil) -> None:
         archive.addfile(entry, io.BytesIO(data))
     with tarfile.open(folder / "s.tar") as archive:
         held = archive.extractfile("x.pt")
-        torch_files.read(io.BytesIO(held.read() if held else b""))
+        torch_files.read_torch_sample(io.BytesIO(held.read() if held else b""))
 
 
 def _calibration_npz(folder: Path, evil: Evil) -> None:
     np.savez(folder / "x.npz", a=np.array([evil], dtype=object))
-    npz_files.read(folder / "x.npz")
+    npz_files.read_npz_sample(folder / "x.npz")
 
 
 def _calibration_npy(folder: Path, evil: Evil) -> None:
     np.save(folder / "x.npy", np.array([evil], dtype=object))
-    npy_files.read(folder / "x.npy")
+    npy_files.read_npy_sample(folder / "x.npy")
 
 
 def _exported_program(folder: Path, evil: Evil) -> None:
@@ -136,7 +136,7 @@ DOORS = (
 def test_a_pickle_is_refused_and_nothing_of_it_runs(
     tmp_path: Path, door: Callable[[Path, Evil], None]
 ) -> None:
-    with pytest.raises((ModelcError, MisfitError)):
+    with pytest.raises((ModelcError, SampleError)):
         door(tmp_path, Evil(tmp_path / "it-ran"))
     assert not (tmp_path / "it-ran").exists()
 
