@@ -14,8 +14,8 @@ from modelc.benchmarks import zoo
 from modelc.core.call import parameters_of
 from modelc.core.contract import Feed
 from modelc.core.signature import Signature
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 Alter = Callable[[nn.Module], None]
 _VALUES = re.compile(r"(^|\.)(value|v_proj|v|v_lin|to_v)$")

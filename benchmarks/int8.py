@@ -36,7 +36,7 @@ from modelc.core.precision import Precision
 from modelc.core.records import CalibrationRecord
 from modelc.core.signature import Signature, resolve
 from modelc.sample_models import digits, encoder, resnet
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
 Run: TypeAlias = Callable[[Feed], Outputs]

@@ -17,8 +17,8 @@ from modelc.core.call import parameters_of
 from modelc.core.contract import Array, Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.core.torch_modes import through_calls
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 

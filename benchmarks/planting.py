@@ -24,8 +24,8 @@ from modelc.core.call import parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Array, Feed, Job, Outputs
 from modelc.core.precision import Precision
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 if TYPE_CHECKING:
     from torch import nn

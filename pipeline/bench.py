@@ -12,7 +12,7 @@ from ..core.findings import Warned
 from ..core.manifest import Failure, Pending
 from ..core.records import Artifact, CalibrationRecord
 from ..core.verdict import Verdict
-from ..sources.stamp import NO_GUARD, ChangeGuard
+from ..sources.checkpoint_files import NO_GUARD, ChangeGuard
 from ..validators.judge import ReferenceOutputs
 from .accuracy import LabelledFeeds
 from .caching.read_tracker import ReadTracker

@@ -16,8 +16,13 @@ from ..core.findings import BranchRecord
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.verdict import ReasonCode, Verdict
-from ..sources.branches import BranchReport, DataBranch, shorten_path, symbol_places
-from ..sources.shortcuts import are_library_shortcuts
+from ..sources.data_branches import (
+    BranchReport,
+    DataBranch,
+    are_library_shortcuts,
+    shorten_path,
+    symbol_places,
+)
 from ..sources.taint import watch_capture
 from .recorded import unknown_trace
 

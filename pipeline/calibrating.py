@@ -18,7 +18,7 @@ from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.signature import Signature, resolve
 from ..sources.factory import import_object
-from ..sources.samples import infer_specs
+from ..sources.sample_inputs import infer_specs
 from ..validators.draw import distribution_of, make_generator
 from ..validators.feeds import SAMPLE, draw_feeds
 from ..validators.samples import check_samples

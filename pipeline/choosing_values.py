@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ..core.dims import Relation
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
-from ..sources.eager import Eager, open_eager
-from ..sources.work import MoreWorkError, Work
+from ..sources.eager_model import Eager, open_eager
+from ..sources.run_limits import MoreWorkError, Work
 from ..validators.feeds import FeedDrawer
 from ..validators.wide import SMALL, draw_wide_feeds
 from .feeding import not_finite
@@ -19,7 +19,7 @@ from .remembering import leaving_nothing
 
 if TYPE_CHECKING:
     from ..core.contract import Feed
-    from ..sources.loaded import LoadedModule
+    from ..sources.loaded_module import LoadedModule
     from .order import Judging
     from .stage import Stage
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..core.contract import Array
 from ..core.errors import CheckpointError, Hint, Option
-from ..sources.nonfinite import NonFiniteWeight
+from ..sources.weight_loading import NonFiniteWeight
 from ..validators.judge import ReferenceOutputs
 
 _SHOWN = 3  # weights that a line names

@@ -18,7 +18,7 @@ from ..core.records import REJECTED, Artifact, Attempt, CalibrationRecord
 from ..core.runtime_contract import settings_of
 from ..core.signature import InputSpec
 from ..core.verdict import Verdict
-from ..sources.branches import shorten_path
+from ..sources.data_branches import shorten_path
 from ..sources.rewrites.patching import PATCH
 from ..sources.rewrites.table import (
     apply_rewrites,

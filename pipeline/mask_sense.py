@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature
-from ..sources.eager import Eager, open_eager
+from ..sources.eager_model import Eager, open_eager
 from ..validators.feeds import FeedDrawer
 from .size_probe import SizeProbe, Sizes, find_start
 
 if TYPE_CHECKING:
     from ..core.contract import Feed, Outputs
-    from ..sources.loaded import LoadedModule
+    from ..sources.loaded_module import LoadedModule
 
 _ALL_OPEN = "max"  # the feed that hides nothing: all places are kept
 _MOST = 4  # masks of which all choices are tried

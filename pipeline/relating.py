@@ -13,7 +13,7 @@ from ..core.dims import Relation
 from ..core.errors import CheckpointError, ErrorCode
 from ..core.fitting import Fit, Sizes, as_relation, fixed, multiples, narrower
 from ..core.signature import FLOATS, UNBOUNDED, Dim, InputSpec, RowOrder, Signature
-from ..sources.eager import Eager
+from ..sources.eager_model import Eager
 from ..validators.feeds import FeedDrawer
 from .stated_values import bounded_input
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError
-from ..sources.eager import Eager
-from ..sources.remembered import ModuleSnapshot
+from ..sources.eager_model import Eager
+from ..sources.module_state import ModuleSnapshot
 from ..validators.judge import ReferenceOutputs
 
 _LOOKED_AT = 16  # feeds that such a model is run on again

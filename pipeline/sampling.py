@@ -13,9 +13,8 @@ from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.loading import is_loader
 from ..core.signature import Signature
-from ..sources.loaded import LoadedModule
-from ..sources.loader import read_loader
-from ..sources.samples import read_samples
+from ..sources.loaded_module import LoadedModule
+from ..sources.sample_inputs import read_loader, read_samples
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
 from ..validators.samples import check_samples
 from .order import Judging, Source

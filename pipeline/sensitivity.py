@@ -18,7 +18,7 @@ from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
 from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
-from ..sources.work import flops_exceed
+from ..sources.run_limits import flops_exceed
 from ..validators.evidence import find_sample
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs

@@ -11,7 +11,7 @@ from ..core.contract import Feed, Outputs
 from ..core.dims import UNBOUNDED
 from ..core.errors import CheckpointError
 from ..core.signature import Signature
-from ..sources.eager import Eager
+from ..sources.eager_model import Eager
 from ..validators.feeds import FeedDrawer
 from ..validators.hard import find_batch_dim
 from .feeding import not_finite

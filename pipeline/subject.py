@@ -14,14 +14,12 @@ from ..core.names import unknown
 from ..core.records import Checkpoint
 from ..core.signature import Signature, ValueRange, resolve
 from ..core.typos import check_typos
-from ..sources.eager import Eager, open_eager
-from ..sources.identify import identify
-from ..sources.known import merge_known_inputs
-from ..sources.load import load_checkpoint
-from ..sources.loaded import LoadedModule
-from ..sources.nonfinite import find_nonfinite_weights
-from ..sources.samples import infer_specs
-from ..sources.stamp import NO_GUARD, ChangeGuard, make_change_guard
+from ..sources.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
+from ..sources.checkpoint_loader import load_checkpoint
+from ..sources.eager_model import Eager, open_eager
+from ..sources.loaded_module import LoadedModule, merge_known_inputs
+from ..sources.sample_inputs import infer_specs
+from ..sources.weight_loading import find_nonfinite_weights
 from ..validators.feeds import (
     LEAST_FEEDS,
     OPT,

@@ -18,8 +18,8 @@ from ..calibration.shelf import feed_digest
 from ..core.contract import Outputs, Runner
 from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec
-from ..sources.discrete import DiscreteOrigin
-from ..sources.work import flops_exceed
+from ..sources.eager_probes import DiscreteOrigin
+from ..sources.run_limits import flops_exceed
 from ..validators.compare import find_differing_outputs
 from ..validators.evidence import find_sample
 from ..validators.feeds import FeedDrawer, NamedFeed

@@ -13,7 +13,11 @@ from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.whole import drafted
 from ..pipeline.options import model_args_of
 from ..pipeline.trust import is_foreign_program
-from ..sources.describing import CheckpointDescription, describe_checkpoint, find_first_layer
+from ..sources.checkpoint_description import (
+    CheckpointDescription,
+    describe_checkpoint,
+    find_first_layer,
+)
 from .existing import FACTORY, open_sizes
 from .faults import each_of
 from .keys import RESERVED

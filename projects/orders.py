@@ -13,7 +13,7 @@ from ..core.names import unknown
 from ..pipeline.order import Order
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.trust import refuse_kind
-from ..sources.identify import check_openable
+from ..sources.checkpoint_files import check_openable
 from .existing import check_paths
 from .faults import Faults
 from .gate_records import check_gates, check_shared_gates, gates_of

@@ -1,15 +1,12 @@
-"""What a transformers config says of the model's inputs. Duck-typed."""
+"""What a transformers config says of inputs: tokens, images, audio, series. Duck-typed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.dims import Dim
+from ..core.dims import Dim, default_opt
 from ..core.signature import InputSpec, RowOrder, ValueRange
-from .huggingface_audio import audio_inputs
-from .huggingface_config import config_number, config_value
-from .huggingface_series import series_inputs
 
 LONGEST = 128  # tokens, unless more are asked for: what texts are cut to most often
 _USUAL_LENGTH = 32  # tokens that the model is captured at
@@ -149,3 +146,167 @@ def _integer_spec(name: str, dims: tuple[Dim, ...], high: int) -> InputSpec:
 
 def _length_dim(name: str, longest: int) -> Dim:
     return Dim(name=name, low=1, opt=min(_USUAL_LENGTH, longest), high=longest, bounded=False)
+
+
+# What a transformers config says of audio inputs: waveforms, and features of them. Duck-typed.
+
+
+_FRAMES = (12, 48)  # of a convolutional feature extractor: enough for its masks and its groups
+_SAMPLES = (4_000, 16_000)  # of a waveform, where no extractor says: a quarter of a second to one
+_STEPS = (16, 128)  # of features, where the config does not fix them
+_TWICE = 2  # Whisper's second convolution halves the time
+
+
+def audio_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict[str, InputSpec]:
+    """`input_values` and `input_features`, where the model takes them."""
+    found: dict[str, tuple[Dim, ...]] = {}
+    if "input_values" in parameters:
+        dims = _spectrogram_dims(config) or _waveform_dims(config)
+        found["input_values"] = (batch, *dims)
+    if "input_features" in parameters:
+        features = _audio_feature_dims(config)
+        if features:
+            found["input_features"] = (batch, *features)
+    return {name: InputSpec(name=name, dtype="float32", dims=dims) for name, dims in found.items()}
+
+
+def _spectrogram_dims(config: object) -> tuple[Dim, ...]:
+    """Frames and mel bins, of models that take a picture of the sound."""
+    length, bins = config_number(config, "max_length"), config_number(config, "num_mel_bins")
+    if length is None or bins is None or config_value(config, "conv_stride") is not None:
+        return ()
+    return Dim.fixed(length), Dim.fixed(bins)
+
+
+def _waveform_dims(config: object) -> tuple[Dim, ...]:
+    """Samples, as many as the convolutions make a few frames of."""
+    kernels, strides = config_numbers(config, "conv_kernel"), config_numbers(config, "conv_stride")
+    low, high = _SAMPLES
+    if kernels and len(kernels) == len(strides):
+        low, high = (_samples_for_frames(frames, kernels, strides) for frames in _FRAMES)
+    samples = Dim(name="samples", low=low, opt=default_opt(low, high), high=high)
+    channels = config_number(config, "audio_channels")
+    return (samples,) if channels is None else (Dim.fixed(channels), samples)
+
+
+def _samples_for_frames(frames: int, kernels: Sequence[int], strides: Sequence[int]) -> int:
+    """The least samples from which unpadded convolutions make so many frames."""
+    count = frames
+    for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
+        count = (count - 1) * stride + kernel
+    return count
+
+
+def _audio_feature_dims(config: object) -> tuple[Dim, ...]:
+    """Whisper's mel bins by time, or time by features."""
+    bins, positions = (
+        config_number(config, "num_mel_bins"),
+        config_number(config, "max_source_positions"),
+    )
+    per_channel = config_number(config, "input_feat_per_channel")
+    low, high = _STEPS
+    steps = Dim(name="frames", low=low, opt=default_opt(low, high), high=high)
+    if per_channel is not None:
+        return steps, Dim.fixed(per_channel * (config_number(config, "input_channels") or 1))
+    wide = config_number(config, "feature_projection_input_dim")
+    if wide is not None:
+        return steps, Dim.fixed(wide)
+    if bins is not None and positions is not None:
+        return Dim.fixed(bins), Dim.fixed(_TWICE * positions)
+    return ()
+
+
+# What a transformers config says of time series inputs. Duck-typed.
+
+
+def series_inputs(config: object, parameters: Sequence[str], batch: Dim) -> dict[str, InputSpec]:
+    """The past, and where the decoder reads it the future, with their time features and masks."""
+    context = config_number(config, "context_length")
+    if context is None:
+        return {}
+    if "past_time_features" not in parameters:
+        channels = config_number(config, "num_input_channels") or 1
+        values = (batch, Dim.fixed(context), Dim.fixed(channels))
+        return {"past_values": InputSpec(name="past_values", dtype="float32", dims=values)}
+    ahead = config_number(config, "prediction_length") or 1
+    past = Dim.fixed(context + max(config_numbers(config, "lags_sequence"), default=0))
+    width = config_number(config, "input_size") or 1
+    found = {
+        "past_values": _float_spec("past_values", _series_dims(batch, past, width)),
+        "past_time_features": _float_spec(
+            "past_time_features", (batch, past, _time_feature_dim(config))
+        ),
+        "past_observed_mask": InputSpec(
+            name="past_observed_mask",
+            dtype="float32",
+            dims=_series_dims(batch, past, width),
+            values=ValueRange(low=1, high=1),
+        ),
+        "future_values": _float_spec("future_values", _series_dims(batch, Dim.fixed(ahead), width)),
+        "future_time_features": _float_spec(
+            "future_time_features", (batch, Dim.fixed(ahead), _time_feature_dim(config))
+        ),
+    }
+    return {**found, **_static_inputs(config, batch)}
+
+
+def _series_dims(batch: Dim, length: Dim, width: int) -> tuple[Dim, ...]:
+    return (batch, length) if width == 1 else (batch, length, Dim.fixed(width))
+
+
+def _time_feature_dim(config: object) -> Dim:
+    return Dim.fixed(max(config_number(config, "num_time_features") or 0, 1))
+
+
+def _static_inputs(config: object, batch: Dim) -> dict[str, InputSpec]:
+    """Features that do not change with time, where the model was built for any."""
+    found: dict[str, InputSpec] = {}
+    classes = config_numbers(config, "cardinality")
+    count = config_number(config, "num_static_categorical_features") or 0
+    if count:
+        name = "static_categorical_features"
+        values = ValueRange(low=0, high=max(min(classes, default=1) - 1, 0))
+        dims = (batch, Dim.fixed(count))
+        found[name] = InputSpec(name=name, dtype="int64", dims=dims, values=values)
+    real = config_number(config, "num_static_real_features") or 0
+    if real:
+        found["static_real_features"] = _float_spec(
+            "static_real_features", (batch, Dim.fixed(real))
+        )
+    return found
+
+
+def _float_spec(name: str, dims: tuple[Dim, ...]) -> InputSpec:
+    return InputSpec(name=name, dtype="float32", dims=dims)
+
+
+# Looks things up in a transformers config, or in the configs of its parts. Duck-typed.
+
+
+_PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
+
+
+def config_number(config: object, *names: str) -> int | None:
+    """The first of these attributes that is a whole number; None where none is."""
+    for name in names:
+        value = config_value(config, name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def config_numbers(config: object, name: str) -> tuple[int, ...]:
+    """The attribute as whole numbers; empty where it is none."""
+    value = config_value(config, name)
+    if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
+        return tuple(value)
+    return ()
+
+
+def config_value(config: object, name: str) -> object:
+    """The attribute of the config, or of one of its parts."""
+    for part in (config, *(getattr(config, part, None) for part in _PARTS)):
+        value = getattr(part, name, None)
+        if value is not None:
+            return value
+    return None

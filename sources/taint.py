@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .places import CodeSite, find_user_frames
+from .source_positions import CodeSite, find_user_frames
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import CheckpointError, Hint, Option
 from ..core.names import unknown
 from ..core.torch_file import read_safely
-from .weights import find_renaming
+from .weight_loading import find_renaming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -295,7 +295,7 @@ def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
     Raises:
         CheckpointError: the file cannot be read, or is a pickle of objects.
     """
-    from .safetensors_files import read_weight_set
+    from .safetensors_checkpoint import read_weight_set
     from .sniff import SAFETENSORS, sniff_kind
 
     if sniff_kind(path) == SAFETENSORS:

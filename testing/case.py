@@ -16,7 +16,7 @@ from ..core.errors import UsageError
 from ..core.grammar import parse_input
 from ..core.precision import Precision
 from ..core.signature import Signature, resolve
-from ..sources.eager import Eager
+from ..sources.eager_model import Eager
 from ..validators.feeds import draw_example_feed
 
 if TYPE_CHECKING:

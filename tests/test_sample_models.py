@@ -153,9 +153,9 @@ def test_every_artifact_tells_as_many_digits_as_eager(
     exported_digits: Path, heldout: tuple[np.ndarray, np.ndarray], name: str
 ) -> None:
     from modelc.pipeline.recorded import Moved, recorded_source
-    from modelc.sources.eager import open_eager
-    from modelc.sources.identify import identify
-    from modelc.sources.load import load_checkpoint
+    from modelc.sources.checkpoint_files import identify
+    from modelc.sources.checkpoint_loader import load_checkpoint
+    from modelc.sources.eager_model import open_eager
 
     manifest = read_manifest(exported_digits)
     assert manifest is not None

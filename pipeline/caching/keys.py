@@ -18,7 +18,7 @@ from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
 from ...core.loading import is_loader
 from ...core.precision import Precision
-from ...sources.identify import find_contents
+from ...sources.checkpoint_files import find_contents
 from ..environment import packages
 from ..order import Order
 from ..plan import Step

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.probe import Form, Probe, ProbeNode
-from ...sources.activations import TracedTensor
+from ...sources.activation_tape import TracedTensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ...core.contract import Array, Feed
 from ...core.errors import CheckpointError
 from ...core.probe import Probe, ProbeNode
-from ...sources.activations import (
+from ...sources.activation_tape import (
     ActivationTape,
     TracedTensor,
     paths_of,
     record_activations,
     record_off,
 )
-from ...sources.eager import Eager
+from ...sources.eager_model import Eager
 from ..undecided import PAIRS, mark_undecided
 from .anchors import Anchor, anchors_of
 from .measure import Scale, sqnr

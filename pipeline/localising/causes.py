@@ -9,8 +9,8 @@ from typing import TypeAlias
 from ...core.contract import Array
 from ...core.precision import Precision
 from ...core.probe import ProbeNode
-from ...sources.activations import TracedCall, TracedTensor, state_of
-from ...sources.variants import make_variants
+from ...sources.activation_tape import TracedCall, TracedTensor, state_of
+from ...sources.operation_variants import make_variants
 from .bench import Bench
 from .measure import sqnr
 from .refine import Culprit

@@ -13,7 +13,7 @@ from ...core.findings import Layer, Localisation
 from ...core.names import unknown
 from ...core.precision import Precision
 from ...core.probe import Probed
-from ...sources.activations import TracedTensor
+from ...sources.activation_tape import TracedTensor
 from ...validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..stage import Stage
 from ..subject import Subject

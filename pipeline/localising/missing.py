@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...core.contract import Array
-from ...sources.activations import TracedTensor
+from ...sources.activation_tape import TracedTensor
 from .bench import Bench
 from .measure import below
 from .refine import NEARLY, Culprit

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ...core.contract import Array
 from ...core.probe import ProbeNode
-from ...sources.activations import TracedTensor
+from ...sources.activation_tape import TracedTensor
 from .anchors import Anchor, is_comparable
 from .bench import Bench
 from .measure import below, sqnr

@@ -16,7 +16,7 @@ from ...core.manifest import Manifest
 from ...core.probe import Probed
 from ...core.records import Artifact
 from ...core.verdict import OutputVerdict, State, Verdict
-from ...sources.branches import shorten_path
+from ...sources.data_branches import shorten_path
 from ...validators.compare import VALUES
 from ...validators.judge import ReferenceOutputs
 from ..manifest_file import write_manifest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import CheckpointError, Hint, Option, UsageError, first_line
 from ..factory import import_object
-from ..method import find_owner, rebind_method
+from ..method_wrapper import find_owner, rebind_method
 from .twins import weight_checksums
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ...core.errors import CheckpointError, ConversionError, Hint, Option, first_line
 from ...core.names import unknown
-from ..eager import Eager
+from ..eager_model import Eager
 from . import (
     attention,
     baking,

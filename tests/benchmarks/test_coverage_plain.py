@@ -18,7 +18,7 @@ from modelc.benchmarks.coverage_case import FAMILIES, Case, build, cases
 from modelc.core.call import Binding, bind, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.sources.outputs import flatten_outputs
+from modelc.sources.module_outputs import flatten_outputs
 from modelc.validators.feeds import draw_feeds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from modelc.calibration.folder import list_sample_files
 from modelc.core.errors import UsageError
-from modelc.sources.identify import identify
+from modelc.sources.checkpoint_files import identify
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 

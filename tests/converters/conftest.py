@@ -18,7 +18,7 @@ from modelc.core.signature import resolve
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
 from ..conftest import COMPILED

@@ -47,7 +47,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     from modelc.core.grammar import parse_input
     from modelc.core.precision import Precision
     from modelc.core.signature import resolve
-    from modelc.sources.eager import Eager
+    from modelc.sources.eager_model import Eager
 
     torch.manual_seed(0)
     module = Sums().eval()

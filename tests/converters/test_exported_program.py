@@ -13,8 +13,8 @@ from modelc.converters import exported_program, torchscript_module
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import RunnerError
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
 
 JobOf = Callable[..., Job]
 MARK = np.float32(1234.5678)

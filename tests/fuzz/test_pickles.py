@@ -19,10 +19,10 @@ from modelc.calibration.content import SampleError
 from modelc.core.archive_guard import refuse_code
 from modelc.core.errors import ModelcError
 from modelc.pipeline.worst import read_feed
-from modelc.sources.describing import describe_checkpoint
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.samples import read_samples
+from modelc.sources.checkpoint_description import describe_checkpoint
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.sample_inputs import read_samples
 
 DIGITS = "modelc.sample_models.digits:build"
 

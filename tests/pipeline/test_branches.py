@@ -25,7 +25,7 @@ from modelc.pipeline.rejudge import rejudge_folder
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
-from modelc.sources.spans import parse_file
+from modelc.sources.source_positions import parse_file
 
 NETS = '''
 import math

@@ -12,8 +12,8 @@ from modelc.core.dims import Relation
 from modelc.core.grammar import parse_input
 from modelc.core.signature import RowOrder, Signature, ValueRange, resolve
 from modelc.pipeline.choosing_values import choose_values
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 LARGE = 2**40
 

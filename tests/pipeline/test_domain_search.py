@@ -17,9 +17,9 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.size_probe import ELEMENTS
-from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import LoadedModule
-from modelc.sources.samples import infer_specs
+from modelc.sources.eager_model import Eager, open_eager
+from modelc.sources.loaded_module import LoadedModule
+from modelc.sources.sample_inputs import infer_specs
 from modelc.validators.feeds import FeedDrawer
 
 

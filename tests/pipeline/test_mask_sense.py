@@ -13,7 +13,7 @@ from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.mask_sense import choose_mask_sense
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.feeds import draw_example_feed, draw_feeds
 from modelc.validators.hard import draw_edge_case_feeds
 

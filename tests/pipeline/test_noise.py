@@ -13,7 +13,7 @@ import pytest
 
 from modelc.core.errors import CheckpointError
 from modelc.pipeline.noise import into
-from modelc.sources.work import WorkExceededError
+from modelc.sources.run_limits import WorkExceededError
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from modelc.pipeline.api import export
 from modelc.pipeline.beyond import Evidence
 from modelc.pipeline.float64 import with_exact
 from modelc.pipeline.ties import full_look
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge

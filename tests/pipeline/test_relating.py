@@ -19,8 +19,8 @@ from modelc.pipeline.relating import SizesError, Trials, explaining
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import Subject, open_subject, read_checkpoint
 from modelc.sample_models import gate
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 from ..conftest import saved
 

@@ -16,8 +16,8 @@ from modelc.core.signature import Signature, resolve
 from modelc.pipeline.choosing_values import choose_values
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.remembering import check_forgets
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 from modelc.validators.feeds import draw_feeds
 from modelc.validators.judge import ReferenceOutputs
 

@@ -18,8 +18,8 @@ from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.sampling import further_feeds, sample_without_model, samples_of
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
 
 Orders = Callable[..., Order]
 

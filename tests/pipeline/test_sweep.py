@@ -20,9 +20,9 @@ from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run import run
-from modelc.sources.discrete import DiscreteOrigin
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.eager_probes import DiscreteOrigin
+from modelc.sources.loaded_module import LoadedModule
 
 
 class Buckets(nn.Module):

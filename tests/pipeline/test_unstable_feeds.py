@@ -17,7 +17,7 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.beyond import Evidence, second_look
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge

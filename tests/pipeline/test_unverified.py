@@ -16,8 +16,8 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, resolve
 from modelc.pipeline.domain_search import choose_dims
 from modelc.pipeline.unverified import describe_chosen_dims, narrowed_value_lines
-from modelc.sources.eager import open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
 

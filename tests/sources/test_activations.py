@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from modelc.core.call import parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.sources.activations import ActivationTape, record_activations
-from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import LoadedModule
-from modelc.sources.variants import make_variants
+from modelc.sources.activation_tape import ActivationTape, record_activations
+from modelc.sources.eager_model import Eager, open_eager
+from modelc.sources.loaded_module import LoadedModule
+from modelc.sources.operation_variants import make_variants
 
 
 class Twice(nn.Module):

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from modelc.sources.arms import trace_branch_outcomes, trace_lines
-from modelc.sources.meaning import BranchTest
-from modelc.sources.places import CodeSite
-from modelc.sources.syntax import find_value_uses
+from modelc.sources.branch_coverage import trace_branch_outcomes, trace_lines
+from modelc.sources.source_decisions import BranchTest
+from modelc.sources.source_positions import CodeSite
+from modelc.sources.value_dataflow import find_value_uses
 
 
 def statement(value: int) -> int:

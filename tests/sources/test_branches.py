@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from modelc.core.call import bind, parameters_of
 from modelc.core.contract import Feed
 from modelc.core.findings import BranchRecord
-from modelc.sources.branches import BranchReport
-from modelc.sources.eager import Eager
+from modelc.sources.data_branches import BranchReport
+from modelc.sources.eager_model import Eager
 
 HELPERS = """
 def is_high(x):

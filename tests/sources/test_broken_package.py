@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.sources.broken_package import blame_broken_package, find_broken_package
+from modelc.sources.huggingface_folder import blame_broken_package, find_broken_package
 
 transformers = pytest.importorskip("transformers")
 

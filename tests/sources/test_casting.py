@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modelc.core.call import bind, parameters_of
-from modelc.sources.exact import Float64Error, open_float64
+from modelc.sources.float64_eager import Float64Error, open_float64
 
 if TYPE_CHECKING:
     from collections.abc import Callable

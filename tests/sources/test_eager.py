@@ -18,8 +18,8 @@ from modelc.core.contract import Feed, Runner
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.eager_model import Eager, open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 X: Feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 

@@ -8,11 +8,10 @@ import torch
 
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
 from modelc.sources.factory import build_module
-from modelc.sources.identify import identify
-from modelc.sources.known import merge_known_inputs
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.loaded_module import LoadedModule, merge_known_inputs
 
 Write = Callable[[str], str]
 

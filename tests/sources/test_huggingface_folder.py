@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from modelc.core.errors import CheckpointError
 from modelc.core.signature import Signature
-from modelc.sources.eager import open_eager
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.eager_model import open_eager
 from modelc.sources.huggingface_inputs import infer_inputs
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.loaded_module import LoadedModule
 
 pytest.importorskip("transformers")
 

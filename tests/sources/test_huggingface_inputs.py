@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from modelc.core.signature import Signature
-from modelc.sources.eager import open_eager
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.eager_model import open_eager
 from modelc.validators.feeds import draw_feeds
 
 transformers = pytest.importorskip("transformers")

@@ -14,11 +14,11 @@ from modelc.core.errors import CheckpointError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.domain_search import choose_dims
-from modelc.sources.eager import Eager, open_eager
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
-from modelc.sources.outputs import split_outputs
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.eager_model import Eager, open_eager
+from modelc.sources.loaded_module import LoadedModule
+from modelc.sources.module_outputs import split_outputs
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from modelc.core.errors import CheckpointError, UsageError
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
 from modelc.sources.factory import build_module
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.loaded_module import LoadedModule
 
 Write = Callable[[str], str]
 

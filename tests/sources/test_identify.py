@@ -12,8 +12,8 @@ from torch import nn
 
 from modelc.core.errors import CheckpointError, ConsentError, UsageError
 from modelc.core.records import Checkpoint
-from modelc.sources.identify import identify, weight_files
-from modelc.sources.load import load_checkpoint
+from modelc.sources.checkpoint_files import identify, weight_files
+from modelc.sources.checkpoint_loader import load_checkpoint
 
 FACTORY = "torch.nn:Linear"
 

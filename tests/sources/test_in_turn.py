@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.sources.in_turn import LONGEST_SUM, sum_sequentially
+from modelc.sources.eager_perturbations import LONGEST_SUM, sum_sequentially
 
 
 def one_by_one(values: np.ndarray) -> np.float32:

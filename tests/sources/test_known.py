@@ -7,8 +7,7 @@ import torch
 
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.sources.known import merge_known_inputs
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.loaded_module import LoadedModule, merge_known_inputs
 
 IDS, MASK = "ids:int64[batch=1..4,seq=2..64]", "mask:int64[batch=1..4,seq=2..64]"
 

@@ -14,9 +14,9 @@ from torch.export import Dim as Axis
 
 from modelc.core.errors import CheckpointError
 from modelc.core.signature import Dim, ValueRange
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.loaded_module import LoadedModule
 
 
 class Net(nn.Module):

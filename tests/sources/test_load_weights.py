@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
-from modelc.sources.safetensors_files import read_portions
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.loaded_module import LoadedModule
+from modelc.sources.safetensors_checkpoint import read_portions
 
 Write = Callable[[str], str]
 LINEAR = {"in_features": "3", "out_features": "2"}

@@ -7,7 +7,7 @@ import pytest
 
 from modelc.core.call import Kind, Parameter
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.loader import LoaderSamples, read_loader
+from modelc.sources.sample_inputs import LoaderSamples, read_loader
 
 Write = Callable[[str], str]
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from modelc.sources.mapped import FileMappings, preserve_tensor, release_pages
-from modelc.sources.off import perturb_weights
-from modelc.sources.safetensors_files import read_portions
-from modelc.sources.weights import KeyRenaming, ModuleFiller
+from modelc.sources.eager_perturbations import perturb_weights
+from modelc.sources.mapped_weights import FileMappings, preserve_tensor, release_pages
+from modelc.sources.safetensors_checkpoint import read_portions
+from modelc.sources.weight_loading import KeyRenaming, ModuleFiller
 
 if TYPE_CHECKING:
     from collections.abc import Callable

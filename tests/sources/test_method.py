@@ -9,10 +9,10 @@ import torch
 
 from modelc.core.errors import UsageError
 from modelc.core.signature import Dim, InputSpec, Signature
-from modelc.sources.eager import Eager, open_eager
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.eager_model import Eager, open_eager
+from modelc.sources.loaded_module import LoadedModule
 
 Write = Callable[[str], str]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.nonfinite import find_nonfinite_weights
+from modelc.sources.weight_loading import find_nonfinite_weights
 
 
 class Net(nn.Module):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.sources.samples import read_samples
+from modelc.sources.sample_inputs import read_samples
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E8M0", "NONE", "BF8"])

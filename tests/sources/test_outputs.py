@@ -17,9 +17,9 @@ from modelc.core.contract import Feed
 from modelc.core.errors import CheckpointError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.sources.eager import Eager, open_eager
-from modelc.sources.loaded import LoadedModule
-from modelc.sources.outputs import split_outputs
+from modelc.sources.eager_model import Eager, open_eager
+from modelc.sources.loaded_module import LoadedModule
+from modelc.sources.module_outputs import split_outputs
 
 X: Feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 T = torch.ones(2)

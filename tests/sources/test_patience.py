@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from modelc.core.call import bind, parameters_of
 from modelc.core.errors import CheckpointError
-from modelc.sources.eager import Eager
-from modelc.sources.patience import DeadlineExceededError, StepCounter, limit_steps
+from modelc.sources.eager_model import Eager
+from modelc.sources.run_limits import DeadlineExceededError, StepCounter, limit_steps
 
 
 class Root(nn.Module):

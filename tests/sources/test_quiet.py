@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from modelc.core.call import bind, parameters_of
-from modelc.sources.eager import Eager
-from modelc.sources.quiet import is_watchable
+from modelc.sources.data_branches import is_watchable
+from modelc.sources.eager_model import Eager
 
 if TYPE_CHECKING:
     from modelc.core.contract import Feed

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from modelc.core.contract import Array
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.samples import infer_specs, read_samples
+from modelc.sources.sample_inputs import infer_specs, read_samples
 
 
 def saved(tmp_path: Path, value: object, *parameters: str) -> dict[str, Array]:

@@ -10,9 +10,8 @@ import pytest
 from modelc.core.capture import Capture
 from modelc.core.findings import BranchRecord
 from modelc.pipeline.branches import Branches, Second, frozen_by
-from modelc.sources.branches import BranchReport, DataBranch
-from modelc.sources.arms import Place
-from modelc.sources.shortcuts import are_library_shortcuts
+from modelc.sources.branch_coverage import Place
+from modelc.sources.data_branches import BranchReport, DataBranch, are_library_shortcuts
 
 pytest.importorskip("transformers")
 

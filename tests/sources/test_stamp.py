@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from modelc.core.errors import CheckpointError
-from modelc.sources.identify import identify
-from modelc.sources.stamp import ChangeGuard, make_change_guard
+from modelc.sources.checkpoint_files import ChangeGuard, identify, make_change_guard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from modelc.core.call import bind, parameters_of
-from modelc.sources.eager import Eager
-from modelc.sources.ties import TieChoices, order_ties
+from modelc.sources.eager_model import Eager
+from modelc.sources.eager_perturbations import TieChoices, order_ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from modelc.core.errors import CheckpointError, UsageError
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.loaded import LoadedModule
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.loaded_module import LoadedModule
 from modelc.sources.weight_sets import describe_weight_sets
 
 Write = Callable[[str], str]

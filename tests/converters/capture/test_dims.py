@@ -20,7 +20,7 @@ from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 
 JobOf = Callable[..., Job]
 

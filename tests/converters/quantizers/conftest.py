@@ -24,7 +24,7 @@ from modelc.core.records import CalibrationRecord
 from modelc.core.signature import Signature, resolve
 from modelc.sample_models import digits as digits_model
 from modelc.sample_models import encoder
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 from modelc.validators.feeds import draw_example_feed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from modelc.core.call import bind, parameters_of
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 
 if TYPE_CHECKING:
     from torch import nn

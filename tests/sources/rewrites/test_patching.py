@@ -17,10 +17,10 @@ from modelc.core.signature import resolve
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run import run
-from modelc.sources.eager import open_eager
-from modelc.sources.identify import identify
-from modelc.sources.load import load_checkpoint
-from modelc.sources.method import find_owner, with_method
+from modelc.sources.checkpoint_files import identify
+from modelc.sources.checkpoint_loader import load_checkpoint
+from modelc.sources.eager_model import open_eager
+from modelc.sources.method_wrapper import find_owner, with_method
 from modelc.sources.rewrites.table import apply_rewrites, describe_rewrite
 from modelc.validators.feeds import draw_feeds
 

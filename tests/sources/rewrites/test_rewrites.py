@@ -15,8 +15,8 @@ from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
 from modelc.core.contract import Feed, Outputs
 from modelc.core.signature import Signature
-from modelc.sources.eager import Eager
-from modelc.sources.outputs import flatten_outputs
+from modelc.sources.eager_model import Eager
+from modelc.sources.module_outputs import flatten_outputs
 from modelc.sources.rewrites.table import (
     REWRITE_TABLE,
     apply_rewrites,

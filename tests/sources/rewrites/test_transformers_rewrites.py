@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from modelc.sources.eager import Eager
+from modelc.sources.eager_model import Eager
 from modelc.sources.rewrites.table import REWRITE_TABLE, apply_rewrites, suggest_rewrites
 
 from .conftest import Opened

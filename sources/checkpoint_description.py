@@ -1,0 +1,238 @@
+"""What a checkpoint says of itself before anything of it is run: kind, tensors, likely inputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import CheckpointError, UsageError
+from ..core.torch_file import read_safely
+from .checkpoint_files import find_contents
+from .factory import call_factory, wrap_built_module
+from .loaded_module import HyperParameters, find_hyper_parameters
+from .sniff import (
+    HUGGINGFACE,
+    PT2,
+    SAFETENSORS,
+    STATE_DICT,
+    TORCHSCRIPT,
+    find_pickled_class,
+    sniff_kind,
+)
+from .weight_sets import find_states
+
+if TYPE_CHECKING:
+    import torch
+
+    from .loaded_module import LoadedModule
+
+_EMBEDDING_NAME = re.compile(r"(?:^|\.)(?:wte|[^.]*emb[^.]*)\.weight$", re.I)
+# Dims of the weights of convolutions over images and over series, and of matrices.
+_IMAGE, _SERIES, _MATRIX = 4, 3, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSummary:
+    """One tensor of a checkpoint; `dtype` by torch's name.
+
+    `takes_ids` says whether it is an embedding that meets the input; None where no module tells.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    takes_ids: bool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} {list(self.shape)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDescription:
+    """What can be said of a checkpoint.
+
+    `refused` is why its weights were not read. `inputs` are likely ones in the `--input` language,
+    with words in EDIT_ where nothing says a size; `certain` says that the model told them.
+    `brings_code` says that no factory is needed, `whole` is the class of a pickled module.
+    """
+
+    path: Path
+    kind: str
+    tensors: tuple[TensorSummary, ...] = ()
+    refused: str = ""
+    inputs: tuple[str, ...] = ()
+    certain: bool = False
+    brings_code: bool = False
+    whole: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its tensors hold."""
+        return sum(prod(one.shape) for one in self.tensors)
+
+
+def describe_checkpoint(
+    path: Path, model: str | None = None, arguments: Mapping[str, str] | None = None
+) -> CheckpointDescription:
+    """Look into a checkpoint; a factory is imported and called only where one is named.
+
+    Raises:
+        UsageError: there is nothing at `path`, or there is no such factory.
+        CheckpointError: it is no checkpoint, or it is damaged; the factory raised.
+    """
+    if not path.exists():
+        raise UsageError(f"no such checkpoint: {path}", hint=f"look with ls {path.parent}")
+    kind, files = find_contents(path, with_factory=model is not None)
+    tensors, recorded, refused = _list_tensors(files)
+    alone = kind in (STATE_DICT, SAFETENSORS)
+    loaded = None
+    if model is not None and alone:
+        made = call_factory(model, arguments or {}, recorded)
+        loaded = wrap_built_module(made.module, kind=kind, notes=made.notes)
+    inputs, certain = _describe_inputs(loaded, tensors) if alone else ((), True)
+    return CheckpointDescription(
+        path=path,
+        kind=kind,
+        tensors=tensors,
+        refused=refused,
+        inputs=inputs,
+        certain=certain,
+        brings_code=kind in (TORCHSCRIPT, PT2, HUGGINGFACE),
+        whole=(find_pickled_class(path) or "") if refused and path.is_file() else "",
+    )
+
+
+def _list_tensors(files: Sequence[Path]) -> tuple[tuple[TensorSummary, ...], HyperParameters, str]:
+    """Names and shapes; archives that bring code are not opened."""
+    found: list[TensorSummary] = []
+    recorded = HyperParameters()
+    for file in files:
+        kind = "" if file.suffix == ".json" else sniff_kind(file)
+        if kind == SAFETENSORS:
+            found += _header_tensors(file)
+        if kind != STATE_DICT:
+            continue
+        try:
+            held = read_safely(file)
+        except CheckpointError as error:
+            return (), recorded, error.message
+        recorded = find_hyper_parameters(held)
+        found += _state_dict_tensors(held)
+    return tuple(found), recorded, ""
+
+
+def _header_tensors(path: Path) -> Iterator[TensorSummary]:
+    """The tensors of a safetensors file, in the order of their bytes; its sizes were checked."""
+    with path.open("rb") as file:
+        entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    entries.pop("__metadata__", None)
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"][0]):
+        yield TensorSummary(
+            name=name, dtype=_torch_dtype_name(entry["dtype"]), shape=tuple(entry["shape"])
+        )
+
+
+def _torch_dtype_name(text: str) -> str:
+    """`F32` as torch calls it."""
+    kinds = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
+    parts = re.fullmatch(r"([A-Z]+)(\d+)", str(text))
+    return f"{kinds[parts[1]]}{parts[2]}" if parts and parts[1] in kinds else str(text).lower()
+
+
+def _state_dict_tensors(held: object) -> Iterator[TensorSummary]:
+    import torch
+
+    state = next(iter(find_states(held).values()), {})
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            yield TensorSummary(name=str(name), dtype=dtype, shape=tuple(value.shape))
+
+
+def _describe_inputs(
+    loaded: LoadedModule | None, tensors: Sequence[TensorSummary]
+) -> tuple[tuple[str, ...], bool]:
+    """What the model says of its inputs, or a guess from its first layer."""
+    if loaded is None:
+        return (_guess_input("x", find_first_layer(tensors)),), False
+    if loaded.known:
+        return tuple(map(str, loaded.known.values())), True
+    own = _module_tensors(loaded.module)
+    names = [p.name for p in loaded.takes if p.required] or ["x"]
+    rest = (f"{name}:float32[batch=1..8,EDIT_SIZES]" for name in names[1:])
+    return (_guess_input(names[0], find_first_layer(own)), *rest), False
+
+
+def _module_tensors(module: torch.nn.Module) -> list[TensorSummary]:
+    """The tensors of a module; an embedding takes ids that is its first layer, or named so."""
+    from torch import nn
+
+    parts = [(name, part) for name, part in module.named_modules() if part._parameters]
+    tables = [name for name, part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    first = {name for name, _ in parts[:1]}
+    weights = {f"{name}.weight".lstrip("."): name in first for name in tables}
+    return [
+        TensorSummary(
+            name=name,
+            dtype="",
+            shape=tuple(value.shape),
+            takes_ids=name in weights and (weights[name] or bool(_EMBEDDING_NAME.search(name))),
+        )
+        for name, value in module.state_dict().items()
+    ]
+
+
+def find_first_layer(tensors: Sequence[TensorSummary]) -> TensorSummary | None:
+    """The weight that most likely meets the input; files need not hold them in order.
+
+    An embedding; else a convolution, else a matrix, that takes what no other weight gives. Of
+    those, depthwise convolutions take one channel.
+    """
+    weights = [one for one in tensors if len(one.shape) > 1]
+    tokens = [one for one in weights if _is_embedding(one)]
+    if tokens:
+        return tokens[0]
+    if weights and _is_embedding_shape(weights[0], tensors):
+        return replace(weights[0], takes_ids=True)
+    convolutions = [one for one in weights if len(one.shape) > _MATRIX]
+    given = {one.shape[0] for one in weights}
+    among = convolutions or weights
+    outer = [one for one in among if one.shape[1] not in given] or among
+    return max(outer, key=lambda one: one.shape[1] if convolutions else 0, default=None)
+
+
+def _is_embedding(weight: TensorSummary) -> bool:
+    """Whether it is an embedding that meets the input, by its module or by its name."""
+    if len(weight.shape) != _MATRIX or weight.takes_ids is not None:
+        return bool(weight.takes_ids)
+    return bool(_EMBEDDING_NAME.search(weight.name))
+
+
+def _is_embedding_shape(weight: TensorSummary, tensors: Sequence[TensorSummary]) -> bool:
+    """Whether a first weight without a telling name has the shape of an embedding.
+
+    It has no bias, more rows than columns, and others take as many numbers as it has columns,
+    none as many as it has rows.
+    """
+    if len(weight.shape) != _MATRIX or weight.takes_ids is not None:
+        return False
+    rows, columns = weight.shape
+    stem = weight.name.rpartition(".")[0]
+    others = {one.shape[1] for one in tensors if len(one.shape) > 1 and one is not weight}
+    has_bias = any(one.name == f"{stem}.bias".lstrip(".") for one in tensors)
+    return rows > columns and not has_bias and columns in others and rows not in others
+
+
+def _guess_input(name: str, first: TensorSummary | None) -> str:
+    """An input that the first layer would take, as far as its weight says."""
+    if first is None:
+        return f"{name}:float32[batch=1..8,EDIT_SIZES]"
+    if _is_embedding(first):
+        return f"{name}:int64[batch=1..8,seq=1..64]{{0..{first.shape[0] - 1}}}"
+    rest = {_IMAGE: ",EDIT_HEIGHT,EDIT_WIDTH", _SERIES: ",EDIT_LENGTH", _MATRIX: ""}
+    return f"{name}:float32[batch=1..8,{first.shape[1]}{rest.get(len(first.shape), ',EDIT_SIZES')}]"

@@ -1,0 +1,246 @@
+"""From a path to a Checkpoint: kind, files, digest, guard against changes. No framework."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from ..core.digest import joint_digest, record_of
+from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
+from ..core.names import nearest, refuse_pipe
+from ..core.records import Checkpoint, FileRecord
+from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+INDEX_SUFFIXES = {".safetensors.index.json": SAFETENSORS, ".bin.index.json": STATE_DICT}
+_WEIGHT_PATTERNS = (  # in a folder, the first pattern that one file alone has
+    "*.safetensors.index.json",
+    "model.safetensors",
+    "*.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_OWNED = 2  # parts of `owner/model`
+WEIGHTS = "weights"
+CONFIG = "config"
+
+
+def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
+    path: Path,
+    *,
+    factory: str | None,
+    factory_args: Mapping[str, str],
+    strict: bool = True,
+    allow_pickle: bool = False,
+    method: str | None = None,
+    drop_outputs: Sequence[str] = (),
+    weights_key: str | None = None,
+) -> Checkpoint:
+    """Say what the checkpoint at `path` is, and hash its files.
+
+    Raises:
+        UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
+        ConsentError: it is a pickled module, which is not allowed.
+        CheckpointError: it is no checkpoint, or it is damaged.
+    """
+    kind, files = check_openable(path, factory, allow_pickle=allow_pickle)
+    root = path if path.is_dir() else path.parent
+    records = tuple(_file_record(file, root) for file in files)
+    return Checkpoint(
+        path=str(path),
+        kind=kind,
+        digest=joint_digest(records),
+        files=records,
+        factory=factory,
+        factory_args=dict(factory_args),
+        strict=strict,
+        allow_pickle=allow_pickle,
+        method=None if method == "forward" else method,
+        drop_outputs=tuple(dict.fromkeys(drop_outputs)),
+        weights_key=weights_key,
+    )
+
+
+def check_openable(
+    path: Path, factory: str | None, *, allow_pickle: bool = False
+) -> tuple[str, list[Path]]:
+    """The kind and the files of what can be opened with such a factory; nothing is hashed.
+
+    Raises:
+        UsageError: there is nothing at `path`, or the kind needs a factory that is not given.
+        ConsentError: it is a pickled module, which is not allowed.
+        CheckpointError: it is no checkpoint, or it is damaged.
+    """
+    if not path.exists():
+        raise _no_such_file_error(path)
+    refuse_pipe(path)
+    kind, files = find_contents(path, with_factory=factory is not None)
+    if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
+        raise _needs_factory_error(path, kind)
+    return kind, files
+
+
+def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
+    """The files of a checkpoint that hold weights."""
+    path = Path(checkpoint.path)
+    root = path if path.is_dir() else path.parent
+    return tuple(root / file.name for file in checkpoint.files if file.role == WEIGHTS)
+
+
+def find_contents(path: Path, *, with_factory: bool) -> tuple[str, list[Path]]:
+    """The kind and the files; a user's own factory goes before a folder's config.json.
+
+    Raises:
+        CheckpointError: it is no checkpoint, or it is damaged.
+    """
+    if path.is_dir():
+        kind, files = _find_weights(path)
+        config = path / "config.json"
+        if config.is_file() and not with_factory:
+            return HUGGINGFACE, [config, *files]
+        return kind, files
+    for suffix, kind in INDEX_SUFFIXES.items():
+        if path.name.endswith(suffix):
+            return kind, [path, *_list_shards(path, kind)]
+    return sniff_kind(path), [path]
+
+
+def _find_weights(folder: Path) -> tuple[str, list[Path]]:
+    """The weights of a folder: one index and its shards, or one file."""
+    for pattern in _WEIGHT_PATTERNS:
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return find_contents(found[0], with_factory=True)
+    held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+    raise CheckpointError(
+        f"{folder} holds neither config.json with weights nor an index of shards (holds {held})",
+        hint="give the weights file itself",
+    )
+
+
+def _list_shards(index: Path, kind: str) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        shards = [index.parent / name for name in names]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{index} is no index of shards: it has no weight_map",
+            hint="download the index again",
+        ) from error
+    for name, shard in zip(names, shards, strict=True):
+        inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+        if not inside or not name or not _file_exists(shard):
+            raise CheckpointError(
+                f"{index} names the shard {name!r}, which is not beside it",
+                hint="download every shard into the index's folder",
+            )
+        if sniff_kind(shard) != kind:
+            raise CheckpointError(
+                f"{index} names the shard {name!r}, which is {sniff_kind(shard)} and not {kind}",
+                hint="download every shard again",
+            )
+    return shards
+
+
+def _file_exists(path: Path) -> bool:
+    """Whether there is a file of that name, which may be none that a file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _file_record(path: Path, root: Path) -> FileRecord:
+    role = CONFIG if path.suffix == ".json" else WEIGHTS
+    return record_of(path, name=path.relative_to(root).as_posix(), role=role)
+
+
+def _no_such_file_error(path: Path) -> UsageError:
+    if _is_hub_name(path):
+        return UsageError(
+            f"there is no file or folder {path}, and modelc downloads nothing",
+            hint=f"of a model hub: hf download {path} --local-dir {path.name}, and give that",
+        )
+    folder = path.parent
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=3)
+    if near:
+        hint = f"did you mean {' or '.join(str(folder / name) for name in near)}?"
+    elif folder.is_dir():
+        hint = f"look into the folder with ls {folder}"
+    else:
+        hint = f"the folder {folder} does not exist either"
+    return UsageError(f"no such checkpoint: {path}", hint=hint)
+
+
+def _is_hub_name(path: Path) -> bool:
+    """Whether it looks like the name of a model on a hub: `bert-base`, `google/vit-base`."""
+    if len(path.parts) == 1:
+        near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
+        return not path.suffix and not near
+    return len(path.parts) == _OWNED and not path.suffix and not path.parent.exists()
+
+
+def _needs_factory_error(path: Path, kind: str) -> UsageError | ConsentError:
+    whole = find_pickled_class(path) if kind == STATE_DICT and path.is_file() else None
+    if whole is not None:
+        return ConsentError(
+            f"{path} holds a pickled {whole}, and opening it runs code of whoever made it",
+            hint=Hint("add ", Option("allow-pickle"), ", only if you trust its maker"),
+            option="allow-pickle",
+        )
+    return UsageError(
+        f"{path} holds weights alone ({kind}): --model PKG.MOD:FACTORY is needed",
+        hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
+        option="model",
+    )
+
+
+# Whether a checkpoint stays as it is: mapped weights are read from it all through a run.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeGuard:
+    """What the file system says of each file: device, inode, bytes, time of the last change."""
+
+    files: tuple[tuple[Path, tuple[int, int, int, int]], ...]
+
+    def check(self) -> None:
+        """Make sure that nothing wrote to the files since.
+
+        A file that another took the place of does no harm: what is mapped is the old one.
+
+        Raises:
+            CheckpointError: something did; what was made meanwhile may hold any of both.
+        """
+        for path, before in self.files:
+            now = _file_state(path)
+            if now is not None and now[:2] == before[:2] and now != before:
+                raise CheckpointError(
+                    f"{path} was written to while the run read it",
+                    hint="run again when nothing writes to it any more, or export a copy of it",
+                )
+
+
+NO_GUARD = ChangeGuard(files=())  # of no files: nothing is checked
+
+
+def make_change_guard(checkpoint: Checkpoint) -> ChangeGuard:
+    """The files of a checkpoint as they are now; what is not there any more is left out."""
+    path = Path(checkpoint.path)
+    root = path if path.is_dir() else path.parent
+    states = ((root / file.name, _file_state(root / file.name)) for file in checkpoint.files)
+    return ChangeGuard(files=tuple((path, state) for path, state in states if state is not None))
+
+
+def _file_state(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

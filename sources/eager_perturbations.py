@@ -1,0 +1,328 @@
+"""Modes in which eager gives another valid result: perturbed, summed in sequence, other ties."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.torch_modes import through_operators
+from .mapped_weights import FileMappings, preserve_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from ..core.contract import Array, Feed
+
+
+@contextmanager
+def perturb_weights(module: torch.nn.Module, share: float, seed: int) -> Iterator[None]:
+    """Every float parameter times 1 + share * N(0, 1), element by element; put back at the end."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    places = FileMappings()
+    floats = [p for p in dict.fromkeys(module.parameters()) if p.is_floating_point()]
+    with ExitStack() as changed:
+        for parameter in floats:
+            changed.enter_context(preserve_tensor(parameter, places))
+            with torch.no_grad():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.mul_(noise.mul_(share).add_(1).to(parameter.dtype))
+        yield
+
+
+def perturb_feed(feed: Feed, share: float, seed: int) -> Feed:
+    """Every float input with noise of `share` of its RMS, so that zeros and ties move too."""
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    return {
+        name: (array + share * _rms(array) * generator.standard_normal(array.shape)).astype(
+            array.dtype
+        )
+        if array.dtype.kind == "f"
+        else array
+        for name, array in feed.items()
+    }
+
+
+def _rms(array: Array) -> float:
+    """The root of the mean square of the finite elements; 1 where all are zero."""
+    import numpy as np
+
+    finite = array[np.isfinite(array)].astype(np.float64)
+    return float(np.sqrt(np.mean(finite**2))) or 1.0 if finite.size else 1.0
+
+
+# Eager with its long sums and its resizes computed in float32 as some other runtimes do.
+#
+# Torch sums in pairs, so that its roundoff hardly grows with the number of elements; what adds them
+# one by one errs by far more, most where all are alike and each rounding goes the same way. Both
+# are float32, and neither is wrong. A norm divides what its mean errs by by the root of its epsilon
+# where all elements are alike: there torch may be exact by chance, and errors of 300 roundings are
+# right. A resize multiplies places by a scale that torch may hold exactly (255 to 16 is 15.9375),
+# where others divide by its inverse, which is rounded: the last of 255 places is off by so many
+# roundings.
+
+
+# A pool over an image of 128 x 128: longer sums are cut in pieces by whoever makes them fast.
+LONGEST_SUM = 1 << 14
+_SUMS = ("sum", "mean")
+_ULP = 2.0**-23  # one unit in the last place of float32
+_LANES = 4  # sums that a norm takes side by side: as many floats as the smallest registers hold
+
+
+def sum_sequentially() -> TorchDispatchMode:
+    """A mode in which float32 sums and means of up to `LONGEST_SUM` elements are made one by one.
+
+    The sums inside of layer, group and instance norms are taken four side by side, as runtimes
+    without wider registers take them. The scale of a resize is one unit in the last place off.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def replace_sum(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = func.overloadpacket.__name__ if func.namespace == "aten" else ""
+        make = _sum_or_mean if name in _SUMS else _REPLACEMENTS.get(name)
+        with _disable_current_modes():
+            found = None if make is None else make(func, args, kwargs)
+        return func(*args, **kwargs) if found is None else found
+
+    return through_operators(replace_sum)
+
+
+def _sum_or_mean(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> torch.Tensor | None:
+    """What a sum or a mean gives; None for forms that are left to torch."""
+    import torch
+
+    if func._overloadname not in ("default", "dim", "dim_IntList"):
+        return None
+    tensor = args[0]
+    axes = _sum_axes(tensor, args[1] if len(args) > 1 else given.get("dim"))
+    count = math.prod(tensor.shape[axis] for axis in axes)
+    if given.get("dtype") not in (None, torch.float32) or not _is_summable(tensor, count):
+        return None
+    total = _accumulate(tensor, axes)
+    kept = args[2] if len(args) > 2 else given.get("keepdim", False)  # noqa: PLR2004 - its place
+    total = total / count if func.overloadpacket.__name__ == "mean" else total
+    return total.reshape([1 if a in axes else s for a, s in enumerate(tensor.shape)]
+                         if kept else total.shape)  # fmt: skip
+
+
+def _layer_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """`native_layer_norm(x, shape, weight, bias, eps)`: over the last axes."""
+    x, shape, weight, bias, eps = args
+    count = math.prod(shape)
+    if not _is_summable(x, count // _LANES + 1):
+        return None
+    y, mean, scale = _normalize_rows(x.reshape(-1, count), eps)
+    kept = [*x.shape[: x.dim() - len(shape)], *(1 for _ in shape)]
+    return _apply_affine(y.reshape(x.shape), weight, bias), mean.reshape(kept), scale.reshape(kept)
+
+
+def _group_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """`native_group_norm(x, weight, bias, rows, channels, size, groups, eps)`."""
+    x, weight, bias, rows, channels, size, groups, eps = args
+    if not rows or not _is_summable(x, channels // groups * size // _LANES):
+        return None
+    y, mean, scale = _normalize_rows(x.reshape(rows * groups, -1), eps)
+    shape = [channels, *(1 for _ in x.shape[2:])]
+    weight, bias = (None if one is None else one.reshape(shape) for one in (weight, bias))
+    kept = (rows, groups)
+    return _apply_affine(y.reshape(x.shape), weight, bias), mean.reshape(kept), scale.reshape(kept)
+
+
+def _batch_norm(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """`native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)`.
+
+    Only where it normalizes by what it is given and keeps nothing: as an instance norm does.
+    """
+    x, weight, bias, mean, variance, training, _, eps = args
+    if not training or mean is not None or variance is not None:
+        return None
+    if not _is_summable(x, x.numel() // x.shape[1] // _LANES):
+        return None
+    rows = x.transpose(0, 1)
+    y, mean, scale = _normalize_rows(rows.reshape(x.shape[1], -1), eps)
+    shape = [x.shape[1], *(1 for _ in x.shape[2:])]
+    weight, bias = (None if one is None else one.reshape(shape) for one in (weight, bias))
+    y = y.reshape(rows.shape).transpose(0, 1).contiguous()
+    return _apply_affine(y, weight, bias), mean.flatten(), scale.flatten()
+
+
+def _upsample(func: Any, args: Sequence[Any], _: Mapping[str, Any]) -> torch.Tensor | None:
+    """`upsample_*(x, sizes, align_corners, scale, ...)`; with aligned corners no scale counts."""
+    x, sizes, corners, *scales = args
+    scales = scales or [None] * len(sizes)
+    if corners or not _is_summable(x, 1) or len(scales) != len(sizes):
+        return None
+    given = zip(sizes, x.shape[-len(sizes) :], scales, strict=True)
+    off = ((scale or size / old) * (1 + _ULP) for size, old, scale in given)
+    found: torch.Tensor = func(x, sizes, corners, *off)
+    return found
+
+
+_REPLACEMENTS: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
+    "native_layer_norm": _layer_norm,
+    "native_group_norm": _group_norm,
+    "native_batch_norm": _batch_norm,
+    "upsample_linear1d": _upsample,
+    "upsample_bilinear2d": _upsample,
+    "upsample_trilinear3d": _upsample,
+    "upsample_bicubic2d": _upsample,
+}
+
+
+def _normalize_rows(
+    rows: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Each row of [rows, elements] normalized, its mean and what it was multiplied by."""
+    count = rows.shape[1]
+    mean = _sum_in_lanes(rows) / count
+    off = rows - mean
+    scale = (_sum_in_lanes(off * off) / count + eps).rsqrt()
+    return off * scale, mean, scale
+
+
+def _sum_in_lanes(rows: torch.Tensor) -> torch.Tensor:
+    """The sum of each row as [rows, 1]: every fourth element one by one, then the four of them."""
+    import torch
+
+    short = -rows.shape[1] % _LANES
+    padded = torch.nn.functional.pad(rows.detach(), (0, short))  # zeros add nothing
+    return _accumulate(padded.reshape(len(rows), -1, _LANES), (1,)).sum(1, keepdim=True)
+
+
+def _apply_affine(y: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _is_summable(tensor: torch.Tensor, count: int) -> bool:
+    """Whether a sum of so many elements of the tensor is one that is made one by one."""
+    import torch
+
+    is_float = tensor.dtype is torch.float32 and tensor.device.type == "cpu"
+    return is_float and 0 < count <= LONGEST_SUM
+
+
+def _sum_axes(tensor: torch.Tensor, dim: Any) -> tuple[int, ...]:
+    """The axes that are summed over, counted from the front; all where none is named."""
+    named = [dim] if isinstance(dim, int) else list(dim or range(tensor.dim()))
+    return tuple(axis % tensor.dim() for axis in named) if tensor.dim() else ()
+
+
+def _accumulate(tensor: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    import numpy as np
+    import torch
+
+    rest = [axis for axis in range(tensor.dim()) if axis not in axes]
+    shape = [tensor.shape[axis] for axis in rest]
+    rows = tensor.detach().permute((*rest, *axes)).reshape(*shape, -1).numpy()
+    with np.errstate(over="ignore", invalid="ignore"):  # as torch, which says nothing either
+        # numpy's accumulate adds in order and in float32; its reduce and torch's cumsum do not
+        total = np.add.accumulate(rows, axis=-1, dtype=np.float32)[..., -1]
+    return torch.from_numpy(np.array(total))
+
+
+# Eager with its ties settled: which of equal scores `topk` and `sort` take.
+#
+# Torch leaves that open, but for `sort(stable=True)`: ONNX takes the lower index, other runtimes
+# take what comes first in their order of work. Each is right. A threshold and an argmax, of which
+# torch says the first, leave nothing open and stay as they are.
+
+
+# Bits of a score that count: what agrees in these, to 1 or 2 parts in a million, is equal but for
+# roundoff, as the shares in pipeline/undecided.py say for float32.
+_BITS = 20
+
+
+@dataclass(kw_only=True)
+class TieChoices:
+    """Which of equal scores is taken, the last or the first; counts how often any was chosen."""
+
+    last: bool
+    made: int = 0
+
+
+def order_ties(choices: TieChoices) -> TorchDispatchMode:
+    """A mode in which what torch leaves open in `topk` and `sort` goes by index."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def choose(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if not _is_order_open(func, args, kwargs):
+            return result
+        with _disable_current_modes():
+            found = _sort_by_index(func, args, kwargs, last=choices.last)
+        choices.made += found is not None
+        return result if found is None else found
+
+    return through_operators(choose)
+
+
+def _is_order_open(func: Any, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    """Whether torch leaves the order of equal elements open in this call."""
+    import torch
+
+    aten = torch.ops.aten
+    if func is aten.sort.stable:
+        return not given.get("stable")
+    return func in (aten.topk.default, aten.sort.default) and bool(args)
+
+
+def _sort_by_index(
+    func: Any, args: Sequence[Any], given: Mapping[str, Any], *, last: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Values and indices with equal elements in the order of their indices; None for a scalar."""
+    said = {argument.name: argument.default_value for argument in func._schema.arguments}
+    said |= dict(zip(said, args, strict=False)) | dict(given)
+    tensor, dim = said["self"], said["dim"]
+    if not tensor.dim():
+        return None
+    downwards = said["largest"] if "largest" in said else said["descending"]
+    order = _tie_order(_coarsen(tensor), dim, downwards=downwards, last=last)
+    indices = order.narrow(dim, 0, said.get("k", tensor.shape[dim])).contiguous()
+    return tensor.gather(dim, indices), indices
+
+
+def _tie_order(keys: torch.Tensor, dim: int, *, downwards: bool, last: bool) -> torch.Tensor:
+    turned = keys.flip(dim) if last else keys
+    found = turned.sort(dim=dim, descending=downwards, stable=True).indices
+    return keys.shape[dim] - 1 - found if last else found
+
+
+def _coarsen(scores: torch.Tensor) -> torch.Tensor:
+    """Scores of which those are equal that only roundoff tells apart; in the same order."""
+    import torch
+
+    if not scores.is_floating_point():
+        return scores
+    share, exponent = torch.frexp(scores.double())
+    return torch.ldexp((share * 2**_BITS).round(), exponent.double())
+
+
+# Eager without the fast paths of attention: what they leave undefined comes out otherwise.
+#
+# In eval mode `torch.nn.TransformerEncoder` packs rows of different lengths into nested tensors,
+# and gives zeros at their padding; fused attention gives what it likes where a whole row is masked.
+# The plain path computes every position. Both are eager, and where they differ neither is wrong.
+
+
+@contextmanager
+def disable_attention_fast_paths() -> Iterator[None]:
+    """Within, attention takes neither nested tensors nor a fused kernel."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,328 @@
+"""Read the user's own sample inputs, from files or from a loader, and say what form they have."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..core.arrays import to_array
+from ..core.call import Kind, Parameter
+from ..core.contract import Array
+from ..core.errors import Hint, Option, UsageError, first_line
+from ..core.loading import Named, items_of, named, watched
+from ..core.npz_file import read_npz
+from ..core.safetensors_header import header_of
+from ..core.signature import DTYPES, Dim, InputSpec
+from ..core.torch_file import read_safely
+from ..core.tree import leaves
+from .factory import import_object, use_fixed_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import torch
+
+_SAMPLE_SUFFIXES = (".npz", ".safetensors", ".pt", ".pth")
+
+
+def read_samples(path: Path, parameters: Sequence[str] = ()) -> dict[str, Array]:
+    """Named arrays from .npz, .safetensors or .pt; half precision comes as float32.
+
+    In a .pt, a tensor is the first parameter, a tuple or list goes by the order of `parameters`,
+    a dict holds keyword arguments; nested values get dotted names.
+
+    Raises:
+        UsageError: the file is not there, of no such format, or holds something else than arrays.
+        CheckpointError: a .pt holds more than tensors and plain values.
+    """
+    if path.is_dir():
+        raise _folder_error(path)
+    if not path.is_file():
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "give an existing .npz file"
+        raise UsageError(f"no such sample file: {path}", hint=hint)
+    if path.suffix == ".npz":
+        found = _from_npz(path)
+    elif path.suffix == ".safetensors":
+        found = _from_safetensors(path)
+    elif path.suffix in _SAMPLE_SUFFIXES:
+        found = _from_torch(path, parameters)
+    else:
+        raise UsageError(
+            f"samples in {path.suffix or 'a file without suffix'} cannot be read: {path}",
+            hint=f"save them as {', '.join(_SAMPLE_SUFFIXES)}",
+        )
+    if not found:
+        raise UsageError(f"{path} holds no arrays", hint="save at least one named array")
+    return found
+
+
+def _folder_error(path: Path) -> UsageError:
+    files = sorted(one for one in path.iterdir() if one.suffix in _SAMPLE_SUFFIXES)
+    return UsageError(
+        f"{path} is a folder, and --samples takes one file",
+        hint=f"--samples {files[0]}"
+        if files
+        else "save one sample with numpy.savez('sample.npz', NAME=array); a folder goes to --calib",
+        option="samples",
+    )
+
+
+def infer_specs(samples: Mapping[str, Array]) -> dict[str, InputSpec]:
+    """The form of the samples, every dim fixed.
+
+    Raises:
+        UsageError: an array is of a dtype that models are not fed.
+    """
+    specs: dict[str, InputSpec] = {}
+    for name, array in samples.items():
+        dtype = str(array.dtype)
+        if dtype not in DTYPES:
+            raise UsageError(
+                f"sample {name} is {dtype}", hint=f"convert it to one of {', '.join(DTYPES)}"
+            )
+        dims = tuple(Dim.fixed(size) for size in array.shape)
+        specs[name] = InputSpec(name=name, dtype=dtype, dims=dims)
+    return specs
+
+
+def _from_npz(path: Path) -> dict[str, Array]:
+    import numpy as np
+
+    try:
+        found = read_npz(path)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} cannot be read as .npz: {first_line(error)}",
+            hint="write it with numpy.savez(path, name=array), no objects in it",
+        ) from error
+    half = np.float16
+    return {n: a.astype(np.float32) if a.dtype == half else a for n, a in found.items()}
+
+
+def _from_safetensors(path: Path) -> dict[str, Array]:
+    from safetensors import safe_open
+
+    try:
+        header_of(path)
+        with safe_open(path, framework="pt") as file:
+            return {name: _tensor_array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 - no dict
+    except Exception as error:  # the readers' edge: torch may not have a dtype, or numpy not
+        raise UsageError(
+            f"{path} cannot be read as safetensors: {first_line(error)}",
+            hint="write it with safetensors.torch.save_file",
+        ) from error
+
+
+def _from_torch(path: Path, parameters: Sequence[str]) -> dict[str, Array]:
+    import torch
+
+    found: dict[str, Array] = {}
+    tree = _name_arguments(read_safely(path), parameters, path)
+    for place, leaf in leaves(tree, lambda value: isinstance(value, torch.Tensor)):
+        name = ".".join(place)
+        if not isinstance(leaf, torch.Tensor):
+            raise UsageError(
+                f"{path}: {name} is a {type(leaf).__name__}, not a tensor",
+                hint=f"leave {name} out, or bind it in the factory",
+            )
+        found[name] = _tensor_array(leaf)
+    return found
+
+
+def _name_arguments(value: object, parameters: Sequence[str], path: Path) -> Mapping[str, object]:
+    """What was saved, as keyword arguments."""
+    if isinstance(value, Mapping):
+        return {str(key): child for key, child in value.items()}
+    if not isinstance(value, (tuple, list)):
+        return {next(iter(parameters), "x"): value}
+    names: Iterable[str] = parameters or [f"input_{index}" for index in range(len(value))]
+    if parameters and len(value) > len(parameters):
+        raise UsageError(
+            f"{path} holds {len(value)} positional inputs; forward takes {', '.join(parameters)}",
+            hint="save a dict of keyword arguments instead",
+        )
+    return dict(zip(names, value, strict=False))
+
+
+def _tensor_array(tensor: torch.Tensor) -> Array:
+    import torch
+
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    array: Array = (tensor.float() if half else tensor.clone()).detach().numpy()
+    return array
+
+
+# Sample inputs from the user's own code: a DataLoader, a list, or a function that yields them.
+
+
+_SAMPLES_OPTION = "--samples"
+_SHOWN_NAMES = 5  # parts without an input that a note lists
+# optional parameters that take what a model learns from: fed, they would add a loss to the outputs
+_LABEL_NAME = re.compile(r"(\w*_)?(labels?|targets?|positions_label)|(start|end)_positions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSamples:
+    """What a loader gave: arrays by input name, an item each, and notes on what was left out."""
+
+    items: tuple[dict[str, Array], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the first item: names, dtypes, shapes and bytes."""
+        import numpy as np
+
+        digest = hashlib.sha256()
+        for name, array in self.items[0].items():
+            digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def read_loader(
+    spec: str,
+    takes: Sequence[Parameter],
+    *,
+    inputs: Sequence[str] = (),
+    settled: bool = False,
+    most: int = 1,
+) -> LoaderSamples:
+    """The first `most` items of the loader `package.module:name`, drawn from seed 0.
+
+    A mapping gives what is a parameter, a tuple goes to the required parameters in order.
+
+    Args:
+        spec: where it is.
+        takes: the parameters of what the model is called by.
+        inputs: names that are inputs beside these.
+        settled: `inputs` are all there are, in order.
+        most: how many items to take.
+
+    Raises:
+        UsageError: there is no such loader, it raised, or an item lacks an input.
+        CheckpointError: the module that holds it raised while it was imported.
+    """
+    with _fix_seeds():
+        items = items_of(spec, lambda name: import_object(name, _SAMPLES_OPTION))
+        taken = list(islice(watched(items, spec), most))
+    if not taken:
+        raise UsageError(f"the loader {spec} gives nothing", hint="yield at least one item")
+    names = tuple(inputs) if settled else _input_names(taken[0], takes, inputs, spec)
+    found = [_item_arrays(item, names, f"{spec} item {index}") for index, item in enumerate(taken)]
+    surplus = dict.fromkeys(name.partition(".")[0] for _, rest in found for name in rest)
+    listed = ", ".join(
+        [*list(surplus)[:_SHOWN_NAMES], *(["..."] if len(surplus) > _SHOWN_NAMES else [])]
+    )
+    verb = "are" if len(surplus) > 1 else "is"
+    taken_in = f"{names[0]} is the only input" if len(names) == 1 else f"inputs: {', '.join(names)}"
+    told = f"{listed} of each item of {spec} {verb} left out: {taken_in}"
+    return LoaderSamples(
+        items=tuple(arrays for arrays, _ in found), notes=(told,) if surplus else ()
+    )
+
+
+@contextmanager
+def _fix_seeds() -> Iterator[None]:
+    """Shuffle and augment the same each time, so that a run can be judged again."""
+    import numpy as np
+
+    plain, arrays = random.getstate(), np.random.get_state()  # the loader may use it
+    random.seed(0)
+    np.random.seed(0)
+    try:
+        with use_fixed_seed():
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(arrays)
+
+
+def _input_names(
+    item: object, takes: Sequence[Parameter], asked: Sequence[str], spec: str
+) -> tuple[str, ...]:
+    """The inputs that the first item gives, in the order of the parameters."""
+    plain = [p for p in takes if p.kind not in (Kind.REST, Kind.REST_BY_NAME) and not p.constant]
+    heads = {name.partition(".")[0] for name in asked}
+    if asked and not heads & {p.name for p in plain}:
+        return tuple(asked)  # they are bound by order
+    first = item[0] if isinstance(item, (tuple, list)) and item else None
+    mapping = first if isinstance(first, Mapping) else item
+    if not isinstance(mapping, Mapping):
+        wanted = [p.name for p in plain if p.required or p.name in heads]
+        return tuple(wanted or [p.name for p in plain[:1]] or ["x"])
+    held = [
+        ".".join(path) for path, leaf in leaves(mapping, _is_array_like) if _is_array_like(leaf)
+    ]
+    kept = {
+        p.name for p in plain if p.required or p.name in heads or not _LABEL_NAME.fullmatch(p.name)
+    }
+    names = [n for p in plain if p.name in kept for n in held if n.partition(".")[0] == p.name]
+    if not names and any(p.kind is Kind.REST_BY_NAME for p in takes):
+        names = held
+    if not names:
+        raise UsageError(
+            f"the items of {spec} hold {', '.join(held) or 'no arrays'}; the model takes "
+            f"{', '.join(p.name for p in plain)}",
+            hint=Hint(
+                "name the parts as the model's parameters, or say which are inputs with ",
+                Option("input"),
+            ),
+            option="input",
+        )
+    return tuple(dict.fromkeys([*names, *asked]))
+
+
+def _is_array_like(value: object) -> bool:
+    import numpy as np
+    import torch
+
+    return isinstance(value, (np.ndarray, np.generic, torch.Tensor))
+
+
+def _item_arrays(
+    item: object, names: Sequence[str], where: str
+) -> tuple[dict[str, Array], tuple[str, ...]]:
+    found = named(item, names, _is_array_like)
+    if found is None and _is_array_like(item):
+        # a lone array beside several inputs: only a call that requires no more can take it
+        found = Named(parts={})
+    parts = {} if found is None else found.parts
+    lacking = [name for name in names if name not in parts]
+    if lacking or found is None:
+        held = ", ".join([*parts, *(found.surplus if found else ())]) or f"a {type(item).__name__}"
+        raise UsageError(
+            f"{where} lacks {', '.join(lacking) or ', '.join(names)}; it holds {held}",
+            hint="give dicts by input name, or tuples in the order of the inputs",
+        )
+    return {name: _item_array(parts[name], f"{name} of {where}") for name in names}, found.surplus
+
+
+def _item_array(value: object, what: str) -> Array:
+    """As numpy, half precision as float32."""
+    import numpy as np
+    import torch
+
+    if not _is_array_like(value):
+        raise UsageError(
+            f"{what} is a {type(value).__name__}, not an array or a tensor",
+            hint="give tensors or numpy arrays",
+        )
+    try:
+        array: Array = to_array(value) if isinstance(value, torch.Tensor) else np.array(value)
+    except (RuntimeError, NotImplementedError, TypeError) as error:  # meta, nested, quantized
+        raise UsageError(
+            f"{what} is a tensor that holds no plain array: {first_line(error, limit=80)}",
+            hint="give dense tensors",
+        ) from error
+    return array.astype(np.float32) if array.dtype == np.float16 else array

@@ -1,0 +1,190 @@
+"""What the user's source does with a value of tensor data: branches, kept values, checks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from .name_dataflow import COMPREHENSIONS, call_name, has_raise, is_report_only
+from .source_positions import Chain, CodeSite, Span, find_chain, parse_file, source_text, span_of
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchTest:
+    """A branch in the source: where its condition stands, and where what is done if it holds.
+
+    `whole` is the statement or expression with all its arms.
+    """
+
+    __test__ = False  # no test case of pytest's
+
+    file: str
+    kind: str  # if | while | for
+    line: int
+    condition: str
+    span: Span
+    whole: Span
+    taken: tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptValue:
+    """A statement that keeps a Python value made of tensor data; branches may follow from it."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleUse:
+    """A place whose value changes nothing that is computed: a check, a message."""
+
+    file: str
+    line: int
+
+
+ValueUse: TypeAlias = BranchTest | KeptValue | IdleUse
+
+
+def read_assertion(node: ast.Assert, file: str, *, caught: bool) -> Iterator[ValueUse]:
+    """A check; a branch where its error is caught: what is done if it fails is the raising."""
+    if not caught:
+        yield IdleUse(file=file, line=node.lineno)
+        return
+    yield BranchTest(
+        file=file,
+        kind="if",
+        line=node.lineno,
+        condition=f"not ({source_text(file, node.test)})",
+        span=span_of(node.test),
+        whole=span_of(node),
+        taken=(span_of(node),),
+    )
+
+
+def read_branch(
+    node: ast.AST, condition: ast.AST, file: str, above: Sequence[ast.AST], *, caught: bool = False
+) -> Iterator[ValueUse]:
+    """The branch as it is watched; one that only raises or tells on one side is idle.
+
+    Where what it raises is `caught`, it is not.
+    """
+    line = getattr(condition, "lineno", 0)
+    kind, taken = "if", find_conditional_spans(node, condition, above)
+    if isinstance(node, ast.If):
+        line = node.lineno
+        function = next((n for n in reversed(above) if isinstance(n, _FUNCTIONS)), None)
+        tells = [is_report_only(block, node, function) for block in (node.body, node.orelse)]
+        if any(tells) and not (caught and has_raise(node)):
+            yield IdleUse(file=file, line=line)
+            return
+    elif isinstance(node, (ast.While, ast.For, ast.AsyncFor)):
+        kind, line = "while" if isinstance(node, ast.While) else "for", node.lineno
+    text = source_text(file, condition)
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        text = f"{source_text(file, node.target)} in {text}"
+    yield BranchTest(
+        file=file,
+        kind=kind,
+        line=line,
+        condition=text,
+        span=span_of(condition),
+        whole=span_of(node),
+        taken=taken,
+    )
+
+
+def make_kept_value(site: CodeSite, node: ast.AST) -> KeptValue:
+    """A statement or expression that keeps a value made at a site."""
+    line = getattr(node, "lineno", site.line)
+    return KeptValue(file=site.file, line=line, text=source_text(site.file, node))
+
+
+def list_conditions(node: ast.AST) -> list[ast.expr]:
+    """What a statement or expression asks before it goes on."""
+    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    return [node.iter] if isinstance(node, (ast.For, ast.AsyncFor)) else []
+
+
+def find_function(chain: Chain) -> ast.AST:
+    """The innermost function; without one, the file."""
+    return next((node for node in reversed(chain) if isinstance(node, _FUNCTIONS)), chain[0])
+
+
+# Where the code stands that runs only if a condition holds.
+
+
+def find_conditional_spans(
+    node: ast.AST, condition: ast.AST, above: Sequence[ast.AST]
+) -> tuple[Span, ...]:
+    """Where code stands that runs only if the condition holds."""
+    if isinstance(node, ast.IfExp):
+        return (span_of(node.body),)
+    if isinstance(node, (ast.If, ast.While)):
+        return tuple(span_of(part) for part in node.body)
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        return (span_of(node.target), *(span_of(part) for part in node.body))
+    if isinstance(node, ast.comprehension) and above:
+        return tuple(span_of(part) for part in _comprehension_rest(above[-1], node, condition))
+    return ()
+
+
+def _comprehension_rest(
+    whole: ast.AST, part: ast.comprehension, condition: ast.AST
+) -> Iterator[ast.AST]:
+    """What a comprehension goes on with where a condition of it holds."""
+    if isinstance(whole, ast.DictComp):
+        yield from (whole.key, whole.value)
+    elif isinstance(whole, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        yield whole.elt
+    if isinstance(whole, COMPREHENSIONS):
+        yield from part.ifs[part.ifs.index(condition) + 1 :]  # type: ignore[arg-type]  # is one of them
+        for later in whole.generators[whole.generators.index(part) + 1 :]:
+            yield from (later.target, later.iter)
+
+
+# Whether an error raised at a place of the user's code is caught further out: a branch, then.
+
+
+# What packages catch of their own calls, for arguments and imports that are not there.
+_CALL_ERRORS = frozenset(("TypeError", "ImportError", "ModuleNotFoundError"))
+
+
+def is_caught(sites: Iterable[CodeSite]) -> bool:
+    """Whether one of the frames stands in a `try` that goes on after an error, or a `suppress`."""
+    return any(_is_site_caught(site) for site in sites)
+
+
+def _is_site_caught(site: CodeSite) -> bool:
+    tree = parse_file(site.file)
+    chain = [] if tree is None or site.span[1] < 0 else find_chain(tree, site.span)
+    return is_error_handled(chain)
+
+
+def is_error_handled(chain: Chain) -> bool:
+    """Whether one of these nodes, each within the one before it, catches what the last raises."""
+    return any(_continues_after_error(outer, inner) for outer, inner in pairwise(chain))
+
+
+def _continues_after_error(outer: ast.AST, inner: ast.AST) -> bool:
+    if isinstance(outer, ast.Try) and inner in outer.body:
+        return any(map(_is_silent_handler, outer.handlers))
+    if isinstance(outer, ast.With) and inner in outer.body:
+        return any(call_name(item.context_expr) == "suppress" for item in outer.items)
+    return False
+
+
+def _is_silent_handler(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler goes on, after errors that a check may raise."""
+    named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {getattr(one, "id", "") for one in named}
+    return not isinstance(handler.body[-1], ast.Raise) and not names <= _CALL_ERRORS

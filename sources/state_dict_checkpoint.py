@@ -1,0 +1,196 @@
+"""Files that torch.save wrote: a state dict, or a pickled module where that is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..core.call import parameters_of
+from ..core.errors import CheckpointError, ConsentError, Hint, Option, UsageError
+from ..core.torch_file import read_safely, torch_load, unreadable
+from .checkpoint_files import weight_files
+from .factory import call_factory, check_acyclic, wrap_built_module
+from .loaded_module import HPARAMS, LoadedModule, find_hyper_parameters, is_lightning
+from .sniff import PICKLE, STATE_DICT
+from .user_code import make_user_code_importable
+from .weight_loading import ModuleFiller, find_renaming
+from .weight_sets import (
+    TOP_KEY,
+    USUAL_KEYS,
+    WeightSet,
+    choose_weight_set,
+    find_states,
+    make_weight_set,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import torch
+
+    from ..core.records import Checkpoint
+
+
+_NO_CLASS = re.compile(r"Can't get attribute '(?P<name>[\w.]+)' on <module '(?P<module>[\w.]+)'")
+
+
+def load_state_dict_file(checkpoint: Checkpoint) -> LoadedModule:
+    """Read the weights and fill the module that the factory builds."""
+    from torch import nn
+
+    files = weight_files(checkpoint)
+    if len(files) > 1:
+        return _load_shards(checkpoint, files)
+    (path,) = files
+    found, kind = _read_file(path, allow_pickle=checkpoint.allow_pickle)
+    if isinstance(found, nn.Module):
+        check_acyclic(found)
+    if isinstance(found, nn.Module) and checkpoint.factory is None:
+        return LoadedModule(kind=kind, module=found, takes=parameters_of(found.forward))
+    if isinstance(found, nn.Module):
+        found = found.state_dict()
+    if checkpoint.factory is None:
+        raise _needs_factory_error(path)
+    states = find_states(found) or {TOP_KEY: _empty_state(found, path)}
+    made = call_factory(checkpoint.factory, checkpoint.factory_args, find_hyper_parameters(found))
+    chosen, said = choose_weight_set(
+        [make_weight_set(key, state) for key, state in states.items()], made.module,
+        key=checkpoint.weights_key, strict=checkpoint.strict, path=str(path),
+    )  # fmt: skip
+    filling = _fill_module(made.module, chosen, states)
+    notes = (*said, *made.notes, *filling.finish(str(path), strict=checkpoint.strict))
+    return wrap_built_module(made.module, kind=kind, notes=notes)
+
+
+def _fill_module(
+    module: torch.nn.Module, chosen: WeightSet, states: Mapping[str, Mapping[str, object]]
+) -> ModuleFiller:
+    """The module filled with a set, and with what its state dict holds beside tensors."""
+    import torch
+
+    within = max((key for key in states if chosen.is_in(key)), key=len)
+    state = states[within]
+    entries = chosen.within({str(key): value for key, value in state.items()})
+    tensors = {name: one for name, one in entries.items() if isinstance(one, torch.Tensor)}
+    filling = ModuleFiller(
+        module,
+        find_renaming(tensors, module.state_dict()),
+        versions=chosen.within(getattr(state, "_metadata", None) or {}) or None,
+        others={key: value for key, value in entries.items() if key not in tensors},
+    )
+    filling.add(tensors)
+    return filling
+
+
+def _load_shards(checkpoint: Checkpoint, files: Sequence[Path]) -> LoadedModule:
+    """Fill the factory's module from several files, of weights alone; they are mapped, not read."""
+    if checkpoint.factory is None:
+        raise _needs_factory_error(checkpoint.path)
+    shards = [_read_shard(file) for file in files]
+    made = call_factory(checkpoint.factory, checkpoint.factory_args)
+    together = make_weight_set(
+        TOP_KEY, {key: one for shard in shards for key, one in shard.items()}
+    )
+    chosen, said = choose_weight_set(
+        [together], made.module, key=checkpoint.weights_key, strict=checkpoint.strict,
+        path=checkpoint.path,
+    )  # fmt: skip
+    filling = ModuleFiller(
+        module=made.module, rename=find_renaming(chosen.shapes, made.module.state_dict())
+    )
+    for shard in shards:
+        filling.add(chosen.within(shard))
+    notes = (*said, *made.notes, *filling.finish(checkpoint.path, strict=checkpoint.strict))
+    return wrap_built_module(made.module, kind=STATE_DICT, notes=notes)
+
+
+def _needs_factory_error(path: Path | str) -> UsageError:
+    return UsageError(
+        f"{path} holds weights alone: --model PKG.MOD:FACTORY is needed",
+        hint=Hint("add ", Option("model"), " with the function or class that builds the module"),
+        option="model",
+    )
+
+
+def _read_file(path: Path, *, allow_pickle: bool) -> tuple[object, str]:
+    """What the file holds, and whether it had to be unpickled."""
+    try:
+        return read_safely(path, may_allow=True), STATE_DICT
+    except ConsentError as refusal:
+        if not allow_pickle and is_lightning(path):
+            raise _consent_error(refusal) from refusal
+        if not allow_pickle:
+            raise
+    with make_user_code_importable():
+        try:
+            return torch_load(path, weights_only=False), PICKLE
+        except Exception as error:
+            raise _no_class_error(path, error) or unreadable(path, error) from error
+
+
+def _no_class_error(path: Path, error: Exception) -> CheckpointError | None:
+    """The error for a pickle whose classes are not here; None for every other fault."""
+    found = _NO_CLASS.search(str(error))
+    if found is not None and found["module"] == "__main__":
+        return CheckpointError(
+            f"{path} needs the class {found['name']} of the script that saved it",
+            hint=Hint(
+                "in that script, torch.save(model.state_dict(), ...) instead; "
+                "then give the class by ",
+                Option("model", f"PKG.MOD:{found['name']}"),
+            ),
+            option="model",
+        )
+    if found is not None:
+        return CheckpointError(
+            f"{path} needs the class {found['name']}, which {found['module']} does not have",
+            hint=f"give it to {found['module']} again, or save module.state_dict() instead",
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        file = error.name.replace(".", "/")
+        return CheckpointError(
+            f"{path} needs the module {error.name}, which is not here",
+            hint=f"run modelc in the folder that holds {file}.py, or install it",
+        )
+    return None
+
+
+def _consent_error(refusal: ConsentError) -> ConsentError:
+    return ConsentError(
+        f"{refusal.message} (a Lightning checkpoint, whose {HPARAMS} or callbacks hold objects)",
+        hint=Hint(
+            "save torch.load(...)['state_dict'] alone with torch.save where it was made, or add ",
+            Option("allow-pickle"),
+            ", only if you trust its maker: it runs code of theirs",
+        ),
+        option="allow-pickle",
+    )
+
+
+def _read_shard(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of one of several files."""
+    import torch
+
+    found = read_safely(path)
+    states = find_states(found) or {TOP_KEY: _empty_state(found, path)}
+    state = next(iter(states.values()))
+    return {str(k): v for k, v in state.items() if isinstance(v, torch.Tensor)}
+
+
+def _empty_state(found: object, path: Path) -> dict[str, object]:
+    """The state dict of a module without parameters, where the file holds one.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
+    if isinstance(found, Mapping):
+        states = [found[key] for key in USUAL_KEYS if isinstance(found.get(key), Mapping)]
+        if not (states or [found])[0]:
+            return {}
+    keys = ", ".join(map(repr, list(found)[:8])) if isinstance(found, Mapping) else "no keys"
+    raise CheckpointError(
+        f"{path} holds no state dict but a {type(found).__name__} with {keys}",
+        hint="save module.state_dict() instead",
+    )

@@ -1,0 +1,264 @@
+"""Follow a value of tensor data through the user's source to the branches that it decides."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .name_dataflow import (
+    COMPREHENSIONS,
+    attribute_names,
+    container_names,
+    depends_on_names,
+    is_message,
+    is_used,
+    may_be_tensor,
+    preserves_number,
+    target_names,
+)
+from .source_decisions import (
+    IdleUse,
+    KeptValue,
+    ValueUse,
+    find_function,
+    is_caught,
+    is_error_handled,
+    list_conditions,
+    make_kept_value,
+    read_assertion,
+    read_branch,
+)
+from .source_positions import Chain, CodeSite, find_chain, parse_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ValueOrigin:
+    """Where a value was made: the place, the frames above it, whether it is an array.
+
+    `caught` says that an error raised there is caught further out. `known` are meanings that were
+    worked out for the same stack, by how many frames of it are left: each function asks several
+    times for those of its caller.
+    """
+
+    site: CodeSite
+    outer: Sequence[CodeSite]
+    array: bool
+    known: dict[int, tuple[ValueUse, ...]]
+    caught: bool = False
+
+
+def find_value_uses(sites: Sequence[CodeSite], *, array: bool = False) -> tuple[ValueUse, ...]:
+    """What a Python value made at the innermost of `sites` decides.
+
+    It is followed to the names that it is assigned to within one function, and, where it is
+    returned, to where that function was called.
+
+    Args:
+        sites: the user's frames, the innermost first.
+        array: whether it is an array or a list, which have attributes, unlike numbers.
+    """
+    return _find_uses(sites, array, {})
+
+
+def _find_uses(
+    sites: Sequence[CodeSite], array: bool, known: dict[int, tuple[ValueUse, ...]]
+) -> tuple[ValueUse, ...]:
+    """The same; `known` as of an origin."""
+    if len(sites) not in known:
+        known[len(sites)] = _read_uses(sites, array, known) if sites else ()
+    return known[len(sites)]
+
+
+def _read_uses(
+    sites: Sequence[CodeSite], array: bool, known: dict[int, tuple[ValueUse, ...]]
+) -> tuple[ValueUse, ...]:
+    site = sites[0]
+    tree = parse_file(site.file)
+    chain = [] if tree is None or site.span[1] < 0 else find_chain(tree, site.span)
+    if len(chain) < 2:  # noqa: PLR2004 - the file itself is the first
+        text = linecache.getline(site.file, site.line).strip()
+        return (KeptValue(file=site.file, line=site.line, text=text),)
+    caught = is_caught(sites)  # then a check decides what runs
+    origin = _ValueOrigin(site=site, outer=sites[1:], array=array, known=known, caught=caught)
+    found = tuple(dict.fromkeys(_walk_outwards(chain, origin)))
+    if any(isinstance(meaning, KeptValue) for meaning in found) or not _is_named(chain, origin):
+        return found
+    return (*found, make_kept_value(site, chain[-1]))
+
+
+def _is_named(chain: Chain, origin: _ValueOrigin) -> bool:
+    """Whether an expression names the value, `(most := x.max().item())`, and the name is used."""
+    return any(
+        isinstance(node, ast.NamedExpr)
+        and _is_kept(attribute_names(node.target), chain[:at], origin)
+        for at, node in enumerate(chain)
+    )
+
+
+def _walk_outwards(chain: Chain, origin: _ValueOrigin) -> Iterator[ValueUse]:
+    """From the value outwards, to what takes it.
+
+    Where a bare name is asked for its truth, the instruction stands for the whole statement.
+    """
+    whole, site = chain[-1], origin.site
+    if isinstance(whole, (*COMPREHENSIONS, ast.If, ast.While, ast.IfExp, ast.Assert)):
+        yield from _read_whole_statement(whole, origin, chain[:-1])
+        return
+    plain = True
+    for at in range(len(chain) - 1, 0, -1):
+        parent, child = chain[at - 1], chain[at]
+        if _is_condition(parent, child):
+            yield from read_branch(parent, child, site.file, chain[: at - 1], caught=origin.caught)
+            if plain and isinstance(parent, (ast.For, ast.AsyncFor)):
+                yield from _find_named_branches(target_names(parent), chain[:at], origin)
+            return
+        if isinstance(parent, ast.stmt) or (
+            isinstance(parent, ast.Lambda) and child is parent.body
+        ):
+            yield from _read_statement(chain[:at], origin, child if plain else None)
+            return
+        if isinstance(parent, ast.NamedExpr):
+            yield from _find_named_branches(attribute_names(parent.target), chain[:at], origin)
+        if plain and container_names(parent, child):
+            yield from _find_named_branches(container_names(parent, child), chain[:at], origin)
+        plain = plain and preserves_number(parent, child)
+    yield make_kept_value(site, chain[-1])
+
+
+def _read_whole_statement(node: ast.AST, origin: _ValueOrigin, above: Chain) -> Iterator[ValueUse]:
+    """What is asked where an instruction stands for a whole branch, comprehension or check."""
+    site = origin.site
+    if isinstance(node, ast.Assert):
+        yield from read_assertion(node, site.file, caught=origin.caught)
+    elif isinstance(node, COMPREHENSIONS):
+        for part in node.generators:
+            for condition in part.ifs:
+                yield from read_branch(part, condition, site.file, [*above, node])
+    else:
+        for condition in list_conditions(node):
+            yield from read_branch(node, condition, site.file, above, caught=origin.caught)
+
+
+def _is_condition(parent: ast.AST, child: ast.AST) -> bool:
+    if isinstance(parent, (ast.If, ast.While, ast.IfExp)):
+        return child is parent.test
+    if isinstance(parent, ast.comprehension):
+        return child in parent.ifs
+    return isinstance(parent, (ast.For, ast.AsyncFor)) and child is parent.iter
+
+
+def _read_statement(
+    chain: Chain, origin: _ValueOrigin, value: ast.AST | None
+) -> Iterator[ValueUse]:
+    """What the statement at the end of the chain does with a value, if that stayed plain."""
+    statement, site = chain[-1], origin.site
+    if isinstance(statement, ast.Assert):
+        yield from read_assertion(statement, site.file, caught=origin.caught)
+        return
+    if isinstance(statement, ast.Raise) or is_message(statement):
+        yield IdleUse(file=site.file, line=site.line)
+        return
+    found: list[ValueUse] = []
+    kept = True
+    if value is None:
+        pass
+    elif isinstance(statement, (ast.Return, ast.Lambda)):
+        found = [] if may_be_tensor(value) else list(_read_callers(origin))
+        kept = _is_kept_outside(origin)
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        found = list(_find_named_branches(target_names(statement), chain, origin))
+        kept = _is_kept(target_names(statement), chain, origin)
+    yield from found
+    if kept or not any(isinstance(meaning, IdleUse) for meaning in found):
+        yield make_kept_value(site, statement)
+
+
+def _is_kept(names: frozenset[str], chain: Chain, origin: _ValueOrigin) -> bool:
+    """Whether names, or what is computed from them, serve for more than checks and messages."""
+    function = find_function(chain)
+    nodes = list(ast.walk(function))
+    names = _propagate_names(names, nodes, array=origin.array)
+    if is_used(function, names, array=origin.array):
+        return True
+    returned = (node.value for node in nodes if isinstance(node, ast.Return) and node.value)
+    given = any(depends_on_names(value, names, origin.array, plain=True) for value in returned)
+    return given and _is_kept_outside(origin)
+
+
+def _is_kept_outside(origin: _ValueOrigin) -> bool:
+    """Whether a returned value is more than checked where the function was called.
+
+    What the outermost function returns is the model's answer.
+    """
+    found = _find_uses(origin.outer, origin.array, origin.known)
+    return not found or any(isinstance(meaning, KeptValue) for meaning in found)
+
+
+def _read_callers(origin: _ValueOrigin) -> Iterator[ValueUse]:
+    """The branches that a returned value decides where the function was called."""
+    found = _find_uses(origin.outer, origin.array, origin.known)
+    return (meaning for meaning in found if not isinstance(meaning, KeptValue))
+
+
+def _find_named_branches(
+    names: frozenset[str], chain: Chain, origin: _ValueOrigin
+) -> Iterator[ValueUse]:
+    """The branches of the same function that names decide, or names computed from them."""
+    function = find_function(chain)
+    nodes = list(ast.walk(function))
+    names = _propagate_names(names, nodes, array=origin.array)
+    for node in nodes:
+        for condition in list_conditions(node):
+            if depends_on_names(condition, names, origin.array, plain=False):
+                path = _path_to(function, node)
+                caught = is_error_handled([*path, node]) or is_caught(origin.outer)
+                yield from read_branch(node, condition, origin.site.file, path, caught=caught)
+        if isinstance(node, ast.Assert) and depends_on_names(
+            node.test, names, origin.array, plain=False
+        ):
+            path = _path_to(function, node)
+            if is_error_handled([*path, node]) or is_caught(origin.outer):
+                yield from read_assertion(node, origin.site.file, caught=True)
+        value = node.value if isinstance(node, ast.Return) else None
+        if (
+            value
+            and not may_be_tensor(value)
+            and depends_on_names(value, names, origin.array, plain=True)
+        ):
+            yield from _read_callers(origin)
+
+
+def _propagate_names(
+    names: frozenset[str], nodes: Sequence[ast.AST], *, array: bool
+) -> frozenset[str]:
+    """The names, and all that are computed from them in turn."""
+    kinds = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
+    assigned = [(target_names(node), node.value) for node in nodes if isinstance(node, kinds)]
+    assigned += [(target_names(node), node.iter) for node in nodes if isinstance(node, ast.For)]
+    assigned += [
+        (container_names(node, value), value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        for value in node.args
+        if container_names(node, value)
+    ]
+    before: frozenset[str] = frozenset()
+    while names != before:
+        before = names
+        for targets, value in assigned:
+            if value is not None and depends_on_names(value, names, array, plain=True):
+                names |= targets
+    return names
+
+
+def _path_to(root: ast.AST, wanted: ast.AST) -> Chain:
+    """The nodes from `root` to `wanted`, which is left out."""
+    parents = {child: node for node in ast.walk(root) for child in ast.iter_child_nodes(node)}
+    path: Chain = []
+    node = parents.get(wanted)
+    while node is not None:
+        path.insert(0, node)
+        node = parents.get(node)
+    return path
