@@ -19,8 +19,8 @@ from ..core.runtime_contract import settings_of
 from ..core.signature import InputSpec
 from ..core.verdict import Verdict
 from ..sources.data_branches import shorten_path
-from ..sources.rewrites.patching import PATCH
-from ..sources.rewrites.table import (
+from ..sources.rewrites.model_copy import PATCH
+from ..sources.rewrites.rewrite_table import (
     apply_rewrites,
     describe_rewrite,
     match_rewrites,

@@ -21,8 +21,8 @@ from ..core.findings import Accuracy
 from ..core.precision import Precision
 from ..core.records import Coverage, FileRecord, Latency
 from ..core.verdict import Reason, ReasonCode, Verdict
-from ..sources.rewrites.patching import PATCH
-from ..sources.rewrites.table import apply_rewrites
+from ..sources.rewrites.model_copy import PATCH
+from ..sources.rewrites.rewrite_table import apply_rewrites
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
 from ..validators.nonfinite import NONFINITE

@@ -1,19 +1,20 @@
-"""What a rewrite is: a known change to a copy of the model, under which it can be captured."""
+"""What a rewrite is, and the means to change a copy of a model: own classes, swapped functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
-if not TYPE_CHECKING:
-    Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
-else:
+if TYPE_CHECKING:
     Module: TypeAlias = torch.nn.Module
+else:
+    Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch
 
 
 def keep_module(module: Module) -> Module:
@@ -56,3 +57,72 @@ class Rewrite:
     during: Callable[[Module], AbstractContextManager[None]] = no_context
     alone: bool = False
     signs: tuple[str, ...] = ()
+
+
+# Changes to the parts of a copied module: classes of their own, replaced submodules.
+
+
+def give_own_class(part: torch.nn.Module, members: Mapping[str, Any]) -> None:
+    """Give one module of the copy a class of its own with these members.
+
+    Classes are shared with the reference: what is set on them would change it as well.
+    """
+    base = type(part)
+    part.__class__ = type(
+        base.__name__,
+        (base,),
+        {"__module__": base.__module__, "__qualname__": base.__qualname__, **members},
+    )
+
+
+def replace_parts(
+    module: torch.nn.Module, instead: Callable[[torch.nn.Module], torch.nn.Module]
+) -> torch.nn.Module:
+    """The module with every part that `instead` gives another for replaced; itself too."""
+    for part in list(module.modules()):
+        for name, child in list(part.named_children()):
+            other = instead(child)
+            if other is not child:
+                part._modules[name] = other  # not setattr: a Sequential's names are numbers
+    return instead(module)
+
+
+# Functions of a library exchanged for the time of a capture, under every name they go by.
+
+
+@contextmanager
+def swap_functions(replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
+    """Have every loaded module that knows a function by any name know its replacement instead.
+
+    `from torch.utils.checkpoint import checkpoint` in the user's file is a name of its own: setting
+    the one in torch would not reach it. All are put back, whatever happens in between.
+    """
+    back = {id(new): function for function, new in replacements.items()}
+    ours = {id(new.__globals__) for new in replacements.values() if hasattr(new, "__globals__")}
+    try:
+        _exchange({id(function): new for function, new in replacements.items()}, ours)
+        yield
+    finally:
+        _exchange(back, ours)  # also where a module was imported meanwhile, and knows the new one
+
+
+def _exchange(wanted: Mapping[int, Callable[..., Any]], ours: Collection[int]) -> None:
+    """Set every name of a loaded module that stands for one of these; not in files of ours."""
+    for module in list(sys.modules.values()):
+        names: object = getattr(module, "__dict__", None)
+        if not isinstance(names, dict) or id(names) in ours:
+            continue
+        for name, value in list(names.items()):
+            if id(value) in wanted:
+                names[name] = wanted[id(value)]
+
+
+@contextmanager
+def swap_attribute(owner: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute of a library's class or module, and put the old one back."""
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from modelc.sources.rewrites.table import REWRITE_TABLE
+from modelc.sources.rewrites.rewrite_table import REWRITE_TABLE
 
 POOLING = next(one for one in REWRITE_TABLE if one.name == "dynamic-max-pool")
 FIXED = ("torch.export refused the model: your code specialized it to be a constant (15)",)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.loops import inverse, solution
-from modelc.sources.rewrites.table import REWRITE_TABLE
+from modelc.sources.rewrites.rewrite_table import REWRITE_TABLE
+from modelc.sources.rewrites.scripted_loops import inverse, solution
 
 LOOPED = next(one for one in REWRITE_TABLE if one.name == "looped-inverse")
 REFUSED = ("inverse cannot be written in ONNX of matrices whose size is not fixed",)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from modelc.sources.rewrites.exponentials import ELU_REWRITES
+from modelc.sources.rewrites.numeric_rewrites import ELU_REWRITES
 
 (EXACT,) = ELU_REWRITES
 ROUGH = ("output 'y' on feed small: 222 times as far from float64 as eager is (limit 5)",)

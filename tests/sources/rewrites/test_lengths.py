@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.lengths import LENGTH_REWRITES
+from modelc.sources.rewrites.size_rewrites import LENGTH_REWRITES
 
 LINSPACE, NUMBERS, FREQUENCIES = (
     next(one for one in LENGTH_REWRITES if one.name == name)

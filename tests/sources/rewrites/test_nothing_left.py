@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.attention import _plain_attention
-from modelc.sources.rewrites.scripts import _is_observer
-from modelc.sources.rewrites.swapping import swap_functions
+from modelc.sources.rewrites.rewrite import swap_functions
+from modelc.sources.rewrites.training_rewrites import _is_observer
+from modelc.sources.rewrites.transformer_rewrites import _plain_attention
 
 
 def test_a_module_imported_meanwhile_does_not_keep_the_replacement() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.padding import PADDING_REWRITES
-from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
+from modelc.sources.rewrites.padding_rewrites import PADDING_REWRITES
+from modelc.sources.rewrites.rewrite_table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, trace

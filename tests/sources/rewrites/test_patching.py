@@ -21,7 +21,7 @@ from modelc.sources.checkpoint_files import identify
 from modelc.sources.checkpoint_loader import load_checkpoint
 from modelc.sources.eager_model import open_eager
 from modelc.sources.method_wrapper import find_owner, with_method
-from modelc.sources.rewrites.table import apply_rewrites, describe_rewrite
+from modelc.sources.rewrites.rewrite_table import apply_rewrites, describe_rewrite
 from modelc.validators.feeds import draw_feeds
 
 from ...conftest import saved

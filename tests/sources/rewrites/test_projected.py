@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
+from modelc.sources.rewrites.rewrite_table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export

@@ -17,7 +17,7 @@ from modelc.core.contract import Feed, Outputs
 from modelc.core.signature import Signature
 from modelc.sources.eager_model import Eager
 from modelc.sources.module_outputs import flatten_outputs
-from modelc.sources.rewrites.table import (
+from modelc.sources.rewrites.rewrite_table import (
     REWRITE_TABLE,
     apply_rewrites,
     match_rewrites,
@@ -176,7 +176,7 @@ def test_a_mask_of_a_stock_transformer_is_not_compared(opened: Open) -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_plain_attention_is_the_fused_one(dtype: torch.dtype, *, grouped: bool) -> None:
-    from modelc.sources.rewrites.attention import _plain_attention
+    from modelc.sources.rewrites.transformer_rewrites import _plain_attention
 
     torch.manual_seed(0)
     q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2 if grouped else 4, 7, 8)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.sources.rewrites.table import REWRITE_TABLE
+from modelc.sources.rewrites.rewrite_table import REWRITE_TABLE
 
 EXACT = next(rewrite for rewrite in REWRITE_TABLE if rewrite.name == "exact-spectra")
 ROUGH = ("output 'y': 155 times as far from float64 as eager is (limit 5)",)

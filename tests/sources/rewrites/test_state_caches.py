@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.sources.rewrites.table import apply_rewrites, suggest_rewrites
+from modelc.sources.rewrites.rewrite_table import apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export, trace

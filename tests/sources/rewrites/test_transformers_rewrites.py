@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelc.sources.eager_model import Eager
-from modelc.sources.rewrites.table import REWRITE_TABLE, apply_rewrites, suggest_rewrites
+from modelc.sources.rewrites.rewrite_table import REWRITE_TABLE, apply_rewrites, suggest_rewrites
 
 from .conftest import Opened
 from .test_rewrites import agree, export, trace

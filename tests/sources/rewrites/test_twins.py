@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from modelc.core.errors import ConversionError
-from modelc.sources.rewrites.twins import copy_sharing_weights, weight_checksums
+from modelc.sources.rewrites.model_copy import copy_sharing_weights, weight_checksums
 
 
 class Holder(nn.Module):

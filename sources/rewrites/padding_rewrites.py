@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from .rewrite import Module, Rewrite
-from .swapping import swap_attribute, swap_functions
+from .rewrite import Module, Rewrite, swap_attribute, swap_functions
 
 _SAME_PADDING = "apply_tf_padding"  # TensorFlow's padding, in MobileNets of transformers
 _PATCH_PADDING = "maybe_pad"  # of images whose patches are no part of their sizes, as in FocalNet

@@ -1,16 +1,15 @@
-"""What torch.jit cannot follow, and what no artifact needs: hooks, training code, compilation."""
+"""Remove what only training needs: hooks, `if self.training`, autograd functions and the like."""
 
 from __future__ import annotations
 
 import dis
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
-from .parts import give_own_class, replace_parts
-from .rewrite import Module, Rewrite
-from .swapping import swap_functions
+from .rewrite import Module, Rewrite, give_own_class, replace_parts, swap_attribute, swap_functions
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _NAME_INSTRUCTIONS = frozenset(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME"))
@@ -186,5 +185,122 @@ SCRIPT_REWRITES: tuple[Rewrite, ...] = (
         summary="activation checkpoints called directly",
         suits=_uses_checkpoint,
         during=_disable_checkpoints,
+    ),
+)
+
+
+# Custom autograd functions by their forward alone: what a capture would keep as a Python call.
+
+
+_FUNCTION_SIGNS = (
+    "autograd/function.py",
+    "PythonOp",
+    "autograd.Function",
+)  # what refusals say of it
+
+
+class _ForwardContext:
+    """Stands in for `ctx`: it takes what forward keeps for a backward that no artifact has."""
+
+    def save_for_backward(self, *tensors: object) -> None:
+        self.saved_tensors = tensors
+
+    def _nothing(self, *given: object) -> None:
+        """What backward alone would need."""
+
+    save_for_forward = mark_dirty = mark_non_differentiable = set_materialize_grads = _nothing
+
+
+def _has_autograd_functions(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(sign in reason for reason in reasons for sign in _FUNCTION_SIGNS)
+
+
+@contextmanager
+def _call_forward_only(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.autograd import Function
+
+    with swap_attribute(Function, "apply", classmethod(_run_forward)):
+        yield
+
+
+def _run_forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    from torch.autograd import Function
+
+    if cls.setup_context is not Function.setup_context:  # then forward takes no `ctx`
+        return cls.forward(*args, **kwargs)
+    context: Any = _ForwardContext()
+    context.needs_input_grad = (False,) * len(args)
+    return cls.forward(context, *args, **kwargs)
+
+
+FUNCTION_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="plain-functions",
+        summary="torch.autograd.Function by its forward alone",
+        suits=_has_autograd_functions,
+        during=_call_forward_only,
+        signs=_FUNCTION_SIGNS,
+    ),
+)
+
+
+# Parametrized weights as plain ones: what the parametrization computes, computed once.
+
+
+def _has_parametrizations(module: Module, reasons: Sequence[str]) -> bool:  # noqa: ARG001 - as every `suits`
+    return any(_is_parametrized(part) or _weight_norms(part) for part in module.modules())
+
+
+def _is_parametrized(part: Module) -> bool:
+    from torch.nn.utils import parametrize
+
+    return parametrize.is_parametrized(part)
+
+
+def _weight_norms(part: Any) -> list[tuple[str, Any]]:
+    """The older weight_norm and spectral_norm of a module: a weight's name, and what undoes it."""
+    from torch.nn.utils import remove_spectral_norm, remove_weight_norm
+    from torch.nn.utils.spectral_norm import SpectralNorm
+    from torch.nn.utils.weight_norm import WeightNorm
+
+    undo = {SpectralNorm: remove_spectral_norm, WeightNorm: remove_weight_norm}
+    hooks = part._forward_pre_hooks.values()
+    return [(hook.name, undo[type(hook)]) for hook in hooks if type(hook) in undo]
+
+
+def _bake_parametrizations(module: Module) -> Module:
+    import torch
+    from torch.nn.utils import parametrize
+
+    for part in list(module.modules()):
+        if parametrize.is_parametrized(part):
+            _give_parametrized_class(part)
+            for name in list(part.parametrizations):  # type: ignore[arg-type]  # a ModuleDict
+                parametrize.remove_parametrizations(part, name, leave_parametrized=True)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # the older norms are deprecated, and in use
+            for name, undo in _weight_norms(part):
+                undo(part, name)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    return module
+
+
+def _give_parametrized_class(part: Module) -> None:
+    """Removal deletes properties from the class, which the copy shares with the reference."""
+    made = type(part)
+    give_own_class(part, {})
+    part.__class__.__bases__ = made.__bases__
+    for name, member in vars(made).items():
+        if name not in ("__dict__", "__weakref__"):
+            setattr(part.__class__, name, member)
+
+
+PARAMETRIZATION_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="plain-weights",
+        summary="parametrized weights (weight_norm, spectral_norm and the like) computed once",
+        suits=_has_parametrizations,
+        change=_bake_parametrizations,
     ),
 )

@@ -1,4 +1,4 @@
-"""Fourier transforms as products with a matrix: ONNX Runtime's DFT is rough beside powers of two.
+"""Fourier transforms, ELU and inverses in operators that ONNX computes exactly or at all.
 
 It computes other sizes by Bluestein's algorithm in float32, some 150 times as far from float64 as
 torch at 255 points. The matrix holds exp(-2 pi i k n / N). As it has a period of N, k n is taken
@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .rewrite import Module, Rewrite, calls_any
-from .swapping import swap_attribute, swap_functions
+from .rewrite import Module, Rewrite, calls_any, swap_attribute, swap_functions
 
 if TYPE_CHECKING:
     import torch
@@ -232,5 +231,112 @@ SPECTRA_REWRITES: tuple[Rewrite, ...] = (
         suits=_needs_exact_spectra,
         during=_use_matrix_dft,
         signs=_SPECTRA_SIGNS,
+    ),
+)
+
+
+# ELU, CELU and SELU by tanh: ONNX writes them with exp(x) - 1, which forgets small numbers.
+#
+# Torch computes them by expm1. Of x = -0.001, exp(x) - 1 keeps 14 of 24 bits in float32, which
+# shows where nothing larger is added behind. With t = tanh(x / 2), expm1(x) = 2 t / (1 - t); for x
+# <= 0 the divisor lies between 1 and 2, so no bits are lost.
+
+
+_ELU_SIGNS = (
+    "times as far from float64",
+)  # what the verdict says of an artifact that is too rough
+_ELU_NAMES = frozenset({"elu", "celu", "selu"})
+_SELU_CONSTANTS = (
+    1.0507009873554805,
+    1.6732632423543772,
+)  # scale and alpha, as torch documents them
+
+
+def _needs_exact_elu(module: Module, reasons: Sequence[str]) -> bool:
+    rough = any(sign in reason for reason in reasons for sign in _ELU_SIGNS)
+    return rough and calls_any(module, _ELU_NAMES)
+
+
+@contextmanager
+def _use_exact_elu(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    from torch.nn import functional
+
+    with swap_functions({functional.elu: _elu, functional.celu: _celu, functional.selu: _selu}):
+        yield
+
+
+def _elu(x: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    return _store_result(x, x.relu() + alpha * _expm1(x.clamp(max=0)), inplace=inplace)
+
+
+def _celu(x: torch.Tensor, alpha: float = 1.0, inplace: bool = False) -> torch.Tensor:
+    return _store_result(x, x.relu() + alpha * _expm1(x.clamp(max=0) / alpha), inplace=inplace)
+
+
+def _selu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    scale, alpha = _SELU_CONSTANTS
+    low = alpha * _expm1(x.clamp(max=0))
+    return _store_result(x, scale * (x.relu() + low), inplace=inplace)
+
+
+def _expm1(low: torch.Tensor) -> torch.Tensor:
+    half = (low / 2).tanh()
+    return 2 * half / (1 - half)
+
+
+def _store_result(x: torch.Tensor, result: torch.Tensor, *, inplace: bool) -> torch.Tensor:
+    return x.copy_(result) if inplace else result
+
+
+ELU_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="exact-elu",
+        summary="ELU, CELU and SELU by tanh, which keeps small numbers exact",
+        suits=_needs_exact_elu,
+        during=_use_exact_elu,
+        signs=_ELU_SIGNS,
+    ),
+)
+
+
+# Inverses of matrices whose size ONNX does not know, as in a loop that torch.jit.script keeps.
+#
+# The translation writes one turn for each row. Where the number of rows is not known, the turns are
+# a loop of TorchScript, and one of ONNX.
+
+
+_INVERSE_SIGNS = (
+    "inverse cannot be written in ONNX of matrices whose size is not fixed",
+    "solve cannot be written in ONNX of matrices whose size is not fixed",
+)
+
+
+def _needs_inverse_loop(module: Module, reasons: Sequence[str]) -> bool:
+    asked = any(sign in reason for reason in reasons for sign in _INVERSE_SIGNS)
+    return asked and calls_any(module, frozenset({"inv", "inverse", "solve"}))
+
+
+@contextmanager
+def _use_inverse_loop(module: Module) -> Iterator[None]:  # noqa: ARG001 - as every `during`
+    import torch
+
+    from .scripted_loops import inverse, solution
+
+    functions: dict[Any, Any] = {
+        torch.linalg.inv: inverse,
+        torch.inverse: inverse,
+        torch.linalg.solve: solution,
+    }
+    with swap_functions(functions):
+        yield
+
+
+INVERSE_REWRITES: tuple[Rewrite, ...] = (
+    Rewrite(
+        name="looped-inverse",
+        summary="torch.linalg.inv and solve as a loop over the rows, however many these are",
+        suits=_needs_inverse_loop,
+        during=_use_inverse_loop,
+        signs=_INVERSE_SIGNS,
     ),
 )

@@ -11,48 +11,38 @@ from ...core.errors import CheckpointError, ConversionError, Hint, Option, first
 from ...core.names import unknown
 from ..eager_model import Eager
 from . import (
-    attention,
-    baking,
-    elimination,
-    experts,
-    exponentials,
-    functions,
-    lengths,
-    packed,
-    padding,
-    pooling,
-    projected,
-    recurrent,
-    scanning,
-    scripts,
-    spectra,
-    transformers_models,
+    numeric_rewrites,
+    padding_rewrites,
+    projection_rewrites,
+    rnn_rewrites,
+    scan_rewrites,
+    size_rewrites,
+    training_rewrites,
+    transformer_rewrites,
 )
-from .patching import PATCH, apply_patch, check_unmodified
-from .rewrite import Module, Rewrite
-from .swapping import swap_attribute
-from .twins import copy_sharing_weights, weight_checksums
+from .model_copy import PATCH, apply_patch, check_unmodified, copy_sharing_weights, weight_checksums
+from .rewrite import Module, Rewrite, swap_attribute
 
 if TYPE_CHECKING:
     from ...core.contract import Feed
 
 REWRITE_TABLE: tuple[Rewrite, ...] = (
-    *packed.PACKED_REWRITES,
-    *scripts.SCRIPT_REWRITES,
-    *baking.PARAMETRIZATION_REWRITES,
-    *elimination.INVERSE_REWRITES,
-    *experts.EXPERT_REWRITES,
-    *functions.FUNCTION_REWRITES,
-    *lengths.LENGTH_REWRITES,
-    *padding.PADDING_REWRITES,
-    *pooling.POOLING_REWRITES,
-    *recurrent.RNN_REWRITES,
-    *projected.PROJECTION_REWRITES,
-    *scanning.SCAN_REWRITES,
-    *transformers_models.TRANSFORMERS_REWRITES,
-    *attention.ATTENTION_REWRITES,
-    *exponentials.ELU_REWRITES,
-    *spectra.SPECTRA_REWRITES,
+    *rnn_rewrites.PACKED_REWRITES,
+    *training_rewrites.SCRIPT_REWRITES,
+    *training_rewrites.PARAMETRIZATION_REWRITES,
+    *numeric_rewrites.INVERSE_REWRITES,
+    *transformer_rewrites.EXPERT_REWRITES,
+    *training_rewrites.FUNCTION_REWRITES,
+    *size_rewrites.LENGTH_REWRITES,
+    *padding_rewrites.PADDING_REWRITES,
+    *size_rewrites.POOLING_REWRITES,
+    *rnn_rewrites.RNN_REWRITES,
+    *projection_rewrites.PROJECTION_REWRITES,
+    *scan_rewrites.SCAN_REWRITES,
+    *transformer_rewrites.TRANSFORMERS_REWRITES,
+    *transformer_rewrites.ATTENTION_REWRITES,
+    *numeric_rewrites.ELU_REWRITES,
+    *numeric_rewrites.SPECTRA_REWRITES,
 )
 
 # Copies are kept as long as their eager model: each step of a run enters them, twice at times.

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .parts import replace_parts
-from .rewrite import Module, Rewrite
+from .rewrite import Module, Rewrite, replace_parts
 
 if TYPE_CHECKING:
     import torch
