@@ -93,7 +93,7 @@ class Tolerance:
     """What one output may differ by.
 
     Where `floor_factor` is given and eager could be run in float64, the artifact may be
-    `floor_factor` times as far from float64 as eager is itself (see validators/floor.py). It may be
+    `floor_factor` times as far from float64 as eager is itself (see noise_floor.py). It may be
     below `min_sqnr` there only where eager moves as far under noise of 2^-24, and never off by more
     than a hundredth of the peak. Otherwise passing needs `max_abs <= atol + rtol * peak`, where
     peak is the largest magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one
@@ -148,7 +148,7 @@ class OutputVerdict:
 
     `form` is what is wrong whatever the tolerance (a shape, a NaN, another integer), `clue` what a
     wrong output looks like. `times_floor` is how many times as far the artifact is from float64 as
-    eager is (see validators/floor.py), `floor` eager's own relative L2 distance from it: None
+    eager is (see noise_floor.py), `floor` eager's own relative L2 distance from it: None
     where it was not run on the feed or is another function, and eager stands for it; both are
     None without a float64 reference. `moved` is how far noise of 2^-24 in inputs and weights moves
     eager, in relative L2; None where that was not in doubt. `excuse` is why an SQNR below the limit
@@ -251,7 +251,7 @@ class GroupVerdict:
 
     `channels` are their ranges, first and last, `count` how many they are; `rms` is eager's, `sqnr`
     in dB at this scale, None without any error. `kind` says that the group is held to a limit of
-    its own (see validators/groups.py). `dead` are ranges of channels that vary in eager and are
+    its own (see channel_metrics.py). `dead` are ranges of channels that vary in eager and are
     constant in the artifact.
     """
 

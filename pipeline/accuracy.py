@@ -15,9 +15,13 @@ from ..calibration.labelled import LabelledBatch
 from ..core.contract import Advance, Array, Outputs, Runner, unheard
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy, Answer
-from ..validators.answers import ModelAnswers
-from ..validators.intervals import CONFIDENCE
-from ..validators.pairing import compare_answers, find_differing_samples, find_newly_broken
+from ..validators.confidence_intervals import CONFIDENCE
+from ..validators.paired_answers import (
+    ModelAnswers,
+    compare_answers,
+    find_differing_samples,
+    find_newly_broken,
+)
 from ..validators.task_metrics import NO_CLASS, LabelFaultError
 from .labelled_feeds import LabelledFeeds, labelled_for, opened_labelled, rows_of
 

@@ -10,13 +10,13 @@ from ..core.contract import Runner
 from ..core.errors import RunnerError
 from ..core.precision import Precision
 from ..core.verdict import OutputVerdict, Reason, ReasonCode, State, Verdict
+from ..validators.edge_case_feeds import REPEATED
+from ..validators.edge_case_values import EMPTY_MASK
 from ..validators.feeds import describe_named_feed
-from ..validators.hard import REPEATED
-from ..validators.hard_values import EMPTY_MASK
+from ..validators.input_sensitivity import find_unequal_rows
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
-from ..validators.masked import differs_behind_masks, drop_masked_row
-from ..validators.rows import find_unequal_rows
-from ..validators.wide import WIDE
+from ..validators.masked_rows import differs_behind_masks, drop_masked_row
+from ..validators.wide_integer_feeds import WIDE
 from .branches import look
 from .float64 import doubted, unstable_feeds, with_exact, with_more_noise
 

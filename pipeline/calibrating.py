@@ -19,9 +19,8 @@ from ..core.grammar import parse_input
 from ..core.signature import Signature, resolve
 from ..sources.factory import import_object
 from ..sources.sample_inputs import infer_specs
-from ..validators.draw import distribution_of, make_generator
+from ..validators.feed_values import check_samples, distribution_of, make_generator
 from ..validators.feeds import SAMPLE, draw_feeds
-from ..validators.samples import check_samples
 from .sampling import sample_without_model
 from .stage import Stage
 from .subject import Subject

@@ -13,7 +13,7 @@ from ..core.signature import InputSpec, RowOrder, Signature, ValueRange
 from ..sources.eager_model import Eager, open_eager
 from ..sources.run_limits import MoreWorkError, Work
 from ..validators.feeds import FeedDrawer
-from ..validators.wide import SMALL, draw_wide_feeds
+from ..validators.wide_integer_feeds import SMALL, draw_wide_feeds
 from .feeding import not_finite
 from .remembering import leaving_nothing
 

@@ -18,7 +18,7 @@ from ..core.contract import Feed
 from ..core.dims import Dim, Relation
 from ..core.signature import Signature, ValueRange
 from ..sources.eager_model import Eager
-from ..validators.hard import find_batch_dim
+from ..validators.edge_case_feeds import find_batch_dim
 from .remembering import leaving_nothing
 from .size_probe import TIMES, SizeProbe, Sizes, find_start
 

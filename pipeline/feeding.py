@@ -9,10 +9,10 @@ from ..core.contract import Outputs
 from ..core.errors import CheckpointError
 from ..core.findings import FeedRecord
 from ..core.manifest import FeedPlan
+from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
-from ..validators.nonfinite import NONFINITE
-from ..validators.wide import WIDE
+from ..validators.wide_integer_feeds import WIDE
 from .relating import SizesError
 from .stage import Stage
 

@@ -11,11 +11,11 @@ from ..calibration.shelf import feed_digest
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict
-from ..validators.decide import GROSS_ERROR, find_gross_outputs
-from ..validators.evidence import ReferenceOutputs
+from ..validators.apply_tolerance import GROSS_ERROR, find_gross_outputs
+from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import NEGATED
-from ..validators.hard import find_batch_dim
-from ..validators.wide import WIDE
+from ..validators.output_pairs import ReferenceOutputs
+from ..validators.wide_integer_feeds import WIDE
 from .stage import Stage
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ..core.npz_file import read_npz
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
 from ..core.verdict import Verdict
-from ..validators.draw import distribution_of
+from ..validators.feed_values import distribution_of
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
 from ..validators.judge import ReferenceOutputs
 from .stage import Stage

@@ -16,8 +16,12 @@ from ..core.names import unknown
 from ..core.signature import Signature
 from ..sources.factory import import_object
 from ..validators.accuracy_text import metric_text
-from ..validators.answers import ModelAnswers, find_metric
-from ..validators.pairing import check_defined, explain_near_chance
+from ..validators.paired_answers import (
+    ModelAnswers,
+    check_defined,
+    explain_near_chance,
+    find_metric,
+)
 from ..validators.task_metrics import LabelFaultError, TopK
 from .measuring import Measuring
 

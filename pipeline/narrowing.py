@@ -14,9 +14,9 @@ from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED
 from ..core.signature import InputSpec, Signature
-from ..validators.compare import is_close
+from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
-from ..validators.hard import find_batch_dim
+from ..validators.output_pairs import is_close
 from .restricting import within_values
 from .stage import Stage
 from .subject import Subject, refer_within

@@ -14,8 +14,8 @@ from ..core.contract import Job
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ConversionError
 from ..core.findings import SIZED
-from ..validators.evidence import find_sample
 from ..validators.feeds import FeedDrawer
+from ..validators.output_pairs import find_sample
 from .bench import Bench
 from .subject import Subject, reference_on
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.verdict import Verdict
-from ..validators.evidence import ArtifactOutputs, ReferenceOutputs
-from ..validators.hard_values import EMPTY_MASK
-from ..validators.masked import drop_masked_row
-from ..validators.padding import count_padded_positions
+from ..validators.edge_case_values import EMPTY_MASK
+from ..validators.masked_rows import count_padded_positions, drop_masked_row
+from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from .beyond import Evidence, second_look
 from .float64 import with_exact
 

@@ -11,7 +11,7 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.verdict import ReasonCode, Tolerance, Verdict
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
-from ..validators.weights import find_altered_weights
+from ..validators.model_identity import find_altered_weights
 from .beyond import Evidence, beyond_of, reply_of
 from .default_run import with_default_run
 from .float64 import float64_notes, with_float64

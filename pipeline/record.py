@@ -15,7 +15,7 @@ from ..core.events import Noted, Tell
 from ..core.loading import is_loader
 from ..core.manifest import Manifest
 from ..core.records import REJECTED, Checkpoint, FileRecord
-from ..validators.fingerprint import is_same_model
+from ..validators.model_identity import is_same_model
 from .bench import Made
 from .environment import environment
 from .folder import OutputFolder

@@ -11,7 +11,7 @@ from ..core.manifest import Manifest
 from ..core.names import unknown
 from ..core.records import REJECTED, Artifact, step_of
 from ..core.verdict import ReasonCode, State, Tolerance, Verdict
-from ..validators.decide import apply_tolerance
+from ..validators.apply_tolerance import apply_tolerance
 from .folder import OutputFolder, opened
 from .manifest_file import without
 from .order import Judging

@@ -9,10 +9,10 @@ from pathlib import Path
 from ..core.contract import Feed
 from ..core.findings import WorstFeed
 from ..core.verdict import Verdict
-from ..validators.climb import SEARCH
+from ..validators.feed_values import check_samples
 from ..validators.feeds import NamedFeed
+from ..validators.hill_climb import SEARCH
 from ..validators.judge import ReferenceOutputs
-from ..validators.samples import check_samples
 from .subject import Subject, reference_on
 from .worst import read_feed
 

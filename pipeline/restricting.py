@@ -10,10 +10,10 @@ from ..core.contract import Runner, unheard
 from ..core.errors import CheckpointError
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import ReasonCode, State, Verdict
-from ..validators.evidence import find_sample
+from ..validators.edge_case_feeds import draw_few_rows
 from ..validators.feeds import FeedDrawer, NamedFeed
-from ..validators.hard import draw_few_rows
-from ..validators.wide import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
+from ..validators.output_pairs import find_sample
+from ..validators.wide_integer_feeds import SMALL, WIDE, draw_wide_feeds, find_wide_inputs
 from .beyond import Evidence, reply_of
 from .feeding import answered, finite_part
 from .subject import Subject, reference_on

@@ -15,8 +15,8 @@ from ..core.loading import is_loader
 from ..core.signature import Signature
 from ..sources.loaded_module import LoadedModule
 from ..sources.sample_inputs import read_loader, read_samples
+from ..validators.feed_values import check_samples
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
-from ..validators.samples import check_samples
 from .order import Judging, Source
 
 

@@ -11,14 +11,14 @@ from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError
 from ..core.precision import Precision
 from ..core.verdict import Verdict
-from ..validators.climb import SEARCH, SearchPoint, hill_climb
-from ..validators.draw import make_generator
-from ..validators.evidence import find_sample
+from ..validators.edge_case_feeds import NONFINITE
+from ..validators.feed_values import make_generator
 from ..validators.feeds import FeedDrawer, NamedFeed
-from ..validators.headroom import margin_on_feed
+from ..validators.hill_climb import SEARCH, SearchPoint, hill_climb
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
-from ..validators.nonfinite import NONFINITE
-from ..validators.wide import WIDE
+from ..validators.output_pairs import find_sample
+from ..validators.output_scale import margin_on_feed
+from ..validators.wide_integer_feeds import WIDE
 from .beyond import Evidence, beyond_of, reply_of
 from .feeding import not_finite
 from .order import Judging

@@ -19,9 +19,9 @@ from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, Plantable, PlantedFault
 from ..core.verdict import Verdict
 from ..sources.run_limits import flops_exceed
-from ..validators.evidence import find_sample
 from ..validators.feeds import FeedDrawer, NamedFeed
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
+from ..validators.output_pairs import find_sample
 from .beyond import Evidence, reply_of
 from .proof import Candidate, Case
 from .subject import reference_on

@@ -12,8 +12,8 @@ from ..core.dims import UNBOUNDED
 from ..core.errors import CheckpointError
 from ..core.signature import Signature
 from ..sources.eager_model import Eager
+from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
-from ..validators.hard import find_batch_dim
 from .feeding import not_finite
 
 Sizes: TypeAlias = dict[str, int]

@@ -20,6 +20,7 @@ from ..sources.eager_model import Eager, open_eager
 from ..sources.loaded_module import LoadedModule, merge_known_inputs
 from ..sources.sample_inputs import infer_specs
 from ..sources.weight_loading import find_nonfinite_weights
+from ..validators.edge_case_feeds import draw_edge_case_feeds, draw_nonfinite_feeds
 from ..validators.feeds import (
     LEAST_FEEDS,
     OPT,
@@ -28,11 +29,9 @@ from ..validators.feeds import (
     draw_feeds,
     find_unranged,
 )
-from ..validators.fingerprint import Fingerprint, compute_fingerprint
-from ..validators.hard import draw_edge_case_feeds
 from ..validators.judge import ReferenceOutputs
-from ..validators.nonfinite import draw_nonfinite_feeds
-from ..validators.wide import draw_wide_feeds
+from ..validators.model_identity import Fingerprint, compute_fingerprint
+from ..validators.wide_integer_feeds import draw_wide_feeds
 from .choosing_values import chosen_values
 from .domain_search import choose_dims
 from .feeding import answered

@@ -20,9 +20,8 @@ from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec
 from ..sources.eager_probes import DiscreteOrigin
 from ..sources.run_limits import flops_exceed
-from ..validators.compare import find_differing_outputs
-from ..validators.evidence import find_sample
 from ..validators.feeds import FeedDrawer, NamedFeed
+from ..validators.output_pairs import find_differing_outputs, find_sample
 from .beyond import Evidence, reply_of
 from .subject import Subject, reference_on
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError
 from ..core.verdict import Verdict
-from ..validators.evidence import ReferenceOutputs
+from ..validators.output_pairs import ReferenceOutputs
 from .beyond import Evidence, second_look
 from .plain_paths import with_plain_paths
 

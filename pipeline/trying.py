@@ -23,10 +23,10 @@ from ..core.records import Coverage, FileRecord, Latency
 from ..core.verdict import Reason, ReasonCode, Verdict
 from ..sources.rewrites.model_copy import PATCH
 from ..sources.rewrites.rewrite_table import apply_rewrites
+from ..validators.edge_case_feeds import NONFINITE
 from ..validators.feeds import NamedFeed
 from ..validators.judge import ReferenceOutputs
-from ..validators.nonfinite import NONFINITE
-from ..validators.wide import WIDE
+from ..validators.wide_integer_feeds import WIDE
 from .bench import Bench, Parent
 from .branches import KEEPING, Second, frozen_by, look
 from .custom_ops import functions_of

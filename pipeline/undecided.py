@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.precision import Precision
-from ..validators.evidence import ArtifactOutputs, ReferenceOutputs
+from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from .float64 import with_exact
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ..core.dims import Dim, default_opt
 from ..core.domain import Domain
 from ..core.records import Artifact
 from ..core.signature import InputSpec, Signature
-from ..validators.hard import find_batch_dim
+from ..validators.edge_case_feeds import find_batch_dim
 from .size_probe import TIMES
 
 _INT32 = 2**31 - 1

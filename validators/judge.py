@@ -1,12 +1,15 @@
-"""One artifact's outputs beside eager's on every feed: a Verdict."""
+"""Judge one artifact's outputs beside eager's on every feed: a Verdict, notes, histograms."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..core.findings import Histogram
 from ..core.verdict import (
     ChannelVerdict,
+    Excuse,
     GroupVerdict,
     OutputVerdict,
     Reason,
@@ -15,22 +18,22 @@ from ..core.verdict import (
     Tolerance,
     Verdict,
 )
-from .channels import measure_channels
-from .clues import add_mismatch_hints
-from .compare import measure_output
-from .decide import apply_tolerance
-from .evidence import ArtifactOutputs, OutputPair, ReferenceOutputs
+from .apply_tolerance import apply_tolerance
+from .channel_metrics import measure_channels, measure_groups
 from .feeds import describe_named_feed
-from .floor import NoiseFloors, floor_verdicts, measure_floors
-from .groups import measure_groups
-from .histograms import make_histograms
-from .notes import collect_notes
-from .reach import check_input_sensitivity
-from .scale import OutputScale
+from .input_sensitivity import check_input_sensitivity
+from .metrics import fill_limit
+from .noise_floor import NoiseFloors, floor_verdicts, measure_floors
+from .output_pairs import (
+    ArtifactOutputs,
+    OutputPair,
+    ReferenceOutputs,
+    add_mismatch_hints,
+    measure_output,
+)
+from .output_scale import OutputScale
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..core.signature import Signature
 
 __all__ = ["ArtifactOutputs", "ReferenceOutputs", "judge"]
@@ -226,3 +229,99 @@ def _describe_refusals(
     text = "refused every feed" if every else f"refused feed {describe_named_feed(feed)}{more}"
     code = ReasonCode.FEED_REFUSED
     return [Reason(code=code, text=f"{text}: {error}", fault=True, feed=feed.name)]
+
+
+# What a reader should know of outputs that passed all the same.
+
+
+def collect_notes(
+    verdict: Verdict, pairs: Sequence[OutputPair], told: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The notes on all outputs, feeds as `told` describes them."""
+    names = dict.fromkeys(output.output for output in verdict.outputs)
+    notes: list[str] = []
+    for name in names:
+        ones = [o for o in verdict.outputs if o.output == name and not o.loose and o.passed]
+        notes += _output_notes(name, ones, told)
+        if pairs and all(pair.eager[name].size == 0 for pair in pairs):
+            notes.append(f"output {name!r} is empty on every feed: only its shape was compared")
+    return tuple(notes)
+
+
+def _output_notes(
+    name: str, ones: Sequence[OutputVerdict], told: Mapping[str, str]
+) -> Iterator[str]:
+    def on(found: Sequence[OutputVerdict]) -> str:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"on feed {told.get(found[0].feed, found[0].feed)}{more}"
+
+    odd = [o for o in ones if o.nonfinite_eager]
+    if odd:
+        count = odd[0].nonfinite_eager
+        yield f"output {name!r} has {count} NaN/Inf {on(odd)}, in eager's places"
+    small = [o for o in ones if o.excuse is Excuse.USUAL_SCALE]
+    if small:
+        yield (
+            f"output {name!r} {on(small)} is far below its usual scale: "
+            "its errors are roundoff at that, large at its own"
+        )
+    rough = [o for o in ones if o.excuse is Excuse.ILL_CONDITIONED]
+    if rough:
+        rough.sort(key=lambda o: -(o.moved or 0.0))
+        yield (
+            f"output {name!r} is ill-conditioned {on(rough)}: noise of 2^-24 in inputs and weights "
+            f"moves eager's own float32 by {rough[0].moved:.0e} of it, and the artifact is no worse"
+        )
+    open_ = [o for o in ones if o.undecided]
+    if open_:
+        yield (
+            f"output {name!r} {on(open_)}: {open_[0].undecided} elements differ where roundoff "
+            "decides, in eager too"
+        )
+
+
+# An output's values as counts, eager's beside the artifact's: for the eye.
+
+
+_BINS = 24
+
+
+def make_histograms(verdict: Verdict, pairs: Sequence[OutputPair]) -> tuple[Histogram, ...]:
+    """One for each float output, of the feed on which it came nearest to its limit."""
+    by_name = {pair.feed.name: pair for pair in pairs}
+    found: dict[str, OutputVerdict] = {}
+    for output in verdict.outputs:
+        if output.loose or output.form or output.headroom is None:
+            continue
+        known = found.get(output.output)
+        if known is None or output.headroom < (known.headroom or 0.0):
+            found[output.output] = output
+    counted = (_make_histogram(name, by_name[worst.feed]) for name, worst in found.items())
+    return tuple(one for one in counted if one is not None)
+
+
+def _make_histogram(name: str, pair: OutputPair) -> Histogram | None:
+    """24 bins over the finite values of both; fill is left out."""
+    import numpy as np
+
+    if pair.eager[name].dtype.kind != "f":
+        return None
+    limit = fill_limit(pair.eager[name])
+    sides = [
+        a[np.isfinite(a) & (np.abs(a) <= limit)] for a in (pair.eager[name], pair.artifact[name])
+    ]
+    low = min((float(side.min()) for side in sides if side.size), default=0.0)
+    high = max((float(side.max()) for side in sides if side.size), default=0.0)
+    if not low < high:
+        return None
+    edges = np.linspace(low, high, _BINS + 1)
+    if not (np.diff(edges) > 0).all():  # closer than float64 can tell
+        return None
+    counts = [np.histogram(side.astype(np.float64), edges)[0] for side in sides]
+    return Histogram(
+        output=name,
+        feed=pair.feed.name,
+        edges=tuple(float(f"{edge:.6g}") for edge in edges),
+        eager=tuple(int(count) for count in counts[0]),
+        artifact=tuple(int(count) for count in counts[1]),
+    )

@@ -12,7 +12,7 @@ from ...core.events import silence
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED, Artifact, Checkpoint, FileRecord
 from ...core.verdict import Verdict
-from ...validators.fingerprint import is_same_model
+from ...validators.model_identity import is_same_model
 from ..folder import OutputFolder, opened
 from ..going_on import gone_on
 from ..held_out import moved_record

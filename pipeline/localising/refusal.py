@@ -17,8 +17,8 @@ from ...core.probe import Probed
 from ...core.records import Artifact
 from ...core.verdict import OutputVerdict, State, Verdict
 from ...sources.data_branches import shorten_path
-from ...validators.compare import VALUES
 from ...validators.judge import ReferenceOutputs
+from ...validators.output_pairs import VALUES
 from ..manifest_file import write_manifest
 from ..replaying import with_feed
 from ..stage import Stage

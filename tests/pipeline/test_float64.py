@@ -13,8 +13,8 @@ from modelc.pipeline.float64 import _chosen, with_float64
 from modelc.pipeline.order import Judging
 from modelc.pipeline.stage import Stage
 from modelc.pipeline.subject import open_subject, read_checkpoint
-from modelc.validators.evidence import ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
+from modelc.validators.output_pairs import ReferenceOutputs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.beyond import Evidence
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES
 
 Array = NDArray[np.float32]

@@ -14,8 +14,8 @@ from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 from modelc.pipeline.mask_sense import choose_mask_sense
 from modelc.sources.loaded_module import LoadedModule
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import draw_example_feed, draw_feeds
-from modelc.validators.hard import draw_edge_case_feeds
 
 INPUTS = ("x:float32[batch=1..3,seq=1..6,8]", "mask:bool[batch,seq]")
 

@@ -17,8 +17,8 @@ from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run import run
-from modelc.validators.hard_values import EMPTY_MASK
-from modelc.validators.nonfinite import NONFINITE
+from modelc.validators.edge_case_feeds import NONFINITE
+from modelc.validators.edge_case_values import EMPTY_MASK
 
 from ..conftest import saved
 from .conftest import Fake, FakeRunner

@@ -20,10 +20,10 @@ from modelc.pipeline.beyond import Evidence
 from modelc.pipeline.float64 import with_exact
 from modelc.pipeline.ties import full_look
 from modelc.sources.eager_model import Eager
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
-from modelc.validators.padding import count_padded_positions
+from modelc.validators.masked_rows import count_padded_positions
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:

@@ -58,8 +58,8 @@ def test_the_trace_that_was_passed_over_is_told_with_its_branch(auto: Manifest) 
 def test_what_was_kept_is_right_on_both_arms(order: Orders) -> None:
     from modelc.core.grammar import parse_input
     from modelc.core.signature import resolve
+    from modelc.validators.edge_case_feeds import draw_edge_case_feeds
     from modelc.validators.feeds import draw_feeds
-    from modelc.validators.hard import draw_edge_case_feeds
 
     found = run(order("torchscript"))
     signature = resolve([parse_input(text) for text in gate.SIGNATURE], {})

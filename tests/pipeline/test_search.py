@@ -15,7 +15,7 @@ from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.revalidate import validate_folder
 from modelc.pipeline.run import run
 from modelc.pipeline.single import validate_file
-from modelc.validators.draw import make_generator
+from modelc.validators.feed_values import make_generator
 
 from .conftest import eagerly
 

@@ -17,8 +17,8 @@ from modelc.core.verdict import State, Verdict
 from modelc.pipeline.beyond import Evidence, beyond_of
 from modelc.pipeline.feeding import Answered, answered
 from modelc.pipeline.relating import SizesError
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.hard import draw_edge_case_feeds
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import TOLERANCES
 

@@ -17,9 +17,9 @@ from modelc.core.verdict import State, Verdict
 from modelc.pipeline import beyond
 from modelc.pipeline.beyond import Evidence, second_look
 from modelc.sources.eager_model import Eager
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES
 
 from ..reasons import because

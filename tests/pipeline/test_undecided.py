@@ -16,8 +16,8 @@ from modelc.core.signature import resolve
 from modelc.pipeline.undecided import with_undecided
 from modelc.sources.eager_model import open_eager
 from modelc.sources.loaded_module import LoadedModule
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,9 +18,9 @@ from modelc.core.signature import resolve
 from modelc.core.verdict import Verdict
 from modelc.pipeline.beyond import Evidence, second_look
 from modelc.sources.eager_model import Eager
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.climb import SearchPoint, hill_climb
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_example_feed, draw_feeds
-from modelc.validators.hard import draw_edge_case_feeds
+from modelc.validators.hill_climb import SearchPoint, hill_climb
 
 
 def signature(*inputs: str) -> Signature:

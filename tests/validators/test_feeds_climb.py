@@ -9,8 +9,8 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.climb import ClimbResult, SearchPoint, hill_climb
 from modelc.validators.feeds import FeedDrawer, NamedFeed, draw_feeds
+from modelc.validators.hill_climb import ClimbResult, SearchPoint, hill_climb
 
 RANGED = ("x:float32[batch=1..4,8]{-4..4}", "ids:int64[batch,5]{0..9}", "mask:int64[batch,5]{0..1}")
 

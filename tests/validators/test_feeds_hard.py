@@ -9,9 +9,9 @@ from modelc.core.contract import Feed
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
+from modelc.validators.edge_case_values import EDGE_MAGNITUDE
 from modelc.validators.feeds import NamedFeed, draw_feeds
-from modelc.validators.hard import draw_edge_case_feeds
-from modelc.validators.hard_values import EDGE_MAGNITUDE
 
 
 def signature_of(*inputs: str) -> Signature:

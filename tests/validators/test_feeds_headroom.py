@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from modelc.core.precision import Precision
 from modelc.core.signature import Dim, InputSpec, Signature
 from modelc.core.verdict import Verdict
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.headroom import margin_on_feed
 from modelc.validators.judge import judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
+from modelc.validators.output_scale import margin_on_feed
 from modelc.validators.tolerance import TOLERANCES
 
 Floats = NDArray[np.float64]

@@ -10,10 +10,10 @@ import pytest
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
-from modelc.validators.climb import SearchPoint, hill_climb
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds, find_batch_dim
+from modelc.validators.feed_values import check_samples
 from modelc.validators.feeds import FeedDrawer, draw_example_feed, draw_feeds
-from modelc.validators.hard import draw_edge_case_feeds, find_batch_dim
-from modelc.validators.samples import check_samples
+from modelc.validators.hill_climb import SearchPoint, hill_climb
 
 
 def signature(*inputs: str) -> Signature:

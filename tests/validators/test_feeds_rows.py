@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelc.core.verdict import Tolerance
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
-from modelc.validators.rows import find_unequal_rows
+from modelc.validators.input_sensitivity import find_unequal_rows
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

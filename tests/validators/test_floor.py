@@ -10,9 +10,9 @@ import pytest
 
 from modelc.core.precision import Precision
 from modelc.core.verdict import Excuse, Limits, State, Verdict
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES, override_limits
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import pytest
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
 from modelc.core.verdict import Limits, State, Verdict
-from modelc.validators.decide import apply_tolerance
-from modelc.validators.evidence import ArtifactOutputs, ReferenceOutputs
+from modelc.validators.apply_tolerance import apply_tolerance
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import judge
 from modelc.validators.metrics import measure_arrays
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from modelc.validators.tolerance import TOLERANCES, override_limits
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 from modelc.core.verdict import Limits
-from modelc.validators.decide import apply_tolerance
+from modelc.validators.apply_tolerance import apply_tolerance
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import tolerance_for

@@ -10,9 +10,9 @@ import pytest
 
 from modelc.core.precision import Precision
 from modelc.core.verdict import State
-from modelc.validators.channels import pool_channels
-from modelc.validators.evidence import OutputPair
+from modelc.validators.channel_metrics import pool_channels
 from modelc.validators.feeds import NamedFeed
+from modelc.validators.output_pairs import OutputPair
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
+from modelc.validators.edge_case_feeds import draw_edge_case_feeds
 from modelc.validators.feeds import draw_feeds
-from modelc.validators.hard import draw_edge_case_feeds
 
 
 def signature_of(text: str) -> Signature:

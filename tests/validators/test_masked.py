@@ -11,7 +11,7 @@ import pytest
 from modelc.core.precision import Precision
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs
-from modelc.validators.masked import differs_behind_masks, drop_masked_row
+from modelc.validators.masked_rows import differs_behind_masks, drop_masked_row
 from modelc.validators.tolerance import tolerance_for
 
 if TYPE_CHECKING:

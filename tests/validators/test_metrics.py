@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.validators.fill import fill_limit, measure_with_fill
-from modelc.validators.metrics import BLOCK, iter_blocks, measure_arrays, to_decibel
+from modelc.validators.metrics import (
+    BLOCK,
+    fill_limit,
+    iter_blocks,
+    measure_arrays,
+    measure_with_fill,
+    to_decibel,
+)
 
 if TYPE_CHECKING:
     from modelc.core.contract import Array

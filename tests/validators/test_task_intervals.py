@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.validators.intervals import bootstrap_interval, difference_interval, wilson_interval
+from modelc.validators.confidence_intervals import (
+    bootstrap_interval,
+    difference_interval,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from modelc.core.errors import UsageError
 from modelc.core.findings import Accuracy
 from modelc.validators.accuracy_text import explain_doubt
-from modelc.validators.answers import ModelAnswers, find_metric
-from modelc.validators.pairing import (
+from modelc.validators.paired_answers import (
+    ModelAnswers,
     compare_answers,
     explain_near_chance,
     find_differing_samples,
+    find_metric,
     find_newly_broken,
 )
 from modelc.validators.task_metrics import LabelFaultError

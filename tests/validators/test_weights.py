@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.validators.weights import find_altered_weights
+from modelc.validators.model_identity import find_altered_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable

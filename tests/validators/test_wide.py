@@ -9,7 +9,7 @@ import pytest
 
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, ValueRange, resolve
-from modelc.validators.wide import draw_wide_feeds
+from modelc.validators.wide_integer_feeds import draw_wide_feeds
 
 LARGE = 2**40
 

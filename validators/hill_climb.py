@@ -1,4 +1,4 @@
-"""A seeded hill-climb on feeds: changes those with the least headroom, and keeps what has less."""
+"""A seeded hill climb on feeds: change those with the smallest margin, and keep what has less."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, InputSpec
-from .draw import ValueDistribution, make_generator
+from .feed_values import ValueDistribution, make_generator
 from .feeds import FeedDrawer, NamedFeed
 
 if TYPE_CHECKING:

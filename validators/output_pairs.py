@@ -1,19 +1,74 @@
-"""One output of an artifact beside eager's, on one feed: what is measured, and its form."""
+"""Eager's outputs beside the artifact's: the records, what is measured, and hints on mismatches."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ..core.contract import Array, Feed, Outputs
 from ..core.verdict import FillMeasures, OutputVerdict
-from .fill import FillSplit, measure_with_fill
-from .metrics import Measures, is_numeric
+from .feeds import SAMPLE, NamedFeed
+from .metrics import FillSplit, Measures, is_numeric, iter_blocks, measure_with_fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..core.contract import Array, Outputs
-    from .evidence import OutputPair
+    from ..core.verdict import Tolerance, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceOutputs:
+    """One feed and eager's outputs on it; `exact` are those of eager in float64, if it has any.
+
+    `again` are what eager gives with its weights and inputs off by one rounding: more draws of its
+    noise, asked for where one says too little. `sequential` is eager with its sums taken one
+    element after the other: asked for with these. `settled` says which of equal scores these
+    outputs have taken, where that is left open and they are not eager's own choice, or that they
+    are eager's plain path. `left_out` are outputs that are not judged on this feed: values far out
+    make NaN of some, which says nothing, while others are numbers.
+    """
+
+    feed: NamedFeed
+    outputs: Outputs
+    exact: Outputs | None = None
+    again: tuple[Outputs, ...] = ()
+    sequential: Outputs | None = None
+    settled: str = ""
+    left_out: frozenset[str] = frozenset()
+
+
+def find_sample(references: Iterable[ReferenceOutputs]) -> Feed | None:
+    """The user's own sample among the feeds, which says what values are like."""
+    return next((one.feed.arrays for one in references if one.feed.name == SAMPLE), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactOutputs:
+    """The artifact's outputs on one feed; None where it refused, and then `error` says why.
+
+    `undecided` marks, by output, integers and bools that roundoff decides: eager itself gives
+    others when its weights and inputs are off by that much.
+    """
+
+    outputs: Outputs | None
+    error: str = ""
+    undecided: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPair:
+    """One feed that was answered: eager's outputs beside the artifact's."""
+
+    feed: NamedFeed
+    eager: Outputs
+    artifact: Outputs
+    exact: Outputs | None = None
+    again: tuple[Outputs, ...] = ()
+    sequential: Outputs | None = None
+    undecided: Mapping[str, Array] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+
 
 # One output of an artifact beside eager's, on one feed: what is measured, and its form.
 
@@ -185,3 +240,89 @@ def _is_alike(wanted: Array, found: Array, share: float) -> bool:
         return np.array_equal(found, wanted)
     peak = float(np.max(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
     return bool(np.allclose(found, wanted, rtol=0, atol=share * peak, equal_nan=True))
+
+
+# What a wrong output looks like: another output of eager's, or eager's own cast to half.
+
+
+# Computing in half errs by less than this share of the signal; more than that is something else.
+_HALF_ERROR = 0.1
+
+
+def add_mismatch_hints(
+    verdict: Verdict, pairs: Sequence[OutputPair], tolerance: Tolerance
+) -> Verdict:
+    """The verdict with what each wrong output looks like: `; looks like ...`, or nothing."""
+    by_name = {pair.feed.name: pair for pair in pairs}
+    return replace(
+        verdict,
+        outputs=tuple(
+            output
+            if output.passed or output.loose or output.output not in by_name[output.feed].artifact
+            else replace(output, clue=_mismatch_hint(output, by_name[output.feed], tolerance))
+            for output in verdict.outputs
+        ),
+    )
+
+
+def _mismatch_hint(output: OutputVerdict, pair: OutputPair, tolerance: Tolerance) -> str:
+    other = _find_equal_output(output.output, pair, tolerance.of(output.output))
+    if other is not None:
+        return f"; looks like eager's output {other!r}: outputs swapped?"
+    lowered = tolerance.min_agreement is not None  # then half is what was asked for
+    if lowered or output.shape != pair.artifact[output.output].shape:
+        return ""
+    if _is_half_precision(output, pair):
+        return "; its values are all representable in float16: cast to half?"
+    return ""
+
+
+def _find_equal_output(name: str, pair: OutputPair, tolerance: Tolerance) -> str | None:
+    """The other output of eager's that this array equals within tolerance."""
+    array = pair.artifact[name]
+    return next(
+        (
+            other
+            for other, eager in pair.eager.items()
+            if other != name and _is_equal_within(eager, array, tolerance)
+        ),
+        None,
+    )
+
+
+def _is_equal_within(eager: Array, array: Array, tolerance: Tolerance) -> bool:
+    if eager.shape != array.shape or eager.dtype != array.dtype or not eager.size:
+        return False
+    if not is_numeric(eager):
+        return bool((eager == array).all())
+    found = measure_with_fill(eager, array)
+    if found.answers.exact or eager.dtype.kind not in "fc":
+        return found.answers.exact
+    return all(_is_close_enough(part, tolerance) for part in found.parts)
+
+
+def _is_close_enough(found: Measures, tolerance: Tolerance) -> bool:
+    if found.nonfinite_mismatch or found.max_abs is None or found.peak is None:
+        return False
+    close = found.max_abs <= tolerance.atol + tolerance.rtol * found.peak
+    return close and (found.sqnr is None or found.sqnr >= tolerance.min_sqnr)
+
+
+def _is_half_precision(found: OutputVerdict, pair: OutputPair) -> bool:
+    """Whether float32 values went through float16: all on its grid, where eager's are not."""
+    eager, artifact = pair.eager[found.output], pair.artifact[found.output]
+    if not (str(artifact.dtype) == str(eager.dtype) == "float32"):
+        return False
+    if found.relative_l2 is None or not 0 < found.relative_l2 < _HALF_ERROR:
+        return False
+    return _is_on_half_grid(artifact) and not _is_on_half_grid(eager)
+
+
+def _is_on_half_grid(array: Array) -> bool:
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # beyond 65504 becomes Inf, and so is not on the grid
+        return all(
+            np.array_equal(block.astype(np.float16).astype(np.float32), block, equal_nan=True)
+            for block, _ in iter_blocks(array, array)
+        )

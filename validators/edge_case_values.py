@@ -1,4 +1,4 @@
-"""Hard values of one input: zeros, constants, far too large, odd masks and the like."""
+"""Edge-case values of one input: zeros, constants, far too large, odd masks and the like."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, InputSpec
-from .draw import ValueDistribution, make_generator, row_axis
+from .feed_values import ValueDistribution, make_generator, row_axis
 
 if TYPE_CHECKING:
     import numpy as np

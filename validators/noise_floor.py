@@ -19,14 +19,19 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from ..core.verdict import ChannelVerdict
-from .channels import channel_axes
-from .grouped import is_measurable, sum_groups, sum_output
-from .movement import COMPARABLE, drop_redraws, make_judged_output
+from .channel_metrics import channel_axes
+from .eager_noise import (
+    COMPARABLE,
+    drop_redraws,
+    is_measurable,
+    make_judged_output,
+    sum_groups,
+    sum_output,
+)
 
 if TYPE_CHECKING:
-    from .evidence import OutputPair
-    from .grouped import SquareSums
-    from .movement import JudgedOutput
+    from .eager_noise import JudgedOutput, SquareSums
+    from .output_pairs import OutputPair
 
 # One unit in the last place of float32 (2^-23), of the RMS: eager may be exact by chance, as a copy
 # is, and another way of dividing or of taking a root is not.

@@ -1,4 +1,4 @@
-"""Holds what was measured to a tolerance: the same when judged, and when judged again later."""
+"""Apply a tolerance to what was measured: the same when judged, and when judged again later."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..core.verdict import (
     Tolerance,
     Verdict,
 )
-from .channels import CHANNEL_MARGIN
-from .compare import MISSING, VALUES
-from .movement import COMPARABLE
-from .scale import OutputScale
+from .channel_metrics import CHANNEL_MARGIN
+from .eager_noise import COMPARABLE
+from .output_pairs import MISSING, VALUES
+from .output_scale import OutputScale
 
 _MARGIN_LIMIT = 400.0  # dB
 # Of the peak, on the feed or as it usually is: an error above that is no roundoff, whatever eager

@@ -1,4 +1,4 @@
-"""Feeds that hurt: corners and odd sizes, batches that must not mix, values at the edge."""
+"""Edge-case feeds: corners and odd sizes, repeated rows, values at the edge, NaN and Inf."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
+from .edge_case_values import EDGE_CHANGES, OUT_OF_RANGE, UNDEFINED_MASKS, EdgeCase
+from .feed_values import make_generator
 from .feeds import NEGATED, OPT, FeedDrawer, NamedFeed
-from .hard_values import EDGE_CHANGES, OUT_OF_RANGE, UNDEFINED_MASKS, EdgeCase
 
 if TYPE_CHECKING:
-    from ..core.contract import Feed
+    from ..core.contract import Array, Feed
 
 REPEATED = "repeated"
 BATCHES = (1, 2, 3, 7)
@@ -288,3 +289,46 @@ def _is_same_arrays(one: Feed, other: Feed) -> bool:
     import numpy as np
 
     return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+# Feeds with NaN and Inf, for models that ask about them: imputation, clean-up of sensor data.
+
+
+NONFINITE = "nonfinite"  # the kind of the feeds
+_SHARE = 0.125  # of the elements
+_FILLS = {"nan": ("nan",), "inf": ("inf", "-inf")}
+
+
+def draw_nonfinite_feeds(
+    signature: Signature, *, seed: int = 0, samples: Feed | None = None
+) -> tuple[NamedFeed, ...]:
+    """Draw `nan` and `inf`: `opt` with few rows, an eighth of its floats NaN, or Inf of both signs.
+
+    Inputs with a stated range hold neither. There is none where no input can.
+    """
+    specs = [one for one in signature.inputs if one.dtype in FLOATS and one.values is None]
+    drawer = FeedDrawer.of(signature, seed, samples)
+    return tuple(_draw_nonfinite(drawer, specs)) if specs else ()
+
+
+def _draw_nonfinite(drawer: FeedDrawer, specs: list[InputSpec]) -> Iterator[NamedFeed]:
+    base = draw_few_rows(drawer)
+    for name, fills in _FILLS.items():
+        arrays = dict(base.arrays)
+        for spec in specs:
+            arrays[spec.name] = _replace_some(
+                arrays[spec.name], fills, (drawer.seed, name, spec.name)
+            )
+        yield replace(base, name=name, kind=NONFINITE, arrays=arrays)
+
+
+def _replace_some(array: Array, fills: tuple[str, ...], key: tuple[object, ...]) -> Array:
+    """The array with some elements at random places replaced, one of each fill at least."""
+    import numpy as np
+
+    generator = make_generator(*key)
+    flat = np.atleast_1d(array.copy()).reshape(-1)
+    count = min(max(int(flat.size * _SHARE), len(fills)), flat.size)
+    places = generator.permutation(flat.size)[:count]
+    flat[places] = np.resize(np.asarray([float(fill) for fill in fills], flat.dtype), count)
+    return np.asarray(flat.reshape(array.shape))

@@ -1,4 +1,4 @@
-"""The checkpoint's weights beside an artifact's constants: one of many that was altered.
+"""Whether an artifact holds the checkpoint's weights, and whether two models are one.
 
 A weight that is off by a thousandth in a large layer moves the outputs by less than roundoff, and
 no comparison of outputs finds it. The constants themselves do: a good fp32 conversion keeps a
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..core.contract import Array
+from ..core.contract import Array, Outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -218,4 +218,40 @@ def _difference_text(name: str, wanted: Array, found: Array, off: NDArray[np.boo
         f"the weight {name} is not the checkpoint's: {int(off.sum())} of {wanted.size} elements "
         f"differ, by up to {float(gap[where]):.3g} "
         f"({float(found[where]):.7g} instead of {float(wanted[where]):.7g})"
+    )
+
+
+# What a model gives on a fixed feed, in two numbers an output: the same model or another one.
+
+
+Fingerprint: TypeAlias = dict[str, tuple[float, float]]
+
+_FINGERPRINT_TOLERANCE = 1e-3  # of the norm: far above what another machine's sums differ by
+
+
+def compute_fingerprint(outputs: Outputs) -> Fingerprint:
+    """Mean and L2 norm of each numeric output, over its finite elements."""
+    import numpy as np
+
+    found: Fingerprint = {}
+    for name, array in outputs.items():
+        if array.dtype.kind not in "biuf":
+            continue
+        values = array.astype(np.float64)
+        values = values[np.isfinite(values)]
+        mean = float(values.mean()) if values.size else 0.0
+        found[name] = (mean, float(np.linalg.norm(values)))
+    return found
+
+
+def is_same_model(
+    one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]
+) -> bool:
+    """Whether two fingerprints are of one model."""
+    if set(one) != set(other):
+        return False
+    return all(
+        abs(a - b) <= _FINGERPRINT_TOLERANCE * max(one[name][1], other[name][1], 1e-12)
+        for name in one
+        for a, b in zip(one[name], other[name], strict=True)
     )

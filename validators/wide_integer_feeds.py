@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.signature import FLOATS, InputSpec, Signature
-from .draw import make_generator
+from .edge_case_feeds import draw_few_rows
+from .feed_values import make_generator
 from .feeds import FeedDrawer, NamedFeed
-from .hard import draw_few_rows
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
