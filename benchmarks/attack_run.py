@@ -104,7 +104,7 @@ def write_down(job: Job, folder: Path) -> None:
 def _exported(job: Job, folder: Path) -> dict[str, Any]:
     """Run modelc in this process; empty, or the error that stopped it."""
     import modelc
-    from modelc.calibration.options import CalibrationOptions
+    from modelc.calibration.calibration_options import CalibrationOptions
 
     options = {"judging": modelc.Judging(sensitivity=0), **job.options}
     if job.calib:

@@ -21,7 +21,7 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import nn
 
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.events import Event, Finished, silence
 from modelc.core.findings import TradeOff
 from modelc.core.precision import Precision

@@ -29,10 +29,10 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from modelc.calibration.opening import LoaderHooks
-from modelc.calibration.options import EVERY, CalibrationOptions
+from modelc.calibration.calibration_options import EVERY, CalibrationOptions
+from modelc.calibration.calibration_set import open_calibration
 from modelc.calibration.preprocess import Preprocess
-from modelc.calibration.samples import open_calibration
+from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve

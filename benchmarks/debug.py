@@ -36,7 +36,7 @@ from modelc.benchmarks.debug_faults import (
     planted,
 )
 from modelc.benchmarks.zoo import checkpoint
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.onnx_origins import origins_of
 from modelc.converters.registry import target_named
 from modelc.core.contract import Job

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from modelc.benchmarks import zoo
 from modelc.benchmarks.judge_exact import exactly, runs
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.registry import target_named
 from modelc.core.contract import Feed, Outputs, Runner
 from modelc.core.errors import RunnerError

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..calibration.findings import SampleFinding, SampleSeverity
-from ..calibration.report import CalibrationReport, InputReport, ValueSpread
+from ..calibration.calibration_report import (
+    CalibrationReport,
+    InputReport,
+    SampleFinding,
+    SampleSeverity,
+    ValueSpread,
+)
 from .tables import fitted_table, result_console, say
 
 if TYPE_CHECKING:

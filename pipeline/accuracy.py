@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..calibration.labelled import LabelledBatch
+from ..calibration.labelled_set import LabelledBatch
 from ..core.contract import Advance, Array, Outputs, Runner, unheard
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy, Answer

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..calibration.label_options import LabelledOptions
-from ..calibration.options import CalibrationOptions
+from ..calibration.calibration_options import CalibrationOptions, LabelledOptions
 from ..converters.registry import TARGETS
 from ..core.capture import Capture
 from ..core.contract import Readiness, Target

@@ -6,12 +6,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..calibration.findings import SampleSeverity
-from ..calibration.form import FeedForm
-from ..calibration.opening import LoaderHooks
-from ..calibration.options import CalibrationOptions
-from ..calibration.report import CalibrationReport
-from ..calibration.samples import CalibrationSet, open_calibration, survey_samples
+from ..calibration.calibration_options import CalibrationOptions
+from ..calibration.calibration_report import CalibrationReport, SampleSeverity
+from ..calibration.calibration_set import CalibrationSet, open_calibration, survey_samples
+from ..calibration.feed_form import FeedForm
+from ..calibration.sample_reader import LoaderHooks
 from ..core.contract import Array, Feed
 from ..core.errors import Hint, Option, UsageError
 from ..core.events import Tell

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..calibration.shelf import feed_digest
+from ..calibration.sample_reader import feed_digest
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError
 from ..core.verdict import Tolerance, Verdict

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..calibration.form import FeedForm
+from ..calibration.feed_form import FeedForm
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
 from ..core.npz_file import read_npz

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..calibration.labelled import LabelledBatch, LabelledSet, open_labelled_set
+from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
 from ..core.contract import Array, Outputs
 from ..core.errors import Hint, Option, UsageError
 from ..core.names import unknown

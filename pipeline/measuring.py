@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from ..calibration.label_options import LabelledOptions
+from ..calibration.calibration_options import LabelledOptions
 from ..core.errors import UsageError
 
 DEFAULT_METRIC = "top1"

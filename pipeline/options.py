@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..calibration.label_options import LabelledOptions
-from ..calibration.options import SAMPLES, CalibrationOptions
+from ..calibration.calibration_options import SAMPLES, CalibrationOptions, LabelledOptions
 from ..calibration.preprocess import Preprocess
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.verdict import Limits

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..calibration.options import CalibrationOptions
+from ..calibration.calibration_options import CalibrationOptions
 from ..core.capture import Capture
 from ..core.contract import CAPTURE_TIMEOUT, Target
 from ..core.errors import Hint, Option, UsageError

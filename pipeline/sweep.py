@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from ..calibration.shelf import feed_digest
+from ..calibration.sample_reader import feed_digest
 from ..core.contract import Outputs, Runner
 from ..core.errors import CheckpointError, RunnerError
 from ..core.signature import FLOATS, InputSpec

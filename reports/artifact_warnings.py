@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..calibration.options import RANDOM
+from ..calibration.calibration_options import RANDOM
 from ..core.manifest import Manifest
 from ..core.precision import Precision
 from ..core.records import Artifact, CalibrationRecord, Coverage

@@ -111,7 +111,7 @@ def exported_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Sou
 @pytest.fixture(scope="session")
 def int8_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
     """Digits in INT8 in every format that has it, calibrated with images. Copy it to change it."""
-    from modelc.calibration.options import CalibrationOptions
+    from modelc.calibration.calibration_options import CalibrationOptions
     from modelc.pipeline.order import Lowering
 
     wanted = tuple(

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import __version__
-from ...calibration.label_listed import find_companion_files
-from ...calibration.options import RANDOM
+from ...calibration.calibration_options import RANDOM
+from ...calibration.label_files import find_companion_files
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, UsageError
 from ...core.loading import is_loader

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.findings import FindingKind, SampleFinding
-from modelc.calibration.opening import LoaderHooks
-from modelc.calibration.options import FIRST, CalibrationOptions
+from modelc.calibration.calibration_options import FIRST, CalibrationOptions
+from modelc.calibration.calibration_report import CalibrationReport, FindingKind, SampleFinding
+from modelc.calibration.calibration_set import CalibrationSet, open_calibration, survey_samples
 from modelc.calibration.preprocess import Preprocess
-from modelc.calibration.report import CalibrationReport
-from modelc.calibration.samples import CalibrationSet, open_calibration, survey_samples
+from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.calibration.content import SampleError
-from modelc.calibration.form import FeedForm
+from modelc.calibration.feed_form import FeedForm
+from modelc.calibration.sample_content import SampleError
 
 from .conftest import normal, signature_of
 

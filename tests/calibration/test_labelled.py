@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.label_options import LabelledOptions
-from modelc.calibration.labelled import LabelledSet, open_labelled_set
+from modelc.calibration.calibration_options import LabelledOptions
+from modelc.calibration.labelled_set import LabelledSet, open_labelled_set
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from modelc.calibration.findings import FindingKind
+from modelc.calibration.calibration_report import FindingKind
 from modelc.core.errors import UsageError
 
 from .conftest import Asked, loading, needed, normal, normals

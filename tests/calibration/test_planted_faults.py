@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.findings import FindingKind, SampleSeverity
-from modelc.calibration.report import CalibrationReport
+from modelc.calibration.calibration_report import CalibrationReport, FindingKind, SampleSeverity
 from modelc.core.errors import UsageError
 
 from .conftest import Asked, found, judged_on, mask, needed, normal, normals, photo

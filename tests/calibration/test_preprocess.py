@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modelc.calibration.content import SampleError
-from modelc.calibration.image_files import ImageReader
 from modelc.calibration.preprocess import PRESETS, Preprocess
+from modelc.calibration.sample_content import ImageReader, SampleError
 from modelc.core.errors import UsageError
 
 from .conftest import photo

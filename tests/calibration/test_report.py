@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.calibration.report import InputReport
-from modelc.calibration.tally import RunningHistogram, RunningStatistics, channel_axis
+from modelc.calibration.calibration_report import InputReport
+from modelc.calibration.sample_statistics import RunningHistogram, RunningStatistics, channel_axis
 
 from .conftest import Asked, signature_of
 

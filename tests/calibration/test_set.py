@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelc.calibration.findings import FindingKind
-from modelc.calibration.opening import LoaderHooks
-from modelc.calibration.options import CalibrationOptions
-from modelc.calibration.samples import CalibrationSet
+from modelc.calibration.calibration_options import CalibrationOptions
+from modelc.calibration.calibration_report import FindingKind
+from modelc.calibration.calibration_set import CalibrationSet
+from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import CalibrationFeeds, Feed
 from modelc.core.errors import UsageError
 
@@ -164,7 +164,7 @@ def test_bad_samples_are_never_fed(save_arrays: Save) -> None:
 
 
 def test_progress_is_told(save_arrays: Save) -> None:
-    from modelc.calibration.samples import survey_samples
+    from modelc.calibration.calibration_set import survey_samples
 
     told: list[tuple[int, int]] = []
     survey_samples(

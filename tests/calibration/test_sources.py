@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from modelc.calibration.findings import FindingKind
+from modelc.calibration.calibration_report import FindingKind
 from modelc.core.errors import UsageError
 
 from .conftest import Asked, found, needed, normal, normals, photo

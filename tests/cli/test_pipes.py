@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.calibration.folder import list_sample_files
+from modelc.calibration.sample_sources import list_sample_files
 from modelc.core.errors import UsageError
 from modelc.sources.checkpoint_files import identify
 

@@ -237,12 +237,12 @@ def _calibration(name: str) -> Callable[[bytes, Path], None]:
     """A sample as calibration reads it; its own misfit is told as a finding of the data."""
 
     def read(data: bytes, folder: Path) -> None:
-        from modelc.calibration import npy_files, safetensors_files
+        from modelc.calibration import sample_formats
 
         reader = (
-            npy_files.read_npy_sample
+            sample_formats.read_npy_sample
             if name.endswith("npy")
-            else safetensors_files.read_safetensors_sample
+            else sample_formats.read_safetensors_sample
         )
         reader(_placed(data, folder, name))
         reader(io.BytesIO(data))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.calibration import npy_files, npz_files, torch_files
-from modelc.calibration.content import SampleError
+from modelc.calibration import sample_formats
+from modelc.calibration.sample_content import SampleError
 from modelc.core.archive_guard import refuse_code
 from modelc.core.errors import ModelcError
 from modelc.pipeline.worst import read_feed
@@ -81,7 +81,7 @@ def _feed(folder: Path, evil: Evil) -> None:
 
 
 def _calibration_torch(folder: Path, evil: Evil) -> None:
-    torch_files.read_torch_sample(torch_file(folder / "x.pt", evil))
+    sample_formats.read_torch_sample(torch_file(folder / "x.pt", evil))
 
 
 def _calibration_shard(folder: Path, evil: Evil) -> None:
@@ -92,17 +92,17 @@ def _calibration_shard(folder: Path, evil: Evil) -> None:
         archive.addfile(entry, io.BytesIO(data))
     with tarfile.open(folder / "s.tar") as archive:
         held = archive.extractfile("x.pt")
-        torch_files.read_torch_sample(io.BytesIO(held.read() if held else b""))
+        sample_formats.read_torch_sample(io.BytesIO(held.read() if held else b""))
 
 
 def _calibration_npz(folder: Path, evil: Evil) -> None:
     np.savez(folder / "x.npz", a=np.array([evil], dtype=object))
-    npz_files.read_npz_sample(folder / "x.npz")
+    sample_formats.read_npz_sample(folder / "x.npz")
 
 
 def _calibration_npy(folder: Path, evil: Evil) -> None:
     np.save(folder / "x.npy", np.array([evil], dtype=object))
-    npy_files.read_npy_sample(folder / "x.npy")
+    sample_formats.read_npy_sample(folder / "x.npy")
 
 
 def _exported_program(folder: Path, evil: Evil) -> None:

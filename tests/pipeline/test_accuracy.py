@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelc.calibration.label_options import LabelledOptions
+from modelc.calibration.calibration_options import LabelledOptions
 from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.errors import RunnerError, UsageError
 from modelc.core.events import Event, Finished, Noted, Started, silence

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.calibration.label_options import LabelledOptions
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions, LabelledOptions
 from modelc.converters.registry import target_named
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted, silence

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted, silence
 from modelc.pipeline.calibrating import calibration_for, look_at

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.calibration.preprocess import Preprocess
 from modelc.converters.registry import target_named
 from modelc.core.errors import UsageError

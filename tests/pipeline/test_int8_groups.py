@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters.registry import target_named
 from modelc.core.manifest import Manifest
 from modelc.core.precision import Precision

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.capture import Capture
 from modelc.core.contract import Readiness, Target
 from modelc.core.errors import MissingError, UsageError

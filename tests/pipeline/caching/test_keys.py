@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.calibration.label_options import LabelledOptions
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions, LabelledOptions
 from modelc.core.capture import Capture
 from modelc.core.precision import Precision
 from modelc.core.verdict import Limits

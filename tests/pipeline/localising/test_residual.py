@@ -15,7 +15,7 @@ import torch
 from onnx import numpy_helper
 
 from modelc.benchmarks.zoo import build, checkpoint
-from modelc.calibration.options import CalibrationOptions
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.contract import Array
 from modelc.core.findings import Localisation
 from modelc.core.precision import Precision

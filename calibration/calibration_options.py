@@ -1,4 +1,4 @@
-"""What the user asks of the calibration data, checked before anything is read."""
+"""What the user asks of calibration and labelled data, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -66,4 +66,26 @@ class CalibrationOptions:
         if self.seed < 0:
             raise UsageError(
                 f"the calibration seed {self.seed} is below 0", hint="use a seed of 0 or more"
+            )
+
+
+# What the user asks of labelled data.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledOptions:
+    """Where labelled samples are: a path or `package.module:loader`.
+
+    `label` names the array that holds the labels, None finds it. `preprocess` is of images; None
+    follows the signature.
+    """
+
+    source: str
+    label: str | None = None
+    preprocess: Preprocess | None = None
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise UsageError(
+                "the labelled data is empty", hint="name a folder, a file or PKG.MOD:LOADER"
             )

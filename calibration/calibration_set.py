@@ -1,4 +1,4 @@
-"""The calibration set: samples that were looked at once, then feeds on demand."""
+"""The calibration set: samples that were surveyed once, then feeds on demand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ..core.contract import Advance, Feed, unheard
 from ..core.errors import UsageError
 from ..core.records import CalibrationRecord
 from ..core.signature import Signature
-from .content import SampleError
-from .opening import LoaderHooks
-from .options import CalibrationOptions
-from .report import CalibrationReport
-from .shelf import FeedUnit, feed_digest
-from .survey import CalibrationSurvey
+from .calibration_options import CalibrationOptions
+from .calibration_report import CalibrationReport
+from .calibration_survey import CalibrationSurvey
+from .sample_content import SampleError
+from .sample_reader import FeedUnit, LoaderHooks, feed_digest
 
 _ON_DISK = ("folder", "shards")
 

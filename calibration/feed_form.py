@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
-from .content import SampleError
-from .findings import FindingKind
+from .calibration_report import FindingKind
+from .sample_content import SampleError
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Feed
