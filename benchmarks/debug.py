@@ -37,7 +37,7 @@ from modelc.benchmarks.debug_faults import (
 )
 from modelc.benchmarks.zoo import checkpoint
 from modelc.calibration.calibration_options import CalibrationOptions
-from modelc.converters.onnx_origins import origins_of
+from modelc.converters.onnx_origins import read_origins
 from modelc.converters.registry import target_named
 from modelc.core.contract import Job
 from modelc.core.errors import ModelcError
@@ -173,7 +173,7 @@ def _kinds(bed: Bed) -> Mapping[str, tuple[tuple[str, ...], Plant]]:
 def rows(bed: Bed, *, each: int, seed: int, targets: tuple[str, ...]) -> Iterator[Row]:
     """The good conversions, then every fault in every format."""
     clean = bed.clean
-    model, origins = onnx.load(clean), origins_of(clean)
+    model, origins = onnx.load(clean), read_origins(clean)
     for target in targets:
         path = clean if target == "onnx" else bed.folder / f"{clean.stem}.xml"
         if path.exists():

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from modelc.converters.onnx_origins import Origin
+from modelc.converters.onnx_origins import NodeOrigin
 from modelc.core.contract import Array
 
 Plant = Callable[["Graph", onnx.NodeProto], bool]
@@ -79,7 +79,7 @@ class Graph:
 
 def planted(
     model: onnx.ModelProto,
-    origins: Mapping[str, Origin],
+    origins: Mapping[str, NodeOrigin],
     *,
     seed: int,
     each: int = 1,
@@ -111,7 +111,7 @@ def planted(
                 )
 
 
-def _makers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
+def _makers(model: onnx.ModelProto, name: str, origins: Mapping[str, NodeOrigin]) -> list[str]:
     read = next(set(node.input) for node in model.graph.node if node.name == name)
     return [
         origins[node.name].module
@@ -120,7 +120,7 @@ def _makers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) ->
     ]
 
 
-def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, Origin]) -> list[str]:
+def _readers(model: onnx.ModelProto, name: str, origins: Mapping[str, NodeOrigin]) -> list[str]:
     """The modules that read what a node makes, behind quantizers as well."""
     made = set(next(node.output for node in model.graph.node if node.name == name))
     found = []

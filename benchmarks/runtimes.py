@@ -48,9 +48,9 @@ def main() -> int:
 
 def compare(version: str, work: Path) -> int:
     """Print what one release loads and runs; 1 where it is less than is promised."""
-    from modelc.converters.onnx_runtimes import runtime_of
+    from modelc.converters.onnx_runtimes import parse_runtime
 
-    limits = runtime_of(f"onnxruntime=={version}").limits
+    limits = parse_runtime(f"onnxruntime=={version}").limits
     python = environment(version, work / "env" / version)
     folder = work / "models" / version
     made = {name: make(name, version, folder) for name in MODELS}

@@ -11,7 +11,7 @@ def targets(
     debug: o.Debug = False,  # noqa: ARG001 - read at the door
 ) -> None:
     """List every format: ready or not, why not, and the line that makes it so."""
-    from ..converters.registry import faults_of
+    from ..converters.registry import plugin_faults
     from ..pipeline.api import targets as rows_of
     from ..pipeline.manifest_file import as_json
     from .render import show_targets
@@ -20,7 +20,7 @@ def targets(
 
     rows = rows_of()
     if not quiet:
-        warn(faults_of())
+        warn(plugin_faults())
     if json:
         show_json(as_json({"targets": {target.NAME: readiness for target, readiness in rows}}))
         return

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..core.probe import ProbeNode
-from .onnx_origins import Origin
+from .onnx_origins import NodeOrigin
 
 _ACTIVATIONS = ("Relu", "Clip")
 _QUANTIZERS = ("QuantizeLinear", "FakeQuantize")
@@ -19,8 +19,8 @@ _INTEGER = ("DequantizeLinear", "Convert")  # what follows where the values beco
 _REST = ("Convert", "Subtract", "Multiply")  # OpenVINO's dequantizer
 
 
-def with_absorbed(
-    nodes: Sequence[ProbeNode], origins: Mapping[str, Origin]
+def assign_absorbed_layers(
+    nodes: Sequence[ProbeNode], origins: Mapping[str, NodeOrigin]
 ) -> tuple[ProbeNode, ...]:
     """The nodes; the end of a quantizer that stands for an activation belongs to its module.
 
@@ -33,7 +33,7 @@ def with_absorbed(
     for node in nodes:
         for name in node.inputs:
             readers[name].append(node)
-    taken: dict[str, Origin] = {}
+    taken: dict[str, NodeOrigin] = {}
     for name, origin in origins.items():
         before = by_name.get(origin.after)
         if name in by_name or before is None or origin.operator not in _ACTIVATIONS:
@@ -41,17 +41,17 @@ def with_absorbed(
         for output in before.outputs:
             for reader in readers[output]:
                 if reader.operator in _QUANTIZERS:
-                    taken[_end(reader, readers).name] = origin
-    return tuple(_belonging(node, taken.get(node.name)) for node in nodes)
+                    taken[_find_dequantize(reader, readers).name] = origin
+    return tuple(_with_origin(node, taken.get(node.name)) for node in nodes)
 
 
-def _belonging(node: ProbeNode, origin: Origin | None) -> ProbeNode:
+def _with_origin(node: ProbeNode, origin: NodeOrigin | None) -> ProbeNode:
     if origin is None:
         return node
     return replace(node, module=origin.module, kind=origin.cls, source=origin.source)
 
 
-def _end(quantizer: ProbeNode, readers: Mapping[str, list[ProbeNode]]) -> ProbeNode:
+def _find_dequantize(quantizer: ProbeNode, readers: Mapping[str, list[ProbeNode]]) -> ProbeNode:
     """The node with which the values are floats again."""
     end = quantizer
     following: tuple[str, ...] = _INTEGER

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from threading import Thread
 
-PROGRAM, PACKAGE, CACHE = "program.pt2", "compiled.pt2", "inductor"
-MORE = "options.json"  # of Inductor, for this program alone
+PROGRAM_FILE, PACKAGE_FILE, CACHE_FOLDER = "program.pt2", "compiled.pt2", "inductor"
+OPTIONS_FILE = "options.json"  # of Inductor, for this program alone
 _SETTINGS = ("AOTINDUCTOR", "AOT_INDUCTOR", "TORCHINDUCTOR", "TORCH_COMPILE", "TRITON", "CXX")
 _OPTIONS: dict[str, object] = {
     # Nothing that changes what is computed: float32 sums may only be taken in another order.
@@ -38,24 +38,24 @@ def main(folder: Path) -> int:
         folder: holds `program.pt2`, `options.json` and, in `bin/`, the compiler to use.
     """
     os.dup2(2, 1)
-    Thread(target=_await_end, daemon=True).start()
-    _settle(folder / CACHE)
+    Thread(target=_exit_with_parent, daemon=True).start()
+    _set_environment(folder / CACHE_FOLDER)
 
     import torch
     from torch._inductor import aoti_compile_and_package
 
     compiler = next((folder / "bin").iterdir())
-    program = torch.export.load(folder / PROGRAM)
-    more = json.loads((folder / MORE).read_text("utf-8"))
+    program = torch.export.load(folder / PROGRAM_FILE)
+    more = json.loads((folder / OPTIONS_FILE).read_text("utf-8"))
     options = {**_OPTIONS, **more, "cpp.cxx": (str(compiler),)}
     with torch.no_grad():
         aoti_compile_and_package(
-            program, package_path=str(folder / PACKAGE), inductor_configs=options
+            program, package_path=str(folder / PACKAGE_FILE), inductor_configs=options
         )
     return 0
 
 
-def _settle(cache: Path) -> None:
+def _set_environment(cache: Path) -> None:
     """An environment of our own; before torch is imported, which reads it then."""
     cache.mkdir()
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
@@ -65,7 +65,7 @@ def _settle(cache: Path) -> None:
     tempfile.tempdir = str(cache)
 
 
-def _await_end() -> None:
+def _exit_with_parent() -> None:
     """End with the parent: it holds our standard input open as long as it lives."""
     while os.read(0, 1):  # not sys.stdin, whose lock the interpreter wants at its end
         pass

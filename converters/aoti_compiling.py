@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import LOGGED, ConversionError, MissingError
-from .aoti_child import CACHE, MORE, PACKAGE, PROGRAM
-from .guarded import guarded
+from .aoti_child import CACHE_FOLDER, OPTIONS_FILE, PACKAGE_FILE, PROGRAM_FILE
+from .guarded import call_framework
 from .trt.supervising import Ended, Patience, supervise, to_log
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 _COMPILERS = ("g++", "clang++")
 # What the generated code includes of the system's, and the flag for its threads.
-_NEEDED = "#include <cstdlib>\n#include <vector>\n#include <omp.h>\n"
-_SHOWN = 3  # last lines of the compiler that a message shows
+_PROBE_SOURCE = "#include <cstdlib>\n#include <vector>\n#include <omp.h>\n"
+_SHOWN_LINES = 3  # last lines of the compiler that a message shows
 # `-m` alone would not find modelc where the parent found it by a path of its own.
-_START = (
+_CHILD_SCRIPT = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     f"runpy.run_module('{__package__}.aoti_child', run_name='__main__', alter_sys=True)"
 )
 
 
-def compiler() -> str:
+def find_compiler() -> str:
     """The C++ compiler that is here, as a path.
 
     Raises:
@@ -42,7 +42,7 @@ def compiler() -> str:
         raise MissingError(
             "no C++ compiler (g++ or clang++) is on the path", hint="apt-get install g++"
         )
-    lacking = lacking_headers(found)
+    lacking = find_header_fault(found)
     if lacking:
         package = "libomp-dev" if "clang" in Path(found).name else "g++"
         raise MissingError(f"{found} {lacking}", hint=f"apt-get install {package}")
@@ -50,7 +50,7 @@ def compiler() -> str:
 
 
 @functools.cache
-def lacking_headers(path: str, needed: str = _NEEDED) -> str:
+def find_header_fault(path: str, needed: str = _PROBE_SOURCE) -> str:
     """Why the compiler cannot take what AOTInductor includes; empty where it can."""
     command = [path, "-x", "c++", "-std=c++20", "-fopenmp", "-fsyntax-only", "-"]
     try:
@@ -63,7 +63,7 @@ def lacking_headers(path: str, needed: str = _NEEDED) -> str:
     return f"lacks headers: {(lines or ['it says nothing'])[0]}" if done.returncode else ""
 
 
-def headers() -> Path:
+def find_torch_headers() -> Path:
     """Where torch keeps the headers that the code is compiled with; asked without importing it.
 
     Raises:
@@ -101,37 +101,37 @@ def compile_package(
     import torch
 
     folder = folder.resolve()
-    _wrap(compiler(), folder)
+    _write_wrapper(find_compiler(), folder)
     options = {"aot_inductor.check_lowerbound": not from_one}
-    (folder / MORE).write_text(json.dumps(options), encoding="utf-8")
-    guarded("torch.export.save", lambda: torch.export.save(program, folder / PROGRAM))
-    start = command or (sys.executable, "-W", "ignore", "-c", _START)
+    (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
+    call_framework("torch.export.save", lambda: torch.export.save(program, folder / PROGRAM_FILE))
+    start = command or (sys.executable, "-W", "ignore", "-c", _CHILD_SCRIPT)
     ended = supervise([*start, str(folder), json.dumps(sys.path)], to_log, Patience(stop=1.0))
-    package = folder / PACKAGE
+    package = folder / PACKAGE_FILE
     if ended.code != 0 or not package.is_file():
         raise ConversionError(
-            f"AOTInductor did not compile the model: {_reason(ended)}",
+            f"AOTInductor did not compile the model: {_failure_reason(ended)}",
             hint=LOGGED,
         )
     return package
 
 
-def _wrap(path: str, folder: Path) -> None:
+def _write_wrapper(path: str, folder: Path) -> None:
     """A compiler of the same name that leaves the folders of this machine out of its messages.
 
     Generated code quotes `__FILE__` in its errors, and the library ships with them.
     """
     place = folder / "bin" / Path(path).name
     place.parent.mkdir()
-    maps = {folder / CACHE: "aoti", headers(): "torch"}
+    maps = {folder / CACHE_FOLDER: "aoti", find_torch_headers(): "torch"}
     flags = " ".join(f"'-ffile-prefix-map={old}={new}'" for old, new in maps.items())
     place.write_text(f"#!/bin/sh\nexec '{path}' \"$@\" {flags}\n", encoding="utf-8")
     place.chmod(0o700)
 
 
-def _reason(ended: Ended) -> str:
+def _failure_reason(ended: Ended) -> str:
     if ended.code < 0:
         return f"it crashed with {ended.signal_name}"
     lines = [line.strip() for line in ended.tail if line.strip()]
     errors = [line for line in lines if "rror:" in line]
-    return " | ".join((errors or lines)[-_SHOWN:]) or "it said nothing"
+    return " | ".join((errors or lines)[-_SHOWN_LINES:]) or "it said nothing"

@@ -35,11 +35,11 @@ from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.zip_archive import members_of
 from . import aoti_compiling, exported_program, program_facts
-from .call_record import call_record, carried_in, origin_of, parse_record
+from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
 from .capture.strategies import export_of
-from .input_guard import refuse_misfits
-from .installed import versions
-from .opened import present, refused
+from .input_guard import check_feed
+from .installed import package_versions
+from .opened import order_inputs, runner_error
 from .torch_runner import TorchRunner
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _INSIDE = "inside"  # the part of the record that says what the package holds
 _LIBRARIES = "data/aotinductor/"
 _SOURCES = (".cpp", ".h", ".o", ".S")  # what the library was compiled from; they name folders
 _KEPT = 1 << 20  # bytes copied at once
-_TRUST = "add --trust, only if you trust its maker"
+_TRUST_HINT = "add --trust, only if you trust its maker"
 _COMPILED: set[str] = set()  # digests of what this process compiled: its own code, not a stranger's
 
 
@@ -68,19 +68,19 @@ def readiness() -> Readiness:
         reason = f"packages are made on Linux, not on {sys.platform}"
         return Readiness(ready=False, reason=reason, mend="run modelc on Linux")
     try:
-        aoti_compiling.headers()
-        path = aoti_compiling.compiler()
+        aoti_compiling.find_torch_headers()
+        path = aoti_compiling.find_compiler()
     except MissingError as error:
         return Readiness(ready=False, reason=error.message, mend=error.hint)
-    return Readiness(ready=True, version=f"{versions('torch').get('torch', '')}, {path}")
+    return Readiness(ready=True, version=f"{package_versions('torch').get('torch', '')}, {path}")
 
 
 def claims(path: Path) -> bool:
     """A pt2 archive that holds a compiled library."""
-    return exported_program.is_archive(path) and bool(_libraries(path))
+    return exported_program.is_archive(path) and bool(_library_names(path))
 
 
-def _libraries(path: Path) -> list[str]:
+def _library_names(path: Path) -> list[str]:
     return [name for name in members_of(path) if _LIBRARIES in name]
 
 
@@ -93,35 +93,35 @@ def convert(job: Job) -> Converted:
     with exported_program.with_examples(taken.program, job) as program:
         from_one = any(dim.low <= 1 for dim in job.signature.dynamic_dims.values())
         package = aoti_compiling.compile_package(program, place, from_one=from_one)
-        record = _record(job, program)
-    _pack(package, job.folder / name, record)
+        record = _build_record(job, program)
+    _pack_archive(package, job.folder / name, record)
     shutil.rmtree(place)
     _COMPILED.add(sha256_of(job.folder / name))
-    target = _platform(job.folder / name)
+    target = _platform_of(job.folder / name)
     return Converted(
         files=((name, "model"),),
-        versions=versions("torch"),
+        versions=package_versions("torch"),
         options={"compiled for": target},
         notes=(*taken.notes, f"machine code for {target}: export again for another kind of CPU"),
         places=taken.places,
     )
 
 
-def _record(job: Job, program: torch.export.ExportedProgram) -> str:
+def _build_record(job: Job, program: torch.export.ExportedProgram) -> str:
     """The call record, with what can be said of the program: the library does not tell."""
-    record: dict[str, Any] = json.loads(call_record(job, "flat"))
+    record: dict[str, Any] = json.loads(build_call_record(job, "flat"))
     inputs, outputs = program_facts.tensor_infos(program, record)
     inside = {
         "inputs": [asdict(info) for info in inputs],
         "outputs": [asdict(info) for info in outputs],
-        "ranges": program_facts.ranges(program, job.signature.inputs),
-        "weights": program_facts.weight_elements(program),
-        "operators": program_facts.operators(program),
+        "ranges": program_facts.size_ranges(program, job.signature.inputs),
+        "weights": program_facts.count_weights(program),
+        "operators": program_facts.count_operators(program),
     }
     return json.dumps({**record, _INSIDE: inside})
 
 
-def _pack(package: Path, path: Path, record: str) -> None:
+def _pack_archive(package: Path, path: Path, record: str) -> None:
     """The package without the sources of its library, and with the record."""
     with zipfile.ZipFile(package) as whole, zipfile.ZipFile(path, "w") as slim:
         entries = whole.infolist()
@@ -136,7 +136,7 @@ def _pack(package: Path, path: Path, record: str) -> None:
         slim.writestr(zipfile.ZipInfo(f"{root}/extra/{RECORD}"), record)  # without the time of day
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_record(path: Path) -> dict[str, Any]:
     """The record of a package, which nothing is loaded for.
 
     Raises:
@@ -149,12 +149,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{RECORD}")]
-            return parse_record(archive.read(names[0]).decode("utf-8") if names else "")
+            return parse_call_record(archive.read(names[0]).decode("utf-8") if names else "")
     except Exception as error:  # zipfile raises anything at a damaged member
-        raise refused("the package's record", error) from error
+        raise runner_error("the package's record", error) from error
 
 
-def _platform(path: Path) -> str:
+def _platform_of(path: Path) -> str:
     """The machine that it was compiled for, as Inductor's metadata says."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith("wrapper_metadata.json")]
@@ -184,17 +184,17 @@ def open_runner(
             hint=Hint("use ", Option("device", "cpu")),
             option="device",
         )
-    record = _read(path)
+    record = _read_record(path)
     reason = distrusted(path, settings or {})
     if reason:
-        raise RunnerError(reason, hint=_TRUST)
+        raise RunnerError(reason, hint=_TRUST_HINT)
 
-    package = _load(path.resolve())
-    found = Signature(inputs=program_facts.specs_of(record) or signature.inputs)
+    package = _load_package(path.resolve())
+    found = Signature(inputs=program_facts.record_specs(record) or signature.inputs)
     return _AotiRunner(package, found, record.get("outputs"))
 
 
-def _load(path: Path) -> Any:
+def _load_package(path: Path) -> Any:
     """The library in this process; what torch compiles to learn of the CPU goes to no cache."""
     from torch._inductor import aoti_load_package
     from torch._inductor.utils import fresh_cache
@@ -203,7 +203,7 @@ def _load(path: Path) -> Any:
         with tempfile.TemporaryDirectory(prefix="modelc-") as place, fresh_cache(dir=place):
             return aoti_load_package(str(path))
     except Exception as error:  # the runtime's edge: torch raises anything
-        raise refused("torch._inductor.aoti_load_package", error) from error
+        raise runner_error("torch._inductor.aoti_load_package", error) from error
 
 
 def distrusted(path: Path, settings: Mapping[str, str]) -> str:
@@ -228,42 +228,42 @@ class _AotiRunner(TorchRunner):
 
     def run(self, feed: Feed) -> Outputs:
         """Run a feed within the signature; anything else is refused."""
-        present(feed, self.inputs)
-        refuse_misfits(feed, self._specs)
+        order_inputs(feed, self.inputs)
+        check_feed(feed, self._specs)
         return super().run(feed)
 
 
 def carried(path: Path) -> dict[str, str]:
     """What the archive says of the job that made it."""
-    return carried_in(path)
+    return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
     """Read the record; the library is code, and is not loaded."""
-    record = _read(path)
+    record = _read_record(path)
     inside = record.pop(_INSIDE, {})
     with zipfile.ZipFile(path) as archive:
-        library = sum(entry.file_size for entry in _shared(archive))
+        library = sum(entry.file_size for entry in _library_entries(archive))
     return Inspection(
         target=NAME,
-        inputs=tuple(_infos(inside.get("inputs", ()))),
-        outputs=tuple(_infos(inside.get("outputs", ()))),
+        inputs=tuple(_tensor_infos(inside.get("inputs", ()))),
+        outputs=tuple(_tensor_infos(inside.get("outputs", ()))),
         facts={
-            "compiled for": _platform(path),
+            "compiled for": _platform_of(path),
             "library": f"{library} bytes, weights included",
             "ranges": str(inside.get("ranges", "")),
         },
         weights=dict(inside.get("weights", {})),
         operators=dict(inside.get("operators", {})),
-        metadata=origin_of(record),
+        metadata=record_origin(record),
     )
 
 
-def _shared(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+def _library_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return [entry for entry in archive.infolist() if entry.filename.endswith(".so")]
 
 
-def _infos(found: list[dict[str, Any]]) -> Iterator[TensorInfo]:
+def _tensor_infos(found: list[dict[str, Any]]) -> Iterator[TensorInfo]:
     for info in found:
         yield TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
 

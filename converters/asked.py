@@ -15,10 +15,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-Said = tuple[str, bool, str]  # of what, whether it works, what was said
+ProbeLine = tuple[str, bool, str]  # of what, whether it works, what was said
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_PLACE = re.compile(r"^.*?\.(?:cc|h):\d+ .*?\) ")  # the source file and function it was said in
-_MARKS = ("error", "fail", "cannot", "not ")  # of the line in a library's chatter that says why
+_SOURCE_PREFIX = re.compile(
+    r"^.*?\.(?:cc|h):\d+ .*?\) "
+)  # the source file and function it was said in
+_ERROR_MARKS = (
+    "error",
+    "fail",
+    "cannot",
+    "not ",
+)  # of the line in a library's chatter that says why
 
 
 def main() -> None:
@@ -29,33 +36,33 @@ def main() -> None:
     ):
         for descriptor in (1, 2):
             os.dup2(chatter.fileno(), descriptor)
-        for name, works, told in QUESTIONS[sys.argv[1]](chatter.fileno()):
-            _write(answers, name, works=works, told=told)
+        for name, works, told in PROBES[sys.argv[1]](chatter.fileno()):
+            _write_line(answers, name, works=works, told=told)
         os._exit(0)  # what was loaded may crash on its way out
 
 
-def _write(answers: TextIO, name: str, *, works: bool, told: str) -> None:
+def _write_line(answers: TextIO, name: str, *, works: bool, told: str) -> None:
     answers.write(json.dumps({"name": name, "works": works, "told": told}) + "\n")
     answers.flush()  # a crash later on loses nothing of what was said
 
 
-def _onnxruntime(chatter: int) -> Iterator[Said]:
+def _probe_onnxruntime(chatter: int) -> Iterator[ProbeLine]:
     """Each execution provider that was compiled in, and whether a session really gets it."""
     import onnxruntime
 
-    model = _smallest_model()
+    model = _minimal_model()
     for provider in onnxruntime.get_available_providers():
         start = os.lseek(chatter, 0, os.SEEK_END)
         try:
             session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
             works = session.get_providers()[0] == provider
-            told = "" if works else _reason(chatter, start)
+            told = "" if works else _chatter_reason(chatter, start)
         except Exception as error:  # noqa: BLE001 - a library's edge
-            works, told = False, _telling(str(error))
+            works, told = False, _reason_line(str(error))
         yield provider, works, told
 
 
-def _smallest_model() -> bytes:
+def _minimal_model() -> bytes:
     from onnx import TensorProto, helper
 
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
@@ -66,24 +73,24 @@ def _smallest_model() -> bytes:
     return made
 
 
-def _reason(chatter: int, start: int) -> str:
+def _chatter_reason(chatter: int, start: int) -> str:
     """Why, by what was printed since `start`."""
     size = os.lseek(chatter, 0, os.SEEK_END) - start
     os.lseek(chatter, start, os.SEEK_SET)
     text = os.read(chatter, size).decode("utf-8", "replace") if size else ""
     os.lseek(chatter, 0, os.SEEK_END)
-    return _telling(text)
+    return _reason_line(text)
 
 
-def _telling(text: str) -> str:
+def _reason_line(text: str) -> str:
     """The line that says why, without colours and without where in the library it was said."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    grave = [line for line in lines if any(mark in line.lower() for mark in _MARKS)]
+    grave = [line for line in lines if any(mark in line.lower() for mark in _ERROR_MARKS)]
     line = _COLOUR.sub("", (grave or lines or ["it does not say why"])[0])
-    return _PLACE.sub("", line.rpartition("with error: ")[2]).strip()
+    return _SOURCE_PREFIX.sub("", line.rpartition("with error: ")[2]).strip()
 
 
-def _openvino(_: int) -> Iterator[Said]:
+def _probe_openvino(_: int) -> Iterator[ProbeLine]:
     """Each device, with its full name."""
     import openvino
 
@@ -92,7 +99,7 @@ def _openvino(_: int) -> Iterator[Said]:
         yield device, True, str(core.get_property(device, "FULL_DEVICE_NAME")).strip()
 
 
-def _tensorrt(_: int) -> Iterator[Said]:
+def _probe_tensorrt(_: int) -> Iterator[ProbeLine]:
     """Whether the package can be imported at all; no object is made, which needs a driver."""
     try:
         import tensorrt
@@ -102,23 +109,23 @@ def _tensorrt(_: int) -> Iterator[Said]:
         yield "tensorrt", True, str(tensorrt.__version__)
 
 
-def _importing(name: str) -> Callable[[int], Iterator[Said]]:
+def _import_probe(name: str) -> Callable[[int], Iterator[ProbeLine]]:
     """Whether a package can be imported, and what loads it lazily; its version, or the cause."""
 
-    def asked(_: int) -> Iterator[Said]:
+    def asked(_: int) -> Iterator[ProbeLine]:
         try:
             module = importlib.import_module(name)
-            for part in _LAZY.get(name, ()):
+            for part in _LAZY_NAMES.get(name, ()):
                 getattr(module, part)
         except BaseException as error:  # noqa: BLE001 - a package's edge; it may call sys.exit
-            yield name, False, _cause(error)
+            yield name, False, _root_cause(error)
         else:
             yield name, True, str(getattr(module, "__version__", ""))
 
     return asked
 
 
-def _cause(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     """The innermost error of a chain, in a line: what wraps it names the wrong package."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
@@ -127,14 +134,14 @@ def _cause(error: BaseException) -> str:
 
 
 # What a package imports on first use alone.
-_LAZY = {"transformers": ("PreTrainedModel", "AutoModel")}
+_LAZY_NAMES = {"transformers": ("PreTrainedModel", "AutoModel")}
 PACKAGES = ("torchvision", "torchaudio", "timm", "transformers")
 
-QUESTIONS: dict[str, Callable[[int], Iterator[Said]]] = {
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-    "tensorrt": _tensorrt,
-    **{name: _importing(name) for name in PACKAGES},
+PROBES: dict[str, Callable[[int], Iterator[ProbeLine]]] = {
+    "onnxruntime": _probe_onnxruntime,
+    "openvino": _probe_openvino,
+    "tensorrt": _probe_tensorrt,
+    **{name: _import_probe(name) for name in PACKAGES},
 }
 
 if __name__ == "__main__":

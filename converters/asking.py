@@ -12,12 +12,12 @@ from pathlib import Path
 
 _SCRIPT = Path(__file__).with_name("asked.py")
 # -P: the script's own folder is not put on the path, where our names would shadow others'.
-COMMAND = (sys.executable, "-P", "-W", "ignore", str(_SCRIPT))
-PATIENCE = 30.0  # seconds; a first session of TensorRT's provider takes most of it
+PROBE_COMMAND = (sys.executable, "-P", "-W", "ignore", str(_SCRIPT))
+PROBE_TIMEOUT = 30.0  # seconds; a first session of TensorRT's provider takes most of it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class ProbeResult:
     """What a library says of one provider, device or of itself."""
 
     name: str
@@ -26,19 +26,19 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class LibraryReport:
     """All that a library said; `failure` is why it said no more, empty where it ended well."""
 
-    said: tuple[Said, ...] = ()
+    said: tuple[ProbeResult, ...] = ()
     failure: str = ""
 
 
-def ask(
+def probe_libraries(
     libraries: Iterable[str],
     *,
-    command: Sequence[str] = COMMAND,
-    patience: float = PATIENCE,
-) -> Mapping[str, Answer]:
+    command: Sequence[str] = PROBE_COMMAND,
+    patience: float = PROBE_TIMEOUT,
+) -> Mapping[str, LibraryReport]:
     """Ask them side by side.
 
     Args:
@@ -46,11 +46,11 @@ def ask(
         command: what to start; the library is its last argument.
         patience: seconds to wait for each.
     """
-    started = {name: _start([*command, name]) for name in libraries}
-    return {name: _answer(process, patience) for name, process in started.items()}
+    started = {name: _start_probe([*command, name]) for name in libraries}
+    return {name: _collect_report(process, patience) for name, process in started.items()}
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+def _start_probe(command: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -61,7 +61,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def _answer(process: subprocess.Popen[str], patience: float) -> Answer:
+def _collect_report(process: subprocess.Popen[str], patience: float) -> LibraryReport:
     failure = ""
     try:
         text, errors = process.communicate(timeout=patience)
@@ -70,13 +70,14 @@ def _answer(process: subprocess.Popen[str], patience: float) -> Answer:
         text, errors = process.communicate()
         failure = f"no answer within {patience:g} s"
     if not failure and process.returncode:
-        failure = _ending(process.returncode, errors)
-    return Answer(
-        said=tuple(_said(line) for line in text.splitlines() if _whole(line)), failure=failure
+        failure = _exit_reason(process.returncode, errors)
+    return LibraryReport(
+        said=tuple(_parse_result(line) for line in text.splitlines() if _is_complete(line)),
+        failure=failure,
     )
 
 
-def _ending(code: int, errors: str) -> str:
+def _exit_reason(code: int, errors: str) -> str:
     """Why a process ended as it did: the last line of its errors, or the signal."""
     if code < 0:
         return f"it crashed ({signal.Signals(-code).name})"
@@ -84,11 +85,11 @@ def _ending(code: int, errors: str) -> str:
     return lines[-1] if lines else f"it ended with {code}"
 
 
-def _whole(line: str) -> bool:
+def _is_complete(line: str) -> bool:
     """Whether a line was written to its end: a crash may cut the last one."""
     return line.startswith("{") and line.endswith("}")
 
 
-def _said(line: str) -> Said:
+def _parse_result(line: str) -> ProbeResult:
     entry = json.loads(line)
-    return Said(name=entry["name"], works=entry["works"], told=entry["told"])
+    return ProbeResult(name=entry["name"], works=entry["works"], told=entry["told"])

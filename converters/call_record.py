@@ -12,10 +12,10 @@ from typing import Any
 from ..core.contract import RECORD, Job
 from ..core.errors import RunnerError, first_line
 
-_MOST = 1 << 26  # bytes of a record; that of a large model has a few thousand names
+_MAX_RECORD_BYTES = 1 << 26  # bytes of a record; that of a large model has a few thousand names
 
 
-def call_record(job: Job, form: str) -> str:
+def build_call_record(job: Job, form: str) -> str:
     """What an archive of torch's says of itself, as JSON: how to call it, what it came from."""
     return json.dumps(
         {
@@ -28,13 +28,13 @@ def call_record(job: Job, form: str) -> str:
     )
 
 
-def parse_record(text: str) -> dict[str, Any]:
+def parse_call_record(text: str) -> dict[str, Any]:
     """The record that `call_record` wrote; empty where an archive has none."""
     record: dict[str, Any] = json.loads(text) if text else {}
     return record
 
 
-def carried_in(path: Path) -> dict[str, str]:
+def read_torch_metadata(path: Path) -> dict[str, str]:
     """Where an archive of torch's says that its model came from; nothing of it is loaded.
 
     Raises:
@@ -45,7 +45,7 @@ def carried_in(path: Path) -> dict[str, str]:
             inside = [e for e in archive.infolist() if e.filename.endswith(f"/extra/{RECORD}")]
             if not inside:
                 return {}
-            if len(inside) > 1 or inside[0].file_size > _MOST:
+            if len(inside) > 1 or inside[0].file_size > _MAX_RECORD_BYTES:
                 raise RunnerError(
                     f"{path.name} has {len(inside)} records of {inside[0].file_size} bytes",
                     hint="make it again: modelc writes one, and a short one",
@@ -55,10 +55,10 @@ def carried_in(path: Path) -> dict[str, str]:
         raise RunnerError(f"{path.name}: {first_line(error)}", hint="make it again") from error
     if not isinstance(record, dict):
         raise RunnerError(f"the record in {path.name} is none", hint="make it again")
-    return origin_of(record)
+    return record_origin(record)
 
 
-def origin_of(record: Mapping[str, Any]) -> dict[str, str]:
+def record_origin(record: Mapping[str, Any]) -> dict[str, str]:
     """What a record says of where the model came from: all but how it is called."""
     form = ("call", "inputs", "outputs", "signature")
     return {key: str(value) for key, value in record.items() if key not in form}

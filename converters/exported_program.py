@@ -28,16 +28,16 @@ from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.zip_archive import fault_of_archive, members_of
-from .call_record import call_record, carried_in, origin_of, parse_record
+from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
 from .capture.eager import example_tensors
 from .capture.strategies import export_of
-from .fault_values import planted
-from .guarded import guarded
-from .installed import versions
-from .opened import refused
-from .program_facts import operators, ranges, specs_of, tensor_infos, weight_elements
+from .fault_values import fault_record
+from .guarded import call_framework
+from .installed import package_versions
+from .opened import runner_error
+from .program_facts import count_operators, count_weights, record_specs, size_ranges, tensor_infos
 from .torch_faults import plant_in_program
-from .torch_runner import TorchRunner, check_device, float_state, torch_settings
+from .torch_runner import TorchRunner, check_device, float_tensors, torch_settings
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ INSPECT_OPENS: bool = True
 
 def readiness() -> Readiness:
     """Torch is a dependency of modelc, so this is always ready."""
-    return Readiness(ready=True, version=versions("torch").get("torch", ""))
+    return Readiness(ready=True, version=package_versions("torch").get("torch", ""))
 
 
 def claims(path: Path) -> bool:
@@ -82,26 +82,33 @@ def convert(job: Job) -> Converted:
 
     taken = export_of(job)
     name = job.stem + SUFFIX
-    with _anonymous(taken.program) as program:
-        guarded(
+    with _strip_user_data(taken.program) as program:
+        call_framework(
             "torch.export.save",
             lambda: torch.export.save(
-                program, str(job.folder / name), extra_files={RECORD: call_record(job, "flat")}
+                program,
+                str(job.folder / name),
+                extra_files={RECORD: build_call_record(job, "flat")},
             ),
         )
     return Converted(
         files=((name, "model"),),
-        versions=versions("torch"),
+        versions=package_versions("torch"),
         notes=taken.notes,
         places=taken.places,
     )
 
 
 @contextmanager
-def _anonymous(program: torch.export.ExportedProgram) -> Iterator[torch.export.ExportedProgram]:
+def _strip_user_data(
+    program: torch.export.ExportedProgram,
+) -> Iterator[torch.export.ExportedProgram]:
     """The program without the user's data and paths; both are back afterwards, for others."""
     traces = {node: node.meta.pop("stack_trace", None) for node in program.graph.nodes}
-    examples, program.example_inputs = program.example_inputs, _blank(program.example_inputs)
+    examples, program.example_inputs = (
+        program.example_inputs,
+        _zero_examples(program.example_inputs),
+    )
     try:
         yield program
     finally:
@@ -116,12 +123,12 @@ def with_examples(
     program: torch.export.ExportedProgram, job: Job
 ) -> Iterator[torch.export.ExportedProgram]:
     """The program with the job's example as its inputs, and without stack traces."""
-    with _anonymous(program) as bare:
+    with _strip_user_data(program) as bare:
         bare.example_inputs = (example_tensors(job), {})
         yield bare
 
 
-def _blank(examples: Any) -> Any:
+def _zero_examples(examples: Any) -> Any:
     """Zeros in place of the user's data, each stored as one number.
 
     Without any examples torch leaves its checks of sizes out of the program that it loads.
@@ -134,7 +141,7 @@ def _blank(examples: Any) -> Any:
     )
 
 
-def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
+def _load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
     import torch
 
     extra: dict[str, Any] = {RECORD: ""}
@@ -143,11 +150,11 @@ def _load(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
     try:
         refuse_code(path)
         program = torch.export.load(str(path), extra_files=extra)
-        return program, parse_record(extra[RECORD])
+        return program, parse_call_record(extra[RECORD])
     except ModelcError:
         raise
     except Exception as error:
-        raise refused("torch.export.load", error) from error
+        raise runner_error("torch.export.load", error) from error
 
 
 def judging_settings(device: str) -> Mapping[str, str]:
@@ -163,7 +170,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """
     check_device(device)
     try:
-        program, record = _load(path)
+        program, record = _load_program(path)
     except CheckpointError as error:  # of an artifact it is no checkpoint's fault
         raise RunnerError(error.message, hint=error.hint) from error
     call: Callable[..., object] = program.module().to(device)
@@ -175,8 +182,8 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 def weights(path: Path) -> Iterator[Array]:
     """The float32 tensors of its state."""
-    program, _ = _load(path)
-    yield from float_state(program.state_dict)
+    program, _ = _load_program(path)
+    yield from float_tensors(program.state_dict)
 
 
 def plant_fault(
@@ -189,32 +196,32 @@ def plant_fault(
     """Write a copy with one fault of this kind; none at single sizes, which a guard would need."""
     import torch
 
-    program, record = _load(path)
+    program, record = _load_program(path)
     done = None if kind is FaultKind.SIZE else plant_in_program(program, kind, random)
     if done is None:
         return None
     copy = folder / path.name
     torch.export.save(program, str(copy), extra_files={RECORD: dumps(record)})
-    return planted(copy, done)
+    return fault_record(copy, done)
 
 
 def carried(path: Path) -> dict[str, str]:
     """What the archive says of the job that made it."""
-    return carried_in(path)
+    return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
     """Parameters, operators, ranges and the record, without running anything."""
-    program, record = _load(path)
+    program, record = _load_program(path)
     inputs, outputs = tensor_infos(program, record)
     return Inspection(
         target=NAME,
         inputs=inputs,
         outputs=outputs,
-        facts={"ranges": ranges(program, specs_of(record))},
-        weights=weight_elements(program),
-        operators=operators(program),
-        metadata=origin_of(record),
+        facts={"ranges": size_ranges(program, record_specs(record))},
+        weights=count_weights(program),
+        operators=count_operators(program),
+        metadata=record_origin(record),
     )
 
 

@@ -13,11 +13,11 @@ from ..core.runtime_contract import PlantedFault
 from ..core.signature import Signature
 
 FACTOR = 1.5  # of a scalar, an attribute, and an output at one size
-TIMES = f"times {FACTOR:g}"
-SMALL = 1e-3  # a constant that is added and not larger is taken for an epsilon
+FACTOR_TEXT = f"times {FACTOR:g}"
+SMALL_NUMBER = 1e-3  # a constant that is added and not larger is taken for an epsilon
 EPSILON_FACTOR = 1000.0
-Change: TypeAlias = tuple[str, str]  # the place, and what was done there
-_TRIES = 20  # draws of an element or of two rows
+FaultChange: TypeAlias = tuple[str, str]  # the place, and what was done there
+_MAX_TRIES = 20  # draws of an element or of two rows
 _QUARTER = 0x40  # of the 256 steps of 8 bits
 
 
@@ -41,7 +41,7 @@ class SizeFault:
         return f"{self.dim} is {self.size}{' or more' if self.onward else ''}"
 
 
-def planted(copy: Path, done: Change, size: SizeFault | None = None) -> PlantedFault:
+def fault_record(copy: Path, done: FaultChange, size: SizeFault | None = None) -> PlantedFault:
     """The record of a copy with a fault in it."""
     place, change = done
     if size is None:
@@ -101,7 +101,7 @@ def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
 
     if array.ndim == 0 or len(array) < 2:  # noqa: PLR2004 - two to swap
         return None
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         one, other = random.sample(range(len(array)), 2)
         if not np.array_equal(array[one], array[other]):
             copy = array.copy()

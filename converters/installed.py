@@ -6,14 +6,14 @@ from functools import cache
 from importlib import metadata
 
 
-def versions(*packages: str) -> dict[str, str]:
+def package_versions(*packages: str) -> dict[str, str]:
     """Installed versions by distribution name; those not installed are left out."""
-    asked = ((package, _version(package)) for package in packages)
+    asked = ((package, _package_version(package)) for package in packages)
     return {package: version for package, version in asked if version is not None}
 
 
 @cache
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     """Each is read once in a process: its metadata is parsed whole, and every step asks."""
     try:
         return metadata.version(package)

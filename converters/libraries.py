@@ -7,50 +7,50 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..core.diagnosis import Check, State
-from .asking import Answer, ask
-from .packages import Installed, installed
+from .asking import LibraryReport
+from .packages import InstalledPackages, read_packages
 from .trt import package
 from .trt.driver import Driver, probe
 from .trt.health import check_driver, check_package
 
-Ask: TypeAlias = Callable[[Iterable[str]], Mapping[str, Answer]]
-_BESIDE = ("torchvision", "torchaudio", "timm", "transformers")  # as `asked.py` knows them
-_FOR_ONE_TORCH = ("torchvision", "torchaudio")  # each release is compiled for one torch
-_SHOWN = ("torch", "onnx", "openvino", "nncf", "nvidia-modelopt", "pillow", "numpy")
+ProbeLibraries: TypeAlias = Callable[[Iterable[str]], Mapping[str, LibraryReport]]
+_COMPANIONS = ("torchvision", "torchaudio", "timm", "transformers")  # as `asked.py` knows them
+_TORCH_BOUND = ("torchvision", "torchaudio")  # each release is compiled for one torch
+_REPORTED = ("torch", "onnx", "openvino", "nncf", "nvidia-modelopt", "pillow", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class LibraryHost:
     """The distributions, the driver and TensorRT that are here, and how to ask a library."""
 
-    packages: Installed
+    packages: InstalledPackages
     driver: Driver
     tensorrt: package.Installed
-    ask: Ask = ask
+    ask: ProbeLibraries = ask
 
 
-def this_host() -> Host:
+def inspect_host() -> LibraryHost:
     """Look, without importing anything."""
-    return Host(packages=installed(), driver=probe(), tensorrt=package.find())
+    return LibraryHost(packages=read_packages(), driver=probe(), tensorrt=package.find())
 
 
-def check_libraries(host: Host) -> tuple[Check, ...]:
+def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
     """Driver and GPUs first, then each library, which is asked in a process of its own."""
     trt = ["tensorrt"] if host.tensorrt.importable else []
-    beside = [name for name in _BESIDE if name in host.packages.versions]
+    beside = [name for name in _COMPANIONS if name in host.packages.versions]
     answers = host.ask(["onnxruntime", "openvino", *trt, *beside])
     return (
         *check_driver(host.driver, _cuda_majors(host.packages)),
         *check_package(host.tensorrt, answers.get("tensorrt")),
-        *_providers(answers.get("onnxruntime", Answer()), host),
-        _openvino(answers.get("openvino", Answer()), host.packages),
-        *(_version(name, host.packages) for name in _SHOWN),
-        *_imports(beside, answers, host.packages),
+        *_check_providers(answers.get("onnxruntime", LibraryReport()), host),
+        _check_openvino(answers.get("openvino", LibraryReport()), host.packages),
+        *(_check_version(name, host.packages) for name in _REPORTED),
+        *_check_imports(beside, answers, host.packages),
     )
 
 
-def _imports(
-    names: Sequence[str], answers: Mapping[str, Answer], packages: Installed
+def _check_imports(
+    names: Sequence[str], answers: Mapping[str, LibraryReport], packages: InstalledPackages
 ) -> Iterator[Check]:
     """Whether the packages beside torch can be imported: one for another torch often cannot.
 
@@ -58,25 +58,25 @@ def _imports(
     """
     first = ""
     for name in names:
-        answer = answers.get(name, Answer())
+        answer = answers.get(name, LibraryReport())
         version = packages.versions[name]
         if answer.said and answer.said[0].works:
             yield Check(name=name, state=State.OK, told=version)
             continue
         reason = answer.said[0].told if answer.said else answer.failure or "no reason"
-        first = first or _mend_import(name, packages)
+        first = first or _import_fix(name, packages)
         told = f"{name} {version} is installed and cannot be imported: {reason}"
         yield Check(name=name, state=State.BROKEN, told=told, mend=first)
 
 
-def _mend_import(name: str, packages: Installed) -> str:
+def _import_fix(name: str, packages: InstalledPackages) -> str:
     """The command that replaces a package by the one that fits the torch that is here."""
     torch = packages.versions.get("torch", "").partition("+")[0]
-    held = f" torch=={torch}" if name in _FOR_ONE_TORCH and torch else ""
+    held = f" torch=={torch}" if name in _TORCH_BOUND and torch else ""
     return f"pip uninstall -y {name} && pip install {name}{held}"
 
 
-def _cuda_majors(packages: Installed) -> list[int]:
+def _cuda_majors(packages: InstalledPackages) -> list[int]:
     """The CUDA majors that torch and TensorRT were installed for."""
     found = [packages.cuda.get("torch", "").partition(".")[0]]
     found += [
@@ -85,11 +85,11 @@ def _cuda_majors(packages: Installed) -> list[int]:
     return [int(major) for major in found if major.isdecimal()]
 
 
-def _providers(answer: Answer, host: Host) -> tuple[Check, ...]:
+def _check_providers(answer: LibraryReport, host: LibraryHost) -> tuple[Check, ...]:
     """Which execution providers load; one that needs a GPU is only amiss where there is one."""
     if not answer.said:
         packages = ("onnxruntime-gpu", "onnxruntime")
-        return (_unanswered("ONNX Runtime", answer.failure, host.packages, packages),)
+        return (_probe_failure("ONNX Runtime", answer.failure, host.packages, packages),)
     loaded = [said.name for said in answer.said if said.works]
     found = [
         Check(
@@ -108,9 +108,9 @@ def _providers(answer: Answer, host: Host) -> tuple[Check, ...]:
     return tuple(found)
 
 
-def _openvino(answer: Answer, packages: Installed) -> Check:
+def _check_openvino(answer: LibraryReport, packages: InstalledPackages) -> Check:
     if not answer.said:
-        return _unanswered("OpenVINO", answer.failure, packages, ("openvino",))
+        return _probe_failure("OpenVINO", answer.failure, packages, ("openvino",))
     devices = ", ".join(f"{said.name} ({said.told})" for said in answer.said)
     if answer.failure:
         told = f"devices: {devices}; then {answer.failure}"
@@ -118,7 +118,9 @@ def _openvino(answer: Answer, packages: Installed) -> Check:
     return Check(name="OpenVINO", state=State.OK, told=f"devices: {devices}")
 
 
-def _unanswered(name: str, reason: str, packages: Installed, names: Sequence[str]) -> Check:
+def _probe_failure(
+    name: str, reason: str, packages: InstalledPackages, names: Sequence[str]
+) -> Check:
     """A library that said nothing: it is not installed, or it is broken."""
     here = next((one for one in names if one in packages.versions), None)
     if here is None:
@@ -129,7 +131,7 @@ def _unanswered(name: str, reason: str, packages: Installed, names: Sequence[str
     return Check(name=name, state=State.BROKEN, told=told + (reason or "no reason"), mend=mend)
 
 
-def _version(name: str, packages: Installed) -> Check:
+def _check_version(name: str, packages: InstalledPackages) -> Check:
     """What is installed of what modelc works with."""
     if name in packages.versions:
         return Check(name=name, state=State.OK, told=packages.versions[name])

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Job
-from .guarded import guarded
-from .model_files import copy_external
-from .onnx_links import float_constants, links_of, values_of
+from .guarded import call_framework
+from .model_files import copy_external_weights
+from .onnx_links import constant_values, float_constants, index_links
 from .onnx_origins import all_nodes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _BODIES = ("If", "Loop", "Scan")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class AutocastDraft:
     """A model as AutoCast reads it, and what must be known of it afterwards."""
 
     path: Path
@@ -40,7 +40,7 @@ class Draft:
     metadata: Mapping[str, str]
 
 
-def draft_of(model: onnx.ModelProto, parent: Path, folder: Path) -> Draft:
+def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastDraft:
     """Write the model to a folder of its own: AutoCast may write beside what it reads.
 
     Args:
@@ -51,31 +51,31 @@ def draft_of(model: onnx.ModelProto, parent: Path, folder: Path) -> Draft:
     import onnx
 
     folder.mkdir()
-    _part_weights(model.graph)
-    copy_external(model, parent, folder)
+    _separate_body_weights(model.graph)
+    copy_external_weights(model, parent, folder)
     path = folder / "model.onnx"
     onnx.save_model(model, str(path))
-    return Draft(
+    return AutocastDraft(
         path=path,
-        infinite=_infinite(model, folder),
+        infinite=_find_infinities(model, folder),
         makers={name: node.name for node in model.graph.node for name in node.output},
         metadata={entry.key: entry.value for entry in model.metadata_props},
     )
 
 
-def _part_weights(graph: onnx.GraphProto) -> None:
+def _separate_body_weights(graph: onnx.GraphProto) -> None:
     """Another name for weights that a body shares with the main graph.
 
     AutoCast gives the body a copy of the same name, and then one name has two types.
     """
-    links = links_of(graph)
+    links = index_links(graph)
     shared = [
         tensor
         for tensor in graph.initializer
         if tensor.name in links.captured and tensor.name in links.readers
     ]
     names = {tensor.name: f"{tensor.name}::body" for tensor in shared}
-    copies = [_clone(tensor, names[tensor.name]) for tensor in shared]
+    copies = [_clone_tensor(tensor, names[tensor.name]) for tensor in shared]
     graph.initializer.extend(copies)
     outer = {id(node) for node in graph.node}
     for node in all_nodes(graph):
@@ -83,7 +83,7 @@ def _part_weights(graph: onnx.GraphProto) -> None:
             node.input[:] = [names.get(name, name) for name in node.input]
 
 
-def _clone(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+def _clone_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     import onnx
 
     clone = onnx.TensorProto()
@@ -92,7 +92,7 @@ def _clone(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     return clone
 
 
-def autocast(draft: Draft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
+def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
     """The draft in the job's half precision, but for the nodes to keep; the draft is removed.
 
     Raises:
@@ -100,16 +100,16 @@ def autocast(draft: Draft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
     """
     import onnx
 
-    half = guarded("ModelOpt AutoCast", lambda: _convert(draft.path, job, keep))
+    half = call_framework("ModelOpt AutoCast", lambda: _call_autocast(draft.path, job, keep))
     shutil.rmtree(draft.path.parent)
     _restore_infinities(half, draft.infinite)
     _restore_names(half, draft.makers)
-    _forget_unknown_dims(half.graph, job.signature.dynamic_dims)
+    _drop_unknown_dims(half.graph, job.signature.dynamic_dims)
     onnx.helper.set_model_props(half, dict(draft.metadata))
     return half
 
 
-def _convert(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
+def _call_autocast(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
     """AutoCast itself; a range of `inf` switches its own rules off."""
     from modelopt.onnx.autocast import convert_to_mixed_precision
 
@@ -126,14 +126,14 @@ def _convert(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
     return model
 
 
-def _infinite(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+def _find_infinities(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
     """The constants that hold infinities, which AutoCast would make the largest finite number."""
     import numpy as np
 
     return {
         name: values
         for name, tensor in float_constants(model.graph)
-        if np.isinf(values := values_of(tensor, folder)).any()
+        if np.isinf(values := constant_values(tensor, folder)).any()
     }
 
 
@@ -165,7 +165,7 @@ def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
             node.name = made
 
 
-def _forget_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
+def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
     """Take away the names of dims that are none of the inputs' own.
 
     AutoCast calls every dim that it does not know `unk`. One name says one size: ONNX Runtime would
@@ -177,7 +177,7 @@ def _forget_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None
                 dim.ClearField("dim_param")
 
 
-def merge_weights(graph: onnx_ir.Graph) -> None:
+def merge_equal_weights(graph: onnx_ir.Graph) -> None:
     """One weight for those that are the same: AutoCast makes a copy for each reader."""
     known: dict[tuple[object, ...], onnx_ir.Value] = {}
     for name, value in list(graph.initializers.items()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx_ir
 
-MADE_UP = ".axis"  # in names of axes that follow no dim: `logits.axis1`
+GENERATED_AXIS = ".axis"  # in names of axes that follow no dim: `logits.axis1`
 
 
 def name_output_axes(model: onnx_ir.Model, axes: Mapping[str, Mapping[int, str]]) -> None:
@@ -23,13 +23,13 @@ def name_output_axes(model: onnx_ir.Model, axes: Mapping[str, Mapping[int, str]]
         names, shape = axes.get(value.name or "", {}), value.shape
         if shape is not None and names:
             value.shape = onnx_ir.Shape(
-                _named(dim, names.get(axis, "")) for axis, dim in enumerate(shape)
+                _axis_name(dim, names.get(axis, "")) for axis, dim in enumerate(shape)
             )
 
 
-def _named(dim: int | onnx_ir.SymbolicDim, name: str) -> int | str | onnx_ir.SymbolicDim:
+def _axis_name(dim: int | onnx_ir.SymbolicDim, name: str) -> int | str | onnx_ir.SymbolicDim:
     """The name, if there is one; one made up of the output's gives way to an exporter's own."""
     if not name:
         return dim
     known = not isinstance(dim, int) and dim.value is not None
-    return dim if known and MADE_UP in name else name
+    return dim if known and GENERATED_AXIS in name else name

@@ -20,11 +20,11 @@ from .capture.users import last_place
 if TYPE_CHECKING:
     import torch
 
-Made = dict[Any, Any]  # by node, what it gives: a node, a pair of them, or a list of such
+NodeParts = dict[Any, Any]  # by node, what it gives: a node, a pair of them, or a list of such
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _ComplexParts:
     """The nodes of a complex tensor's parts."""
 
     real: Any
@@ -40,12 +40,12 @@ def split_complex(program: torch.export.ExportedProgram) -> torch.export.Exporte
     if not any(map(_is_complex, program.graph.nodes)):
         return program
     program = program.run_decompositions({})  # after this no operator writes into its inputs
-    made: Made = {}
+    made: NodeParts = {}
     for node in list(program.graph.nodes):
-        if _can_split(node) and (_is_complex(node) or _reads_complex(node, made)):
-            _split(node, made)
+        if _can_split(node) and (_is_complex(node) or _has_complex_input(node, made)):
+            _split_node(node, made)
         else:
-            _join_inputs(node, made)
+            _join_input_parts(node, made)
     for node in reversed([one for one in made if one.op == "call_function"]):
         program.graph.erase_node(node)
     program.graph_module.recompile()
@@ -60,7 +60,7 @@ def _is_complex(node: torch.fx.Node) -> bool:
     return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
 
 
-def _reads_complex(node: torch.fx.Node, made: Made) -> bool:
+def _has_complex_input(node: torch.fx.Node, made: NodeParts) -> bool:
     return any(one in made or _is_complex(one) for one in node.all_input_nodes)
 
 
@@ -77,48 +77,50 @@ def _can_split(node: torch.fx.Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.name != "aten::stft"
 
 
-def _join_inputs(node: torch.fx.Node, made: Made) -> None:
+def _join_input_parts(node: torch.fx.Node, made: NodeParts) -> None:
     """Give whole complex tensors to what cannot be split, as the outputs."""
     import torch
 
     def whole(one: torch.fx.Node) -> Any:
         parts = made.get(one, one)
-        if not isinstance(parts, _Pair):
+        if not isinstance(parts, _ComplexParts):
             return parts
-        (found,) = _run_before(node, lambda *both: [torch.complex(*both)], _leaves(parts))
+        (found,) = _insert_real_ops(node, lambda *both: [torch.complex(*both)], _leaves(parts))
         return found
 
     node.args = torch.fx.map_arg(node.args, whole)
     node.kwargs = torch.fx.map_arg(node.kwargs, whole)
 
 
-def _split(node: torch.fx.Node, made: Made) -> None:
+def _split_node(node: torch.fx.Node, made: NodeParts) -> None:
     """Put the real operators that a node consists of before it, and note what they give."""
     inputs = list(node.all_input_nodes)
     if node.target is operator.getitem and node.args[0] in made:
         made[node] = made[node.args[0]][node.args[1]]
     else:
         parts = {one: made.get(one, one) for one in inputs}
-        made[node] = _inlined(node, parts)
-    if not isinstance(made[node], _Pair | list | tuple):
+        made[node] = _inline_node(node, parts)
+    if not isinstance(made[node], _ComplexParts | list | tuple):
         node.replace_all_uses_with(made[node])
 
 
-def _inlined(node: torch.fx.Node, parts: Mapping[Any, Any]) -> Any:
+def _inline_node(node: torch.fx.Node, parts: Mapping[Any, Any]) -> Any:
     """What takes a node's place, where what it reads is in these parts.
 
     Raises:
         RefusedError: there is no rule for it.
     """
-    run = _Run(node=node, parts=parts)
+    run = _NodeFunction(node=node, parts=parts)
     try:
-        found = _run_before(node, run, [leaf for part in parts.values() for leaf in _leaves(part)])
+        found = _insert_real_ops(
+            node, run, [leaf for part in parts.values() for leaf in _leaves(part)]
+        )
     except (NotImplementedError, RuntimeError, TypeError) as error:
-        raise _no_rule(node) from error
+        raise _no_rule_error(node) from error
     return run.closed(iter(found))
 
 
-def _run_before(
+def _insert_real_ops(
     node: torch.fx.Node, run: Callable[..., list[Any]], inputs: Sequence[Any]
 ) -> list[Any]:
     """Run it on the values that were captured, and copy the operators that were run before a node.
@@ -132,7 +134,7 @@ def _run_before(
     with _fake_mode(node.graph), enable_python_dispatcher():  # which keeps dynamic sizes so
         body = make_fx(run, _allow_non_fake_inputs=True)(*(one.meta["val"] for one in inputs))
     body.graph.eliminate_dead_code()
-    return _copied(body, node, inputs)
+    return _copy_nodes(body, node, inputs)
 
 
 def _fake_mode(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
@@ -144,10 +146,10 @@ def _fake_mode(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
 
 
 def _leaves(part: Any) -> list[Any]:
-    return [part.real, part.imaginary] if isinstance(part, _Pair) else [part]
+    return [part.real, part.imaginary] if isinstance(part, _ComplexParts) else [part]
 
 
-class _Run:
+class _NodeFunction:
     """A node as a function of the parts of what it reads; it gives the parts, in one list."""
 
     def __init__(self, *, node: torch.fx.Node, parts: Mapping[Any, Any]) -> None:
@@ -160,12 +162,12 @@ class _Run:
         from torch._subclasses.complex_tensor import ComplexTensor
         from torch.utils import _pytree
 
-        from .onnx_complex_rules import ComplexRules, in_parts
+        from .onnx_complex_rules import ComplexRules, split_parts
 
         def taken(part: Any, given: Iterator[Any]) -> Any:
-            if isinstance(part, _Pair):
+            if isinstance(part, _ComplexParts):
                 return ComplexTensor(next(given), next(given))
-            return in_parts(next(given))
+            return split_parts(next(given))
 
         given, target = iter(values), self._node.target
         known = {one: taken(part, given) for one, part in self._parts.items()}
@@ -182,13 +184,15 @@ class _Run:
         from torch.utils import _pytree
 
         leaves = [
-            _Pair(real=next(nodes), imaginary=next(nodes)) if pair else next(nodes)
+            _ComplexParts(real=next(nodes), imaginary=next(nodes)) if pair else next(nodes)
             for pair in self._pairs
         ]
         return _pytree.tree_unflatten(leaves, self._spec)
 
 
-def _copied(body: torch.fx.GraphModule, node: torch.fx.Node, inputs: Sequence[Any]) -> list[Any]:
+def _copy_nodes(
+    body: torch.fx.GraphModule, node: torch.fx.Node, inputs: Sequence[Any]
+) -> list[Any]:
     """Copy the operators of a graph before a node.
 
     Returns:
@@ -217,7 +221,7 @@ def _copied(body: torch.fx.GraphModule, node: torch.fx.Node, inputs: Sequence[An
     return found
 
 
-def _no_rule(node: torch.fx.Node) -> RefusedError:
+def _no_rule_error(node: torch.fx.Node) -> RefusedError:
     name = "::".join(str(node.target).split(".")[:2])
     place = last_place(str(node.meta.get("stack_trace") or ""))
     return RefusedError(

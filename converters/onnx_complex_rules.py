@@ -12,7 +12,7 @@ from torch._subclasses.complex_tensor import ComplexTensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-Rule = Callable[..., Any]
+ComplexRule = Callable[..., Any]
 _aten = torch.ops.aten
 _REAL = {
     torch.complex32: torch.float16,
@@ -26,7 +26,7 @@ _MIXED = (
     _aten.bmm, _aten.cat, _aten.copy, _aten.dot, _aten.index_put, _aten.mm, _aten.select_scatter,
     _aten.slice_scatter, _aten.stack, _aten.where,
 )  # fmt: skip
-_MOST_FACTORS = 8  # up to which a power is a product, as eager has it of 2 and 3
+_MAX_FACTORS = 8  # up to which a power is a product, as eager has it of 2 and 3
 
 
 class ComplexRules(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -43,20 +43,20 @@ class ComplexRules(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         packet, named = func.overloadpacket, dict(kwargs or {})
         pairs = [one for one in _pytree.tree_leaves((args, named)) if _is_pair(one)]
         if packet in _WHOLE:
-            args = _pytree.tree_map(_joined, args)
+            args = _pytree.tree_map(_join_parts, args)
         elif packet in _MIXED and pairs:
-            args = _pytree.tree_map(_with_imaginary_part, args)
+            args = _pytree.tree_map(_add_imaginary_part, args)
         elif packet in _ARITHMETIC and (pairs or any(isinstance(one, complex) for one in args)):
             like = next(one for one in args if isinstance(one, Tensor))
             operands = [_operand(one, like) for one in args[:2]]
             func, args = packet, (*operands, *args[2:])
         ours = pairs or packet in _MAKERS or named.get("dtype") in _REAL
-        rule: Rule | None = _RULES.get(packet) if ours else None
+        rule: ComplexRule | None = _COMPLEX_RULES.get(packet) if ours else None
         found = func(*args, **named) if rule is None else rule(func, *args, **named)
-        return _pytree.tree_map(in_parts, found)
+        return _pytree.tree_map(split_parts, found)
 
 
-def in_parts(value: Any) -> Any:
+def split_parts(value: Any) -> Any:
     """A whole complex tensor in two parts; anything else as it is."""
     if not isinstance(value, Tensor) or _is_pair(value) or not value.is_complex():
         return value
@@ -68,11 +68,11 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, ComplexTensor)
 
 
-def _joined(value: Any) -> Any:
+def _join_parts(value: Any) -> Any:
     return value.as_interleaved() if _is_pair(value) else value
 
 
-def _with_imaginary_part(value: Any) -> Any:
+def _add_imaginary_part(value: Any) -> Any:
     """Real numbers with an imaginary part of 0; flags and indices as they are."""
     if isinstance(value, Tensor) and not _is_pair(value) and value.is_floating_point():
         return ComplexTensor(value, torch.zeros_like(value))
@@ -86,14 +86,14 @@ def _operand(value: Any, like: Tensor) -> Any:
     kind = _REAL.get(like.dtype, like.dtype)
     kind = kind if kind.is_floating_point else torch.get_default_dtype()
     if isinstance(value, Tensor):
-        return _with_imaginary_part(value if value.is_floating_point() else value.to(kind))
+        return _add_imaginary_part(value if value.is_floating_point() else value.to(kind))
     number = complex(value)
     return ComplexTensor(
         torch.full((), number.real, dtype=kind), torch.full((), number.imag, dtype=kind)
     )
 
 
-def _by_parts(func: Any, values: Any, *args: Any, **named: Any) -> Any:
+def _apply_by_parts(func: Any, values: Any, *args: Any, **named: Any) -> Any:
     return ComplexTensor(func(values.re, *args, **named), func(values.im, *args, **named))
 
 
@@ -130,7 +130,7 @@ def _pow(func: Any, values: Any, exponent: Any) -> Any:
     """Small powers as products: torch's rule takes the logarithm, which 0 has none of."""
     if isinstance(exponent, int | float) and exponent in _POWERS:
         return _POWERS[exponent](values)
-    if not isinstance(exponent, int | float) or exponent not in range(1, _MOST_FACTORS + 1):
+    if not isinstance(exponent, int | float) or exponent not in range(1, _MAX_FACTORS + 1):
         return func(values, exponent)
     found = values
     for _ in range(int(exponent) - 1):
@@ -138,14 +138,14 @@ def _pow(func: Any, values: Any, exponent: Any) -> Any:
     return found
 
 
-def _no_rule(func: Any, *_: Any, **__: Any) -> Any:
+def _refuse_operator(func: Any, *_: Any, **__: Any) -> Any:
     """What a pair of parts would answer otherwise than the whole number."""
     raise NotImplementedError(f"{func} of complex numbers")
 
 
 def _view(func: Any, values: Any, shape: Any) -> Any:
     """As another shape; bytes as another dtype lie otherwise in two parts."""
-    return _no_rule(func) if isinstance(shape, torch.dtype) else func(values, shape)
+    return _refuse_operator(func) if isinstance(shape, torch.dtype) else func(values, shape)
 
 
 def _ones(values: Any) -> Any:
@@ -154,9 +154,9 @@ def _ones(values: Any) -> Any:
 
 _POWERS: Mapping[float, Callable[[Any], Any]] = {0: _ones, 0.5: torch.sqrt}
 _MAKERS = (_aten.complex, _aten.polar, _aten.view_as_complex, _aten.full)
-_RULES: Mapping[Any, Rule] = {
+_COMPLEX_RULES: Mapping[Any, ComplexRule] = {
     _aten._to_copy: _zeros,
-    _aten.asin: _no_rule,
+    _aten.asin: _refuse_operator,
     _aten.complex: _complex,
     _aten.full: _full,
     _aten.new_ones: _zeros,
@@ -164,10 +164,10 @@ _RULES: Mapping[Any, Rule] = {
     _aten.ones: _zeros,
     _aten.polar: _polar,
     _aten.pow: _pow,
-    _aten.roll: _by_parts,
-    _aten.tril: _by_parts,
-    _aten.triu: _by_parts,
-    _aten.unfold: _by_parts,
+    _aten.roll: _apply_by_parts,
+    _aten.tril: _apply_by_parts,
+    _aten.triu: _apply_by_parts,
+    _aten.unfold: _apply_by_parts,
     _aten.view: _view,
     _aten.view_as_complex: _view_as_complex,
     _aten.zeros: _zeros,

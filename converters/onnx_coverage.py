@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed
 from ..core.records import Coverage
-from .guarded import guarded
-from .onnx_flops import flops, shapes_of
+from .guarded import call_framework
+from .onnx_flops import node_flops, run_shapes
 from .onnx_links import Node
 from .onnx_origins import all_nodes
-from .onnx_weights import apart
+from .onnx_weights import detach_weights
 
 if TYPE_CHECKING:
     import onnx
 
-SOURCE = "ONNX types"
+ONNX_SOURCE = "ONNX types"
 _LOG = logging.getLogger(__name__)
 _FLOAT_LAYERS = frozenset({
     "Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "GRU", "LSTM", "MatMul",
@@ -41,14 +41,14 @@ _EIGHT_BITS = ("INT8", "UINT8")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class OnnxLayer:
     """One compute layer and what it computes in."""
 
     node: Node
     dtype: str
 
 
-def coverage(path: Path, example: Feed) -> Coverage:
+def measure_coverage(path: Path, example: Feed) -> Coverage:
     """The layers of a model by dtype, and each dtype's share of the FLOPs at the example's sizes.
 
     A layer is int8 when its data and its weight both come out of a DequantizeLinear of 8-bit
@@ -60,14 +60,14 @@ def coverage(path: Path, example: Feed) -> Coverage:
     """
     import onnx
 
-    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
-    slim, held = apart(model)
-    layers = layers_of(slim)
+    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    slim, held = detach_weights(model)
+    layers = compute_layers(slim)
     counts = Counter(layer.dtype for layer in layers)
     work: list[int] | None = None
     if len(counts) > 1:
         held.put_back(slim.graph)
-        work = _flops(slim, path.parent, example, layers)
+        work = _layer_flops(slim, path.parent, example, layers)
     weighed = Counter(counts) if work is None else Counter[str]()
     for layer, amount in zip(layers, work or (), strict=bool(work)):
         weighed[layer.dtype] += amount
@@ -76,29 +76,29 @@ def coverage(path: Path, example: Feed) -> Coverage:
         layers=dict(counts),
         share={dtype: amount / total for dtype, amount in weighed.items()},
         work="layers" if work is None else "FLOPs",
-        source=SOURCE,
+        source=ONNX_SOURCE,
     )
 
 
-def layers_of(model: onnx.ModelProto) -> tuple[Layer, ...]:
+def compute_layers(model: onnx.ModelProto) -> tuple[OnnxLayer, ...]:
     """The compute layers of a model, bodies of If and Loop included."""
     import onnx
 
-    types = _Types(guarded("ONNX", lambda: onnx.shape_inference.infer_shapes(model)))
+    types = _TensorTypes(call_framework("ONNX", lambda: onnx.shape_inference.infer_shapes(model)))
     return tuple(
-        Layer(node=node, dtype=types.dtype(node))
+        OnnxLayer(node=node, dtype=types.dtype(node))
         for node in all_nodes(model.graph)
         if node.op_type in _FLOAT_LAYERS | _INTEGER_LAYERS
     )
 
 
-class _Types:
+class _TensorTypes:
     """The element types of a model's tensors, and who makes them."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._codes: dict[str, int] = {}
         self._makers = {name: node for node in all_nodes(model.graph) for name in node.output}
-        for graph in _graphs(model.graph):
+        for graph in _all_graphs(model.graph):
             self._codes |= {tensor.name: tensor.data_type for tensor in graph.initializer}
             for value in (*graph.input, *graph.value_info, *graph.output):
                 self._codes[value.name] = value.type.tensor_type.elem_type
@@ -132,16 +132,16 @@ class _Types:
         return self._name(source.input[0]) in _EIGHT_BITS
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
+                yield from _all_graphs(attribute.g)
 
 
-def _flops(
-    model: onnx.ModelProto, folder: Path, example: Feed, layers: Iterable[Layer]
+def _layer_flops(
+    model: onnx.ModelProto, folder: Path, example: Feed, layers: Iterable[OnnxLayer]
 ) -> list[int] | None:
     """The work of each layer; None where that of any is not known."""
     nodes = [layer.node for layer in layers]
@@ -151,10 +151,10 @@ def _flops(
     tensors = [name for node in nodes for name in (*node.input, *node.output)]
     shapes: Mapping[str, tuple[int, ...]]
     try:
-        shapes = shapes_of(model, folder, example, tensors)
+        shapes = run_shapes(model, folder, example, tensors)
     except Exception:  # noqa: BLE001 - what does not run here, as FP8, has layers all the same
         _LOG.warning("no FLOPs: the model does not run here", exc_info=True)
         return None
-    work = [flops(node, shapes) for node in nodes]
+    work = [node_flops(node, shapes) for node in nodes]
     known = [amount for amount in work if amount is not None]
     return known if len(known) == len(work) else None

@@ -20,30 +20,30 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
 from .capture.users import users_place
-from .onnx_linear_algebra import OF_MATRICES
-from .onnx_medians import OF_MEDIANS
-from .onnx_places import OF_PLACES
-from .onnx_pooling import OF_POOLS
-from .onnx_program_ops import OF_PROGRAMS, floordiv
-from .onnx_scatter import OF_SCATTERS
-from .onnx_script_names import OF_NAMES
-from .onnx_symbolic_ops import SymbolicOps, given
-from .onnx_translations import BOTH, OF_SCRIPTS
+from .onnx_linear_algebra import MATRIX_OPS
+from .onnx_medians import MEDIAN_OPS
+from .onnx_places import RESIZE_OPS
+from .onnx_pooling import POOL_OPS
+from .onnx_program_ops import DYNAMO_OPS, floordiv
+from .onnx_scatter import SCATTER_OPS
+from .onnx_script_names import TORCHSCRIPT_OPS
+from .onnx_symbolic_ops import SymbolicOpBuilder, python_value
+from .onnx_translations import SCRIPT_OPS, SHARED_OPS
 
 if TYPE_CHECKING:
     import torch
 
-Write = Callable[..., object]
+CustomOpWriter = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
-_OF_BOTH = {**OF_MATRICES, **OF_MEDIANS, **OF_PLACES, **OF_SCATTERS}
-_OURS = frozenset(
+_COMMON_OPS = {**MATRIX_OPS, **MEDIAN_OPS, **RESIZE_OPS, **SCATTER_OPS}
+_OWN_WRITERS = frozenset(
     write
-    for table in (OF_SCRIPTS, OF_NAMES, OF_POOLS, OF_PROGRAMS, _OF_BOTH)
+    for table in (SCRIPT_OPS, TORCHSCRIPT_OPS, POOL_OPS, DYNAMO_OPS, _COMMON_OPS)
     for write in table.values()
 )
 
 
-def operators_of(program: torch.export.ExportedProgram) -> frozenset[str]:
+def program_operators(program: torch.export.ExportedProgram) -> frozenset[str]:
     """The operators of a program of torch.export, as `ns::op`, those of its branches included."""
     import torch
 
@@ -56,7 +56,7 @@ def operators_of(program: torch.export.ExportedProgram) -> frozenset[str]:
     )
 
 
-def kinds_of(module: torch.jit.ScriptModule) -> frozenset[str]:
+def script_operators(module: torch.jit.ScriptModule) -> frozenset[str]:
     """The operators of a TorchScript module, as `ns::op`, those of its branches included."""
     found: set[str] = set()
     graph: Any = module.inlined_graph  # held: the nodes die with it
@@ -68,7 +68,7 @@ def kinds_of(module: torch.jit.ScriptModule) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_used(custom_ops: Mapping[str, Write], operators: Collection[str]) -> None:
+def check_custom_ops(custom_ops: Mapping[str, CustomOpWriter], operators: Collection[str]) -> None:
     """That the model has every operator that a function was given for.
 
     Raises:
@@ -86,7 +86,9 @@ def check_used(custom_ops: Mapping[str, Write], operators: Collection[str]) -> N
             )
 
 
-def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, Write]:
+def translation_table(
+    custom_ops: Mapping[str, CustomOpWriter], opset: int
+) -> dict[Any, CustomOpWriter]:
     """What `torch.onnx.export(dynamo=True)` takes: a function for every overload of an operator.
 
     modelc's own are among them, where the user gave none.
@@ -95,24 +97,24 @@ def translation_table(custom_ops: Mapping[str, Write], opset: int) -> dict[Any, 
     import torch
 
     ops = onnxscript.values.Opset("", opset)
-    table: dict[Any, Write] = {operator.floordiv: functools.partial(floordiv, ops)}
-    ours = {**BOTH, **_OF_BOTH, **OF_POOLS, **OF_PROGRAMS}
+    table: dict[Any, CustomOpWriter] = {operator.floordiv: functools.partial(floordiv, ops)}
+    ours = {**SHARED_OPS, **_COMMON_OPS, **POOL_OPS, **DYNAMO_OPS}
     for name, write in {**ours, **custom_ops}.items():
         space, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)
         if first == _GRAPH:
-            raise _other_exporter(name, "is a symbolic of the TorchScript exporter")
+            raise _wrong_exporter_error(name, "is a symbolic of the TorchScript exporter")
         bound = write
         if first == _OPS:
             bound = functools.partial(write, ops)
         for overload in packet.overloads():
-            table[getattr(packet, overload)] = _told(name, write, bound)
+            table[getattr(packet, overload)] = _name_operator_in_errors(name, write, bound)
     return table
 
 
 @contextmanager
-def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
+def register_symbolics(custom_ops: Mapping[str, CustomOpWriter], opset: int) -> Iterator[None]:
     """While in the block, the TorchScript exporter writes operators with these functions.
 
     Where the user gave none, with modelc's own.
@@ -124,13 +126,13 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
     from torch.onnx._internal.torchscript_exporter.registration import registry
 
     known: dict[str, Any] = registry._registry
-    functions = {**OF_SCRIPTS, **_OF_BOTH, **OF_NAMES, **custom_ops}
+    functions = {**SCRIPT_OPS, **_COMMON_OPS, **TORCHSCRIPT_OPS, **custom_ops}
     kept = {name: known.get(name) for name in functions}
     try:
         for name, write in functions.items():
             if kept[name] is not None:
                 known[name] = copy.deepcopy(kept[name])
-            utils.register_custom_op_symbolic(name, _symbolic(name, write), opset)
+            utils.register_custom_op_symbolic(name, _make_symbolic(name, write), opset)
         yield
     finally:
         for name, group in kept.items():
@@ -139,27 +141,27 @@ def symbolics(custom_ops: Mapping[str, Write], opset: int) -> Iterator[None]:
                 known[name] = group
 
 
-def _symbolic(name: str, write: Write) -> Write:
+def _make_symbolic(name: str, write: CustomOpWriter) -> CustomOpWriter:
     first = _first_parameter(write)
     if first == _GRAPH:
-        return _told(name, write, write)
+        return _name_operator_in_errors(name, write, write)
     if first != _OPS:
-        raise _other_exporter(name, "does not take op")
+        raise _wrong_exporter_error(name, "does not take op")
 
     def with_ops(graph: Any, *values: Any) -> object:
-        return write(SymbolicOps(graph), *map(given, values))
+        return write(SymbolicOpBuilder(graph), *map(python_value, values))
 
-    return _told(name, write, with_ops)
+    return _name_operator_in_errors(name, write, with_ops)
 
 
-def _first_parameter(write: Write) -> str:
+def _first_parameter(write: CustomOpWriter) -> str:
     """The name of its first parameter; empty where it tells of none, as onnxscript's functions."""
     if not inspect.isfunction(write):
         return ""
     return next(iter(inspect.signature(write).parameters), "")
 
 
-def _other_exporter(name: str, why: str) -> RefusedError:
+def _wrong_exporter_error(name: str, why: str) -> RefusedError:
     return RefusedError(
         f"--custom-op {name}: the function {why}, so it cannot write for this exporter",
         hint="let it take op first, for both exporters: def fn(op, x): return op.Relu(x)",
@@ -168,7 +170,9 @@ def _other_exporter(name: str, why: str) -> RefusedError:
     )
 
 
-def _told(name: str, write: Write, bound: Write) -> Write:
+def _name_operator_in_errors(
+    name: str, write: CustomOpWriter, bound: CustomOpWriter
+) -> CustomOpWriter:
     """The function, whose own errors say whose they are; without a signature, so it takes all."""
     if not inspect.isfunction(write):
         return write  # an onnxscript function is known by its type
@@ -177,7 +181,7 @@ def _told(name: str, write: Write, bound: Write) -> Write:
         try:
             return bound(*args, **kwargs)
         except Exception as error:  # the user's own code
-            if write in _OURS:
+            if write in _OWN_WRITERS:
                 raise
             place = users_place(error)
             where = f" (at {place})" if place else ""

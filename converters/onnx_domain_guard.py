@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 GUARD_PREFIX = "modelc_domain"  # of the names of its nodes
-_WHOLE = ("int64", "int32")  # whose values are checked; a mask or an index is one of these
+_INTEGER_DTYPES = ("int64", "int32")  # whose values are checked; a mask or an index is one of these
 
 
 def add_guard(model: ir.Model, signature: Signature) -> int:
@@ -35,7 +35,7 @@ def add_guard(model: ir.Model, signature: Signature) -> int:
     )
     if carrier is None:
         return 0
-    guard = _Guard()
+    guard = _GuardBuilder()
     conditions = [
         *_size_conditions(guard, ((inputs[spec.name], spec) for spec in specs)),
         *(one for spec in specs for one in _value_conditions(guard, inputs[spec.name], spec)),
@@ -61,7 +61,7 @@ def add_guard(model: ir.Model, signature: Signature) -> int:
     return len(conditions)
 
 
-class _Guard:
+class _GuardBuilder:
     """The nodes and constants of a guard, as they are made; sizes by dim, the first that has it."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class _Guard:
 
 
 def _size_conditions(
-    guard: _Guard, given: Iterable[tuple[ir.Value, InputSpec]]
+    guard: _GuardBuilder, given: Iterable[tuple[ir.Value, InputSpec]]
 ) -> Iterator[ir.Value]:
     """The conditions on sizes of all inputs: what others follow from comes first."""
     found: list[tuple[ir.Value, Dim, str]] = []
@@ -121,7 +121,9 @@ def _size_conditions(
         yield from _dim_conditions(guard, size, dim, where)
 
 
-def _dim_conditions(guard: _Guard, size: ir.Value, dim: Dim, where: str) -> Iterator[ir.Value]:
+def _dim_conditions(
+    guard: _GuardBuilder, size: ir.Value, dim: Dim, where: str
+) -> Iterator[ir.Value]:
     name, relation = dim.name or "", dim.relation
     same = guard.sizes.setdefault(name, size)
     if same is not size:
@@ -145,10 +147,10 @@ def _dim_conditions(guard: _Guard, size: ir.Value, dim: Dim, where: str) -> Iter
     yield guard.require(holds, f"{name} of {where} must be {relation}")
 
 
-def _value_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:
+def _value_conditions(guard: _GuardBuilder, value: ir.Value, spec: InputSpec) -> Iterator[ir.Value]:
     """The range of an integer input; of one that may be empty there is no least value."""
     values = spec.values
-    if values is None or values.follows or spec.dtype not in _WHOLE:
+    if values is None or values.follows or spec.dtype not in _INTEGER_DTYPES:
         return
     if any(dim.low == 0 for dim in spec.dims):
         return
@@ -160,10 +162,10 @@ def _value_conditions(guard: _Guard, value: ir.Value, spec: InputSpec) -> Iterat
     yield guard.require(guard.op("And", low, high), what)
     if values.order and spec.dims:
         what = f"values of {spec.name} must be {values.order} along the last axis"
-        yield guard.require(_is_in_order(guard, value, values.order), what)
+        yield guard.require(_order_condition(guard, value, values.order), what)
 
 
-def _is_in_order(guard: _Guard, value: ir.Value, order: RowOrder) -> ir.Value:
+def _order_condition(guard: _GuardBuilder, value: ir.Value, order: RowOrder) -> ir.Value:
     """Whether no element is less, or none greater, than the one before it in its row."""
     import onnx_ir
 

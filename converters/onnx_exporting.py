@@ -12,12 +12,18 @@ from .capture.eager import example_tensors, model_of
 from .capture.program import Exported, Program
 from .capture.strategies import program_of
 from .capture.users import last_place
-from .guarded import Spot, guarded
+from .guarded import ModelLocation, call_framework
 from .onnx_complex import split_complex
-from .onnx_custom_ops import check_used, kinds_of, operators_of, symbolics, translation_table
-from .onnx_integers import compare_whole_words
+from .onnx_custom_ops import (
+    check_custom_ops,
+    program_operators,
+    register_symbolics,
+    script_operators,
+    translation_table,
+)
+from .onnx_integers import rewrite_int64_comparisons
 from .onnx_pooling import name_padded_axes
-from .onnx_script_lists import without_lists
+from .onnx_script_lists import replace_slice_lists
 from .onnx_size_numbers import tabulate_size_numbers
 from .onnx_spectra import complete_spectra
 
@@ -25,10 +31,12 @@ if TYPE_CHECKING:
     import onnx_ir
     import torch
 
-DRAFT = "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
+DRAFT_STEM = (
+    "draft"  # where the TorchScript exporter writes; weights may be read from it until saved
+)
 
 
-def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
+def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
     """The job's program, captured and translated.
 
     Raises:
@@ -37,26 +45,28 @@ def program_in_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
     """
     taken = program_of(job)
     if isinstance(taken, Exported):
-        model = _from_export(job, opset, taken.program)
+        model = _export_with_dynamo(job, opset, taken.program)
     else:
-        model = _from_torchscript(job, opset, taken.module)
+        model = _export_torchscript(job, opset, taken.module)
     name_padded_axes(model)
-    compare_whole_words(model, job.signature)
+    rewrite_int64_comparisons(model, job.signature)
     feeds = (job.example, *job.feeds)
     tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
     return model, taken
 
 
-def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -> onnx_ir.Model:
+def _export_with_dynamo(
+    job: Job, opset: int, captured: torch.export.ExportedProgram
+) -> onnx_ir.Model:
     """Through torch.export and the dynamo exporter; dims take the signature's names."""
     import torch
 
     if job.custom_ops:
-        check_used(job.custom_ops, operators_of(captured))
+        check_custom_ops(job.custom_ops, program_operators(captured))
     table = translation_table(job.custom_ops, opset)
     scope = model_of(job).scope
-    captured = guarded("torch.onnx.export", lambda: split_complex(captured))
-    program = guarded(
+    captured = call_framework("torch.onnx.export", lambda: split_complex(captured))
+    program = call_framework(
         "torch.onnx.export",
         lambda: torch.onnx.export(
             captured,
@@ -67,7 +77,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
             custom_translation_table=table,
             verbose=False,
         ),
-        locate=lambda error, _: _node_of(error, scope),
+        locate=lambda error, _: _locate_node(error, scope),
     )
     if program is None:
         raise RefusedError(
@@ -75,7 +85,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
             hint=Hint("try ", Option("capture", "script")),
             option="capture",
         )
-    _keep_names_apart(program.model)
+    _separate_names(program.model)
     names: dict[str | onnx_ir.SymbolicDim, str] = {}
     axes = job.signature.axes()
     for value in program.model.graph.inputs:
@@ -88,7 +98,7 @@ def _from_export(job: Job, opset: int, captured: torch.export.ExportedProgram) -
     return program.model
 
 
-def _keep_names_apart(model: onnx_ir.Model) -> None:
+def _separate_names(model: onnx_ir.Model) -> None:
     """Rename values within the graph that are named as an input or an output, in place.
 
     The exporter names what `pad` computes `pad`, whether or not an input has that name.
@@ -103,20 +113,20 @@ def _keep_names_apart(model: onnx_ir.Model) -> None:
                 value.name = f"{value.name}::inner"
 
 
-def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> onnx_ir.Model:
+def _export_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> onnx_ir.Model:
     """Through the TorchScript exporter, which keeps `If` and `Loop`."""
     import onnx_ir
     import torch
 
     if job.custom_ops:
-        check_used(job.custom_ops, kinds_of(module))
-    path = job.folder / DRAFT / f"{job.stem}.onnx"
+        check_custom_ops(job.custom_ops, script_operators(module))
+    path = job.folder / DRAFT_STEM / f"{job.stem}.onnx"
     path.parent.mkdir()
-    with symbolics(job.custom_ops, opset):
-        guarded(
+    with register_symbolics(job.custom_ops, opset):
+        call_framework(
             "torch.onnx.export (TorchScript)",
             lambda: torch.onnx.export(
-                without_lists(module),
+                replace_slice_lists(module),
                 example_tensors(job),
                 str(path),
                 dynamo=False,
@@ -126,7 +136,7 @@ def _from_torchscript(job: Job, opset: int, module: torch.jit.ScriptModule) -> o
                 dynamic_axes=job.signature.axes(),
                 training=torch.onnx.TrainingMode.PRESERVE,  # it is in eval already
             ),
-            locate=lambda _, operator: _part_of(module, operator, model_of(job).scope),
+            locate=lambda _, operator: _locate_module(module, operator, model_of(job).scope),
         )
     model = onnx_ir.load(path)
     _name_outputs(model, job.signature.outputs)
@@ -150,26 +160,26 @@ def _name_outputs(model: onnx_ir.Model, names: Sequence[str]) -> None:
         graph.outputs[index] = node.outputs[0]
 
 
-def _node_of(error: BaseException, scope: str) -> Spot:
+def _locate_node(error: BaseException, scope: str) -> ModelLocation:
     """The node that the dynamo exporter was at: it is a local of the frames that raised.
 
     What it decomposed is named as the user's program has it.
     """
     import torch
 
-    for node in _locals(error, "node"):
+    for node in _frame_locals(error, "node"):
         if isinstance(node, torch.fx.Node):
             stack = list((node.meta.get("nn_module_stack") or {}).values())
             module = str(stack[-1][0]) if stack else ""
-            return Spot(
-                operator=_original(node),
+            return ModelLocation(
+                operator=_original_operator(node),
                 module=module.removeprefix(scope).removeprefix("."),
                 place=last_place(str(node.meta.get("stack_trace") or "")),
             )
-    return Spot()
+    return ModelLocation()
 
 
-def _original(node: torch.fx.Node) -> str:
+def _original_operator(node: torch.fx.Node) -> str:
     """`ns::op` of the operator that a node was before it was decomposed."""
     sources = node.meta.get("from_node") or ()
     target = sources[-1].target if sources else str(node.target)
@@ -177,7 +187,7 @@ def _original(node: torch.fx.Node) -> str:
     return "::".join(names[:2]) if len(names) > 1 and names[0].isidentifier() else ""
 
 
-def _locals(error: BaseException, name: str) -> Iterator[object]:
+def _frame_locals(error: BaseException, name: str) -> Iterator[object]:
     """The values of a local in the frames of an exception and of what caused it."""
     one: BaseException | None = error
     while one is not None:
@@ -189,18 +199,18 @@ def _locals(error: BaseException, name: str) -> Iterator[object]:
         one = one.__cause__
 
 
-def _part_of(module: torch.jit.ScriptModule, operator: str, scope: str) -> Spot:
+def _locate_module(module: torch.jit.ScriptModule, operator: str, scope: str) -> ModelLocation:
     """The innermost submodule that has an operator, and the user's line that made it."""
-    found = Spot()
+    found = ModelLocation()
     for path, part in module.named_modules() if operator else ():
-        line = _made_at(part, operator)
+        line = _creation_line(part, operator)
         if line is not None:
             inner = path.removeprefix(scope).removeprefix(".")
-            found = Spot(operator=operator, module=inner, place=last_place(line))
+            found = ModelLocation(operator=operator, module=inner, place=last_place(line))
     return found
 
 
-def _made_at(part: Any, operator: str) -> str | None:
+def _creation_line(part: Any, operator: str) -> str | None:
     """What a module says of where it makes that operator; None where it does not."""
     try:
         graph = part.inlined_graph  # held: the nodes die with it

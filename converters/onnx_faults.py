@@ -14,39 +14,39 @@ from ..core.signature import Signature
 from .fault_values import (
     EPSILON_FACTOR,
     FACTOR,
-    SMALL,
-    TIMES,
-    Change,
+    FACTOR_TEXT,
+    SMALL_NUMBER,
+    FaultChange,
     SizeFault,
     alter_element,
     draw_size,
+    fault_record,
     link_or_copy,
-    planted,
     swap_rows,
 )
-from .onnx_guard import read_graph, tensors_of
+from .onnx_guard import all_tensors, read_graph
 from .onnx_origins import all_nodes
 
 if TYPE_CHECKING:
     import onnx
 
 # Operators whose first two inputs (of Where the last two) do not commute.
-_ORDERED: Mapping[str, tuple[int, int]] = {
+_ORDERED_OPS: Mapping[str, tuple[int, int]] = {
     "Sub": (0, 1), "Div": (0, 1), "Pow": (0, 1), "Mod": (0, 1), "Less": (0, 1), "Greater": (0, 1),
     "LessOrEqual": (0, 1), "GreaterOrEqual": (0, 1), "Where": (1, 2),
 }  # fmt: skip
 _EPSILON = 1e-5  # ONNX's default of every operator that has an epsilon
-_SCALED: Mapping[str, tuple[str, float]] = {  # attributes that are numbers, with their defaults
+_SCALABLE: Mapping[str, tuple[str, float]] = {  # attributes that are numbers, with their defaults
     "LeakyRelu": ("alpha", 0.01), "Elu": ("alpha", 1.0), "Celu": ("alpha", 1.0),
     "HardSigmoid": ("alpha", 0.2), "Selu": ("gamma", 1.0507), "ThresholdedRelu": ("alpha", 1.0),
     "Gemm": ("alpha", 1.0), "LRN": ("alpha", 1e-4), "Attention": ("scale", 0.0),
 }  # fmt: skip
-_FLIPPED: Mapping[str, tuple[str, int]] = {  # attributes that are 0 or 1, with their defaults
+_FLIPPABLE: Mapping[str, tuple[str, int]] = {  # attributes that are 0 or 1, with their defaults
     "AveragePool": ("count_include_pad", 0), "CumSum": ("exclusive", 0), "TopK": ("largest", 1),
     "ArgMax": ("select_last_index", 0), "ArgMin": ("select_last_index", 0),
     "GridSample": ("align_corners", 0),
 }  # fmt: skip
-_NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes that are words
+_CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes that are words
     "Gelu": ("approximate", {"none": "tanh", "tanh": "none"}),
     "DepthToSpace": ("mode", {"DCR": "CRD", "CRD": "DCR"}),
     "Resize": (
@@ -55,7 +55,7 @@ _NAMED: Mapping[str, tuple[str, Mapping[str, str]]] = {  # attributes that are w
          "align_corners": "half_pixel", "asymmetric": "half_pixel"},
     ),
 }  # fmt: skip
-_WORDS = {"Gelu": "none", "DepthToSpace": "DCR", "Resize": "half_pixel"}  # their defaults
+_DEFAULT_TEXTS = {"Gelu": "none", "DepthToSpace": "DCR", "Resize": "half_pixel"}  # their defaults
 _PREFIX = "modelc_fault"
 
 
@@ -76,22 +76,22 @@ def plant_fault(
         return None
     at_size = draw_size(signature, random) if kind is FaultKind.SIZE else None
     if at_size is not None:
-        done = _wrong_at(model, at_size, random)
+        done = _alter_at_size(model, at_size, random)
     else:
-        done = _PLANTED[kind](model, path.parent, random)
+        done = _FAULTS[kind](model, path.parent, random)
     if done is None:
         return None
-    for name in {entry.value for tensor in tensors_of(model) for entry in tensor.external_data
+    for name in {entry.value for tensor in all_tensors(model) for entry in tensor.external_data
                  if entry.key == "location"}:  # fmt: skip
         link_or_copy(path.parent / name, folder)
     copy = folder / path.name
     onnx.save(model, str(copy))
-    return planted(copy, done, at_size)
+    return fault_record(copy, done, at_size)
 
 
 def _has_open_loop(graph: onnx.GraphProto) -> bool:
     """Whether a loop ends where its body says so: with a fault there, it may turn for ever."""
-    bodies = (_attribute_of(one, "body") for one in all_nodes(graph) if one.op_type == "Loop")
+    bodies = (_attribute_value(one, "body") for one in all_nodes(graph) if one.op_type == "Loop")
     return any(map(_computes_its_end, bodies))
 
 
@@ -106,24 +106,24 @@ def _computes_its_end(body: onnx.GraphProto) -> bool:
     return condition in {value.name for value in body.input[2:]}  # carried from turn to turn
 
 
-def _in_weights(
+def _alter_weights(
     change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[onnx.ModelProto, Path, Random], Change | None]:
+) -> Callable[[onnx.ModelProto, Path, Random], FaultChange | None]:
     """A fault in one of the tensors with more than one element, each as likely as any other."""
 
-    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
-        places = list(_weights(model.graph))
+    def plant(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
+        places = list(_weight_tensors(model.graph))
         for name, tensor in random.sample(places, len(places)):
-            found = change(_values_of(tensor, folder), random)
+            found = change(_read_values(tensor, folder), random)
             if found is not None:
-                _write(tensor, found[0])
+                _write_values(tensor, found[0])
                 return name, found[1]
         return None
 
     return plant
 
 
-def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+def _constant_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """The constant tensors of a graph and of the bodies of its nodes, by the values' names."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
@@ -132,10 +132,10 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]
             if attribute.HasField("t") and node.op_type == "Constant":
                 yield node.output[0], attribute.t
             if attribute.HasField("g"):
-                yield from _constants(attribute.g)
+                yield from _constant_tensors(attribute.g)
 
 
-def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+def _weight_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Constants of floats, and of 8-bit integers, with several elements."""
     from onnx import TensorProto
 
@@ -143,12 +143,12 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
         TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
         TensorProto.INT8, TensorProto.UINT8,
     )  # fmt: skip
-    for name, tensor in _constants(graph):
+    for name, tensor in _constant_tensors(graph):
         if tensor.data_type in kinds and prod(tensor.dims) > 1:
             yield name, tensor
 
 
-def _values_of(tensor: onnx.TensorProto, folder: Path) -> Array:
+def _read_values(tensor: onnx.TensorProto, folder: Path) -> Array:
     """The values; onnx keeps those of another file in the message that it reads them for."""
     import onnx
     from onnx import numpy_helper
@@ -158,78 +158,78 @@ def _values_of(tensor: onnx.TensorProto, folder: Path) -> Array:
     return numpy_helper.to_array(copy, base_dir=str(folder))
 
 
-def _write(tensor: onnx.TensorProto, array: Array) -> None:
+def _write_values(tensor: onnx.TensorProto, array: Array) -> None:
     from onnx import numpy_helper
 
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
-def _swap(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
+def _swap_inputs(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
     """Two float inputs of an operator, or two rows of a weight, in each other's place.
 
     Integers are left alone: they may be indices, which not every runtime checks.
     """
-    floats = _floats(model.graph)
+    floats = _float_values(model.graph)
     nodes = [node for node in all_nodes(model.graph) if _can_swap(node, floats)]
     if nodes and random.random() < 1 / 2:
         node = random.choice(nodes)
-        one, other = _ORDERED[node.op_type]
+        one, other = _ORDERED_OPS[node.op_type]
         node.input[one], node.input[other] = node.input[other], node.input[one]
-        return _label(node), f"inputs {one} and {other} in each other's place"
-    return _in_weights(swap_rows)(model, folder, random)
+        return _node_label(node), f"inputs {one} and {other} in each other's place"
+    return _alter_weights(swap_rows)(model, folder, random)
 
 
-def _floats(graph: onnx.GraphProto) -> set[str]:
+def _float_values(graph: onnx.GraphProto) -> set[str]:
     """The values that the model says are of floats."""
     from onnx import TensorProto
 
     kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
     known = [*graph.input, *graph.output, *graph.value_info]
     found = {one.name for one in known if one.type.tensor_type.elem_type in kinds}
-    return found | {name for name, tensor in _constants(graph) if tensor.data_type in kinds}
+    return found | {name for name, tensor in _constant_tensors(graph) if tensor.data_type in kinds}
 
 
 def _can_swap(node: onnx.NodeProto, floats: set[str]) -> bool:
-    places = _ORDERED.get(node.op_type)
+    places = _ORDERED_OPS.get(node.op_type)
     if places is None:
         return False
     one, other = node.input[places[0]], node.input[places[1]]
     return one != other and {one, other} <= floats
 
 
-def _attribute(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
+def _change_number(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
     """Another value of an attribute, or of a scalar that an operator reads."""
     nodes = [node for node in all_nodes(model.graph) if _has_attribute(node)]
     scaled = None
     if not nodes or random.random() < 1 / 2:
-        scaled = _scale(model, folder, random, small=False)
+        scaled = _scale_constant(model, folder, random, small=False)
     if scaled is None and nodes:
         node = random.choice(nodes)
-        return _label(node), _alter_attribute(node)
+        return _node_label(node), _alter_attribute(node)
     return scaled
 
 
 def _has_attribute(node: onnx.NodeProto) -> bool:
     if node.op_type == "Attention":
-        return _attribute_of(node, "scale") is not None
-    return node.op_type in {**_SCALED, **_FLIPPED, **_NAMED} or _shifts(node)
+        return _attribute_value(node, "scale") is not None
+    return node.op_type in {**_SCALABLE, **_FLIPPABLE, **_CHOICES} or _can_shift_padding(node)
 
 
-def _shifts(node: onnx.NodeProto) -> bool:
+def _can_shift_padding(node: onnx.NodeProto) -> bool:
     """Whether it is a convolution or a pooling whose padding can be moved to one side."""
     if node.op_type not in ("Conv", "MaxPool", "AveragePool"):
         return False
-    return any((_attribute_of(node, "pads") or [0])[:1])
+    return any((_attribute_value(node, "pads") or [0])[:1])
 
 
-def _attribute_of(node: onnx.NodeProto, name: str) -> Any:
+def _attribute_value(node: onnx.NodeProto, name: str) -> Any:
     from onnx import helper
 
     found = next((one for one in node.attribute if one.name == name), None)
     return None if found is None else helper.get_attribute_value(found)
 
 
-def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
+def _set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     from onnx import helper
 
     kept = [one for one in node.attribute if one.name != name]
@@ -239,72 +239,80 @@ def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
 
 def _alter_attribute(node: onnx.NodeProto) -> str:
     """Change the attribute that the node has; what was done."""
-    if _shifts(node):
-        pads = list(_attribute_of(node, "pads"))
+    if _can_shift_padding(node):
+        pads = list(_attribute_value(node, "pads"))
         half = len(pads) // 2
         pads[0], pads[half] = pads[0] - 1, pads[half] + 1
-        _set(node, "pads", pads)
+        _set_attribute(node, "pads", pads)
         return "padding moved by one"
-    if node.op_type in _SCALED:
-        name, usual = _SCALED[node.op_type]
-        found = _attribute_of(node, name)
+    if node.op_type in _SCALABLE:
+        name, usual = _SCALABLE[node.op_type]
+        found = _attribute_value(node, name)
         value = usual if found is None else found
-        _set(node, name, value * FACTOR)
+        _set_attribute(node, name, value * FACTOR)
         return f"{name} {value:.4g} -> {value * FACTOR:.4g}"
-    if node.op_type in _FLIPPED:
-        name, default = _FLIPPED[node.op_type]
-        found = _attribute_of(node, name)
+    if node.op_type in _FLIPPABLE:
+        name, default = _FLIPPABLE[node.op_type]
+        found = _attribute_value(node, name)
         flag = default if found is None else found
-        _set(node, name, 1 - flag)
+        _set_attribute(node, name, 1 - flag)
         return f"{name} {flag} -> {1 - flag}"
-    name, words = _NAMED[node.op_type]
-    word = (_attribute_of(node, name) or _WORDS[node.op_type].encode()).decode()
+    name, words = _CHOICES[node.op_type]
+    word = (_attribute_value(node, name) or _DEFAULT_TEXTS[node.op_type].encode()).decode()
     other = words.get(word, "half_pixel")
-    _set(node, name, other)
+    _set_attribute(node, name, other)
     return f"{name} {word} -> {other}"
 
 
-def _scalars(graph: onnx.GraphProto, folder: Path) -> Iterator[tuple[str, onnx.TensorProto, float]]:
+def _scalar_constants(
+    graph: onnx.GraphProto, folder: Path
+) -> Iterator[tuple[str, onnx.TensorProto, float]]:
     """Float constants of one element, but for zeros, which a factor leaves as they are."""
     from onnx import TensorProto
 
     kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    for name, tensor in _constants(graph):
+    for name, tensor in _constant_tensors(graph):
         if tensor.data_type in kinds and prod(tensor.dims) == 1:
-            value = float(_values_of(tensor, folder).reshape(-1)[0])
+            value = float(_read_values(tensor, folder).reshape(-1)[0])
             if value and isfinite(value):
                 yield name, tensor, value
 
 
-def _scale(model: onnx.ModelProto, folder: Path, random: Random, *, small: bool) -> Change | None:
+def _scale_constant(
+    model: onnx.ModelProto, folder: Path, random: Random, *, small: bool
+) -> FaultChange | None:
     """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
-    found = [one for one in _scalars(model.graph, folder) if (abs(one[2]) <= SMALL) == small]
+    found = [
+        one
+        for one in _scalar_constants(model.graph, folder)
+        if (abs(one[2]) <= SMALL_NUMBER) == small
+    ]
     if not found:
         return None
     name, tensor, value = random.choice(found)
     times = EPSILON_FACTOR if small else FACTOR
-    array = _values_of(tensor, folder)
-    _write(tensor, (array * array.dtype.type(times)).astype(array.dtype))
+    array = _read_values(tensor, folder)
+    _write_values(tensor, (array * array.dtype.type(times)).astype(array.dtype))
     return name, f"{value:.4g} -> {value * times:.4g}"
 
 
-def _epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> Change | None:
+def _scale_epsilon(model: onnx.ModelProto, folder: Path, random: Random) -> FaultChange | None:
     """An epsilon a thousand times as large."""
     nodes = [node for node in all_nodes(model.graph) if "Normalization" in node.op_type]
     if not nodes:
-        return _scale(model, folder, random, small=True)
+        return _scale_constant(model, folder, random, small=True)
     node = random.choice(nodes)
-    found = _attribute_of(node, "epsilon")
+    found = _attribute_value(node, "epsilon")
     value = _EPSILON if found is None else found
-    _set(node, "epsilon", value * EPSILON_FACTOR)
-    return _label(node), f"epsilon {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
+    _set_attribute(node, "epsilon", value * EPSILON_FACTOR)
+    return _node_label(node), f"epsilon {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
 
 
-def _label(node: onnx.NodeProto) -> str:
+def _node_label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
-def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> Change | None:
+def _alter_at_size(model: onnx.ModelProto, fault: SizeFault, random: Random) -> FaultChange | None:
     """Multiply an output where an input has a size; None where no output is of floats."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
@@ -320,7 +328,7 @@ def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> Chang
         return None
     output = random.choice(outputs)
     held, kind = f"{_PREFIX}_held", output.type.tensor_type.elem_type
-    _rename(graph, output.name, held)
+    _rename_value(graph, output.name, held)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     constants = {
         "axis": np.array(fault.axis, np.int64), "size": np.array(fault.size, np.int64),
@@ -340,10 +348,10 @@ def _wrong_at(model: onnx.ModelProto, fault: SizeFault, random: Random) -> Chang
         inputs = [f"{_PREFIX}_{one}" if one in own else one for one in taken]
         result = f"{_PREFIX}_{given}" if given in own else given
         graph.node.append(helper.make_node(operator, inputs, [result]))
-    return f"output {output.name}", TIMES
+    return f"output {output.name}", FACTOR_TEXT
 
 
-def _rename(graph: onnx.GraphProto, before: str, after: str) -> None:
+def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
     """Call a value otherwise wherever it is made or read."""
     for node in all_nodes(graph):
         for names in (node.input, node.output):
@@ -352,10 +360,10 @@ def _rename(graph: onnx.GraphProto, before: str, after: str) -> None:
                     names[place] = after
 
 
-_PLANTED: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], Change | None]] = {
-    FaultKind.WEIGHT: _in_weights(alter_element),
-    FaultKind.SWAP: _swap,
-    FaultKind.ATTRIBUTE: _attribute,
-    FaultKind.EPSILON: _epsilon,
+_FAULTS: Mapping[FaultKind, Callable[[onnx.ModelProto, Path, Random], FaultChange | None]] = {
+    FaultKind.WEIGHT: _alter_weights(alter_element),
+    FaultKind.SWAP: _swap_inputs,
+    FaultKind.ATTRIBUTE: _change_number,
+    FaultKind.EPSILON: _scale_epsilon,
     FaultKind.SIZE: lambda *_: None,
 }

@@ -8,18 +8,18 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
-from .guarded import guarded
+from .guarded import call_framework
 from .onnx_guard import read_graph
-from .onnx_origins import sidecar_of
+from .onnx_origins import debug_sidecar_path
 from .onnx_weights import weights_as_inputs
-from .opened import refused
+from .opened import runner_error
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
 PROTOBUF_LIMIT = 2**31 - 2**24  # weights beyond this, less room for the graph, go to a .data file
-_OURS = "modelc."
+_METADATA_PREFIX = "modelc."
 
 
 def save_model(
@@ -38,7 +38,7 @@ def save_model(
     values = model.graph.initializers.values()
     total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
     external = f"{path.name}.data" if external_data or total > PROTOBUF_LIMIT else None
-    guarded("the ONNX writer", lambda: onnx_ir.save(model, path, external_data=external))
+    call_framework("the ONNX writer", lambda: onnx_ir.save(model, path, external_data=external))
     if external is not None and path.with_name(external).exists():
         return ((path.name, "model"), (external, "data"))
     return ((path.name, "model"),)
@@ -52,19 +52,21 @@ def check_model(path: Path) -> None:
     """
     import onnx
 
-    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
     slim = weights_as_inputs(model)
-    guarded("the ONNX checker", lambda: onnx.checker.check_model(slim, full_check=True))
+    call_framework("the ONNX checker", lambda: onnx.checker.check_model(slim, full_check=True))
 
 
 def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
     """Write `modelc.*` metadata in place of what the model's parent had of it."""
-    for key in [key for key in model.metadata_props if key.startswith(_OURS)]:
+    for key in [key for key in model.metadata_props if key.startswith(_METADATA_PREFIX)]:
         del model.metadata_props[key]
-    model.metadata_props.update({f"{_OURS}{key}": value for key, value in metadata.items()})
+    model.metadata_props.update(
+        {f"{_METADATA_PREFIX}{key}": value for key, value in metadata.items()}
+    )
 
 
-def carried_in(path: Path) -> dict[str, str]:
+def read_onnx_metadata(path: Path) -> dict[str, str]:
     """The `modelc.*` metadata of a model; its weights beside it are not read.
 
     Raises:
@@ -75,9 +77,13 @@ def carried_in(path: Path) -> dict[str, str]:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:
-        raise refused("onnx", error) from error
+        raise runner_error("onnx", error) from error
     found = {entry.key: entry.value for entry in model.metadata_props}
-    return {k.removeprefix(_OURS): v for k, v in found.items() if k.startswith(_OURS)}
+    return {
+        k.removeprefix(_METADATA_PREFIX): v
+        for k, v in found.items()
+        if k.startswith(_METADATA_PREFIX)
+    }
 
 
 def float_weights(path: Path) -> Iterator[Array]:
@@ -89,16 +95,16 @@ def float_weights(path: Path) -> Iterator[Array]:
     import onnx
 
     model = read_graph(path)
-    for tensor in _tensors(model.graph):
+    for tensor in _weight_tensors(model.graph):
         if tensor.data_type != onnx.TensorProto.FLOAT:
             continue
         try:
-            yield _values(tensor, path.parent)
+            yield _tensor_values(tensor, path.parent)
         except (OSError, ValueError) as error:
-            raise refused("onnx", error) from error
+            raise runner_error("onnx", error) from error
 
 
-def _values(tensor: onnx.TensorProto, folder: Path) -> Array:
+def _tensor_values(tensor: onnx.TensorProto, folder: Path) -> Array:
     """The values of a float32 tensor; those in a file of their own are mapped, not read.
 
     ONNX's own helper would keep what it reads in the model, until all of it is there.
@@ -122,19 +128,19 @@ def _values(tensor: onnx.TensorProto, folder: Path) -> Array:
     return np.memmap(folder / place, np.dtype("<f4"), "r", offset, shape)
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _weight_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
+                yield from _weight_tensors(attribute.g)
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:
     """The parent's debug sidecar beside `path`; nothing where the parent has none."""
-    source, copy = sidecar_of(parent), sidecar_of(path)
+    source, copy = debug_sidecar_path(parent), debug_sidecar_path(path)
     if not source.is_file():
         return ()
     shutil.copyfile(source, copy)

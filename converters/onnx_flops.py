@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Feed
 from .onnx_links import Node
-from .onnx_rounding import has_half, has_half_io, rounded
+from .onnx_rounding import emulate_half, has_half, has_half_io
 from .onnx_sessions import open_session, run_session
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _PAST_KEY = 4  # the input of Attention that holds the keys of earlier turns
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
+class _NodeShapes:
     """A node with the shapes of what it reads and makes."""
 
     node: Node
@@ -29,19 +29,19 @@ class _Work:
     output: Shape
 
 
-def flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int | None:
+def node_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int | None:
     """Two for each multiply and add; None where an operator or a shape is not known."""
-    rule = _RULES.get(node.op_type)
+    rule = _FLOP_RULES.get(node.op_type)
     if rule is None or node.output[0] not in shapes:
         return None
     inputs = tuple(shapes.get(name, ()) for name in node.input)
     try:
-        return rule(_Work(node=node, inputs=inputs, output=shapes[node.output[0]]))
+        return rule(_NodeShapes(node=node, inputs=inputs, output=shapes[node.output[0]]))
     except (IndexError, ValueError):  # an input without a shape, an equation with an ellipsis
         return None
 
 
-def shapes_of(
+def run_shapes(
     model: onnx.ModelProto, folder: Path, example: Feed, tensors: Iterable[str]
 ) -> dict[str, Shape]:
     """The shapes of weights and of the named tensors when the example is run, in ONNX Runtime.
@@ -54,7 +54,7 @@ def shapes_of(
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     wanted = [name for name in dict.fromkeys(tensors) if name and name not in shapes]
     half = has_half(model)
-    probe = rounded(model, float_io=has_half_io(model)) if half else _copy(model)
+    probe = emulate_half(model, float_io=has_half_io(model)) if half else _copy_model(model)
     del probe.graph.output[:]
     for index, name in enumerate(wanted):
         end = f"shape::{index}"
@@ -65,7 +65,7 @@ def shapes_of(
     return shapes | {name: tuple(int(size) for size in shape) for name, shape in found.items()}
 
 
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+def _copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
 
     copy = onnx.ModelProto()
@@ -73,29 +73,29 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _convolution(weight: int) -> Callable[[_Work], int]:
+def _conv_flops(weight: int) -> Callable[[_NodeShapes], int]:
     """Each output element takes a kernel: the weight is [out, in / groups, *kernel]."""
     return lambda work: 2 * prod(work.output) * prod(work.inputs[weight][1:])
 
 
-def _transposed(work: _Work) -> int:
+def _conv_transpose_flops(work: _NodeShapes) -> int:
     """Each input element gives a kernel: the weight is [in, out / groups, *kernel]."""
     return 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:])
 
 
-def _product(work: _Work) -> int:
+def _matmul_flops(work: _NodeShapes) -> int:
     """Each output element takes a row of the first factor."""
     transposed = any(entry.name == "transA" and entry.i for entry in work.node.attribute)
     return 2 * prod(work.output) * work.inputs[0][0 if transposed else -1]
 
 
-def _recurrent(work: _Work) -> int:
+def _recurrent_flops(work: _NodeShapes) -> int:
     """Each step of each row takes the weights of input and state, of all gates and directions."""
     steps, weight, state = work.inputs[:3]
     return 2 * prod(steps[:2]) * (prod(weight) + prod(state))
 
 
-def _einsum(work: _Work) -> int:
+def _einsum_flops(work: _NodeShapes) -> int:
     """Every combination of the indices; an ellipsis is not followed."""
     equation = next(entry.s for entry in work.node.attribute if entry.name == "equation").decode()
     sizes: dict[str, int] = {}
@@ -105,7 +105,7 @@ def _einsum(work: _Work) -> int:
     return 2 * prod(sizes.values())
 
 
-def _attention(work: _Work) -> int:
+def _attention_flops(work: _NodeShapes) -> int:
     """Scores and their product with the values, for each query and key, of 3-D or 4-D inputs."""
     query, key = work.inputs[:2]
     past = work.inputs[_PAST_KEY] if len(work.inputs) > _PAST_KEY else ()
@@ -114,19 +114,19 @@ def _attention(work: _Work) -> int:
     return 2 * query[-2] * keys * wide
 
 
-_RULES: dict[str, Callable[[_Work], int]] = {
-    "Conv": _convolution(1),
-    "ConvInteger": _convolution(1),
-    "QLinearConv": _convolution(3),
-    "ConvTranspose": _transposed,
-    "MatMul": _product,
-    "MatMulInteger": _product,
-    "QLinearMatMul": _product,
-    "Gemm": _product,
-    "QGemm": _product,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    "Einsum": _einsum,
-    "Attention": _attention,
+_FLOP_RULES: dict[str, Callable[[_NodeShapes], int]] = {
+    "Conv": _conv_flops(1),
+    "ConvInteger": _conv_flops(1),
+    "QLinearConv": _conv_flops(3),
+    "ConvTranspose": _conv_transpose_flops,
+    "MatMul": _matmul_flops,
+    "MatMulInteger": _matmul_flops,
+    "QLinearMatMul": _matmul_flops,
+    "Gemm": _matmul_flops,
+    "QGemm": _matmul_flops,
+    "LSTM": _recurrent_flops,
+    "GRU": _recurrent_flops,
+    "RNN": _recurrent_flops,
+    "Einsum": _einsum_flops,
+    "Attention": _attention_flops,
 }

@@ -34,26 +34,26 @@ from ..core.signature import Signature
 from . import onnx_coverage, onnx_faults, probing_onnx
 from .capture.eager import model_of
 from .capture.program import Exported, Scripted
-from .guarded import guarded
-from .installed import versions
+from .guarded import call_framework
+from .installed import package_versions
 from .onnx_axes import name_output_axes
 from .onnx_debug import write_sidecar
 from .onnx_domain_guard import add_guard
-from .onnx_exporting import DRAFT, program_in_onnx
+from .onnx_exporting import DRAFT_STEM, export_onnx
 from .onnx_files import (
-    carried_in,
     check_model,
     copy_sidecar,
     float_weights,
+    read_onnx_metadata,
     save_model,
     set_metadata,
 )
 from .onnx_guard import read_graph
-from .onnx_half import to_half
-from .onnx_islands import in_float32
-from .onnx_lowering import lowered, opset_for
+from .onnx_half import convert_to_half
+from .onnx_islands import widen_half_regions
+from .onnx_lowering import choose_opset, lower_model
 from .onnx_runner import open_onnx, open_onnx_by_default, session_settings
-from .onnx_runtimes import allowed_by
+from .onnx_runtimes import combine_runtimes
 
 if TYPE_CHECKING:
     import onnx
@@ -87,7 +87,7 @@ _FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the or
 
 def readiness() -> Readiness:
     """Whether onnx, onnxscript and an ONNX Runtime are installed."""
-    found = versions("onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
+    found = package_versions("onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
     runtime = found.get("onnxruntime-gpu") or found.get("onnxruntime")
     if runtime is None or "onnxscript" not in found or "onnx" not in found:
         return Readiness(
@@ -112,9 +112,9 @@ def convert(job: Job) -> Converted:
     From a parent: FP16 and BF16 by AutoCast, INT8 as the quantizer made it.
     """
     if job.parent is not None:
-        return _derived(job, job.parent)
-    opset = _opset(job)
-    model, taken = program_in_onnx(job, opset)
+        return _convert_parent(job, job.parent)
+    opset = _choose_opset(job)
+    model, taken = export_onnx(job, opset)
     name_output_axes(model, job.output_axes)
     scope = model_of(job).scope if isinstance(taken, Exported) or taken.call == "flat" else ""
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
@@ -122,14 +122,14 @@ def convert(job: Job) -> Converted:
     conditions = add_guard(model, job.signature) if job.guard else 0
     path = job.folder / (job.stem + SUFFIX)
     files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
-    shutil.rmtree(job.folder / DRAFT, ignore_errors=True)
+    shutil.rmtree(job.folder / DRAFT_STEM, ignore_errors=True)
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
     if conditions:
         options["guard"] = str(conditions)
-    notes = in_float32(path)
-    options |= lowered(path, job.runtimes)
+    notes = widen_half_regions(path)
+    options |= lower_model(path, job.runtimes)
     check_model(path)
-    used = versions("torch", "onnx", "onnxscript", "onnx-ir")
+    used = package_versions("torch", "onnx", "onnxscript", "onnx-ir")
     return Converted(
         files=files,
         versions=used,
@@ -141,9 +141,9 @@ def convert(job: Job) -> Converted:
     )
 
 
-def _opset(job: Job) -> int:
-    opset = _in_range(job.opset, job.runtimes, last=_last(job.capture))
-    if opset > _last(job.capture):
+def _choose_opset(job: Job) -> int:
+    opset = _opset_in_range(job.opset, job.runtimes, last=_newest_opset(job.capture))
+    if opset > _newest_opset(job.capture):
         raise ConversionError(
             f"opset {opset} is beyond the TorchScript exporter, which ends at {LEGACY_MAX_OPSET}",
             hint=Hint(
@@ -154,14 +154,14 @@ def _opset(job: Job) -> int:
     return opset
 
 
-def _last(capture: Capture | None) -> int:
+def _newest_opset(capture: Capture | None) -> int:
     """The newest opset that the exporter behind a capture writes."""
     by_program = capture in (Capture.EXPORT, Capture.EXPORT_STRICT)
     return OPSETS.stop - 1 if by_program else LEGACY_MAX_OPSET
 
 
-def _in_range(asked: int | None, runtimes: Sequence[str], *, last: int) -> int:
-    opset = opset_for(asked, runtimes, default=DEFAULT_OPSET, last=last)
+def _opset_in_range(asked: int | None, runtimes: Sequence[str], *, last: int) -> int:
+    opset = choose_opset(asked, runtimes, default=DEFAULT_OPSET, last=last)
     if opset not in OPSETS:
         raise UsageError(
             f"opset {opset} cannot be written",
@@ -181,8 +181,10 @@ def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) ->
     Raises:
         UsageError: that opset cannot be written, or is beyond what the runtimes load.
     """
-    allowed = allowed_by(runtimes)
-    opset = max(_in_range(asked, runtimes, last=OPSETS.stop - 1), LEAST_OPSETS.get(precision, 0))
+    allowed = combine_runtimes(runtimes)
+    opset = max(
+        _opset_in_range(asked, runtimes, last=OPSETS.stop - 1), LEAST_OPSETS.get(precision, 0)
+    )
     if allowed is None:
         return ""
     if opset > allowed.opset:
@@ -194,27 +196,27 @@ def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) ->
     return f"opset {opset}: loads in {allowed}"
 
 
-def _derived(job: Job, parent: Path) -> Converted:
+def _convert_parent(job: Job, parent: Path) -> Converted:
     """The parent in half precision, or a quantizer's result under our name and record."""
     import onnx_ir
 
     path = job.folder / (job.stem + SUFFIX)
     if job.precision is not Precision.INT8:
-        half = to_half(job, parent, path)
+        half = convert_to_half(job, parent, path)
         return Converted(
             files=half.files,
             versions=half.versions,
-            options={**half.options, **lowered(path, job.runtimes)},
+            options={**half.options, **lower_model(path, job.runtimes)},
             notes=half.notes,
         )
-    model = guarded("onnx_ir", lambda: onnx_ir.load(parent))
+    model = call_framework("onnx_ir", lambda: onnx_ir.load(parent))
     set_metadata(model, job.metadata)
     files = save_model(model, path, external_data=job.external_data)
     options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
-    options |= lowered(path, job.runtimes)
+    options |= lower_model(path, job.runtimes)
     check_model(path)
     files = (*files, *copy_sidecar(parent, path))
-    return Converted(files=files, versions=versions("onnx", "onnx-ir"), options=options)
+    return Converted(files=files, versions=package_versions("onnx", "onnx-ir"), options=options)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
@@ -244,7 +246,7 @@ def weights(path: Path) -> Iterator[Array]:
 
 def carried(path: Path) -> dict[str, str]:
     """What the file says of the job that made it."""
-    return carried_in(path)
+    return read_onnx_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
@@ -255,10 +257,10 @@ def inspect(path: Path) -> Inspection:
         elements = 1
         for size in tensor.dims:
             elements *= size
-        weights[_dtype(tensor.data_type)] += elements
+        weights[_dtype_name(tensor.data_type)] += elements
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
     producer = f"{model.producer_name} {model.producer_version}".strip()
-    operators = _operators(model.graph)
+    operators = _count_operators(model.graph)
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(value) for value in model.graph.input),
@@ -273,21 +275,21 @@ def inspect(path: Path) -> Inspection:
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - types are fixed
     """The dtypes of the compute layers, as the file says."""
-    return onnx_coverage.coverage(path, example)
+    return onnx_coverage.measure_coverage(path, example)
 
 
-def _operators(graph: onnx.GraphProto) -> Counter[str]:
+def _count_operators(graph: onnx.GraphProto) -> Counter[str]:
     """Operator counts of a graph and of the graphs inside its nodes."""
     counts: Counter[str] = Counter()
     for node in graph.node:
         counts[node.op_type] += 1
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                counts.update(_operators(attribute.g))
+                counts.update(_count_operators(attribute.g))
     return counts
 
 
-def _dtype(code: int) -> str:
+def _dtype_name(code: int) -> str:
     import onnx
 
     known = code in onnx.TensorProto.DataType.values()
@@ -300,4 +302,4 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
         d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?")
         for d in tensor.shape.dim
     )
-    return TensorInfo(name=value.name, dtype=_dtype(tensor.elem_type), dims=dims)
+    return TensorInfo(name=value.name, dtype=_dtype_name(tensor.elem_type), dims=dims)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from ..core.errors import RunnerError
-from .opened import refused
+from .opened import runner_error
 
 if TYPE_CHECKING:
     import onnx
@@ -35,16 +35,16 @@ def read_graph(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:
-        raise refused("onnx", error) from error
-    if not _is_text(model):
+        raise runner_error("onnx", error) from error
+    if not _is_utf8(model):
         raise RunnerError(
             f"{path.name} is unsound: a name in it is no text", hint="have it made again"
         )
-    refuse_unsound(model, path)
+    check_tensors(model, path)
     return model
 
 
-def _is_text(model: onnx.ModelProto) -> bool:
+def _is_utf8(model: onnx.ModelProto) -> bool:
     """Whether all names are UTF-8: protobuf gives those that are not as bytes, without a word."""
     graphs = [model.graph]
     for graph in graphs:  # grows with the bodies of nodes
@@ -63,7 +63,7 @@ def _is_text(model: onnx.ModelProto) -> bool:
     return all(isinstance(text, str) for text in (*told, *dims))
 
 
-def refuse_unsound(model: onnx.ModelProto, path: Path) -> None:
+def check_tensors(model: onnx.ModelProto, path: Path) -> None:
     """Refuse a model whose tensors state more than there is, or lie outside its folder.
 
     Args:
@@ -73,8 +73,8 @@ def refuse_unsound(model: onnx.ModelProto, path: Path) -> None:
     Raises:
         RunnerError: there is such a tensor; the message names it.
     """
-    for tensor in tensors_of(model):
-        fault = _fault(tensor, path)
+    for tensor in all_tensors(model):
+        fault = _tensor_fault(tensor, path)
         if fault:
             raise RunnerError(
                 f"{path.name} is unsound: tensor {tensor.name[:_SHOWN]!r} {fault}",
@@ -82,22 +82,22 @@ def refuse_unsound(model: onnx.ModelProto, path: Path) -> None:
             )
 
 
-def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor: of the graph, of the bodies of its nodes, of functions."""
-    yield from _of_graphs([model.graph])
+    yield from _graph_tensors([model.graph])
     for function in model.functions:
-        yield from _of_nodes(function.node)
+        yield from _node_tensors(function.node)
 
 
-def _of_graphs(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+def _graph_tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
     for graph in graphs:
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-        yield from _of_nodes(graph.node)
+        yield from _node_tensors(graph.node)
 
 
-def _of_nodes(nodes: object) -> Iterator[onnx.TensorProto]:
+def _node_tensors(nodes: object) -> Iterator[onnx.TensorProto]:
     for node in nodes:  # type: ignore[attr-defined] # protobuf's own containers have no type
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -105,19 +105,19 @@ def _of_nodes(nodes: object) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices)
-            yield from _of_graphs(
+            yield from _graph_tensors(
                 [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
             )
 
 
-def _fault(tensor: onnx.TensorProto, path: Path) -> str:
+def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:
     """What is wrong with one tensor; empty where nothing is."""
     dims = tuple(tensor.dims)
     if min(dims, default=0) < 0:
         return f"has the sizes {dims}"
     needed = (math.prod(dims) * _BITS.get(tensor.data_type, 0) + 7) // 8
     if tensor.data_location == 1:  # EXTERNAL
-        return _fault_outside(tensor, path, needed)
+        return _external_fault(tensor, path, needed)
     if not tensor.HasField("raw_data"):  # a number a field, which takes a byte at the least
         needed = math.prod(dims) if tensor.ByteSize() else 0
     if needed > tensor.ByteSize():
@@ -125,7 +125,7 @@ def _fault(tensor: onnx.TensorProto, path: Path) -> str:
     return ""
 
 
-def _fault_outside(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
+def _external_fault(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
     """As `_fault`, of a tensor that lies in a file of its own."""
     told = {entry.key: entry.value for entry in tensor.external_data}
     name = told.get("location", "")
@@ -135,18 +135,18 @@ def _fault_outside(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
         offset, length = int(told.get("offset") or 0), int(told.get("length") or needed)
     except ValueError:
         return f"has offset {told.get('offset')!r:.40} and length {told.get('length')!r:.40}"
-    if fault := fault_of_place(path, name):
+    if fault := external_path_fault(path, name):
         return fault
     if not needed:
         return ""
-    place = beside(path, name)
+    place = external_path(path, name)
     held = place.stat().st_size if place.is_file() else 0
     if offset < 0 or length < 0 or offset + length > held:
         return f"lies at {offset} to {offset + length} of {name[:_SHOWN]!r}, which has {held} bytes"
     return f"needs {needed} bytes, and has {length}" if length < needed else ""
 
 
-def fault_of_place(path: Path, name: str) -> str:
+def external_path_fault(path: Path, name: str) -> str:
     """Why weights of the model at `path` must not be read from `name`; empty where they may.
 
     A link may lead beside the model, or beside what the model itself is a link to: so are the
@@ -159,11 +159,11 @@ def fault_of_place(path: Path, name: str) -> str:
     if rooted or ".." in parts or not parts or "\0" in name:
         return outside
     folders = (path.parent.resolve(), path.resolve().parent)
-    real = beside(path, name).resolve()
+    real = external_path(path, name).resolve()
     return "" if any(real.is_relative_to(folder) for folder in folders) else outside
 
 
-def beside(path: Path, name: str) -> Path:
+def external_path(path: Path, name: str) -> Path:
     """The file of that name beside the model, or beside what the model is a link to."""
     near = path.parent / name
     return near if near.is_file() else path.resolve().parent / name

@@ -19,7 +19,7 @@ _APART = 2**30  # values within this magnitude are less than 2^31 apart
 _SIZES = frozenset({"Shape", "Size"})
 
 
-def compare_whole_words(model: onnx_ir.Model, signature: Signature) -> int:
+def rewrite_int64_comparisons(model: onnx_ir.Model, signature: Signature) -> int:
     """Rewrite comparisons of int64 that depend on wide inputs, in place.
 
     Args:
@@ -38,7 +38,7 @@ def compare_whole_words(model: onnx_ir.Model, signature: Signature) -> int:
         for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph)
         if node.op_type in _REWRITES and _is_int64(node) and _depends_on_data(node)
     ]
-    return sum(_REWRITES[node.op_type](_Writer(node)) for node in found)
+    return sum(_REWRITES[node.op_type](_NodeWriter(node)) for node in found)
 
 
 def has_wide_integers(signature: Signature, *, beyond: int) -> bool:
@@ -75,7 +75,7 @@ def _depends_on_data(node: onnx_ir.Node) -> bool:
     return False
 
 
-class _Writer:
+class _NodeWriter:
     """Writes nodes in front of the one that they take the place of."""
 
     def __init__(self, node: onnx_ir.Node) -> None:
@@ -126,8 +126,8 @@ class _Writer:
         return self.node.graph
 
 
-def _write_extreme(reader: str) -> Callable[[_Writer], bool]:
-    def write(writer: _Writer) -> bool:
+def _write_extreme(reader: str) -> Callable[[_NodeWriter], bool]:
+    def write(writer: _NodeWriter) -> bool:
         first, *rest = [value for value in writer.node.inputs if value is not None]
         for other in rest:
             first = writer.add("Where", writer.add(reader, first, other), other, first)
@@ -136,7 +136,7 @@ def _write_extreme(reader: str) -> Callable[[_Writer], bool]:
     return write
 
 
-def _write_clip(writer: _Writer) -> bool:
+def _write_clip(writer: _NodeWriter) -> bool:
     value, low, high = [*writer.node.inputs, None, None][:3]
     for end, reader in ((low, "Less"), (high, "Greater")):
         if end is not None:
@@ -144,7 +144,7 @@ def _write_clip(writer: _Writer) -> bool:
     return writer.finish(writer.add("Identity", value))
 
 
-def _write_sign(writer: _Writer) -> bool:
+def _write_sign(writer: _NodeWriter) -> bool:
     value, zero = writer.node.inputs[0], writer.integers(0, scalar=True)
     above, below = (
         writer.add("Cast", writer.add(reader, value, zero), to=_INT64)
@@ -153,10 +153,10 @@ def _write_sign(writer: _Writer) -> bool:
     return writer.finish(writer.add("Sub", above, below))
 
 
-def _write_reduction(*, largest: bool) -> Callable[[_Writer], bool]:
+def _write_reduction(*, largest: bool) -> Callable[[_NodeWriter], bool]:
     """By TopK along one axis after the other; along all of them, in one row."""
 
-    def write(writer: _Writer) -> bool:
+    def write(writer: _NodeWriter) -> bool:
         import onnx_ir
 
         value, axes, *_ = [*writer.node.inputs, None]
@@ -180,7 +180,7 @@ def _write_reduction(*, largest: bool) -> Callable[[_Writer], bool]:
     return write
 
 
-_REWRITES: dict[str, Callable[[_Writer], bool]] = {
+_REWRITES: dict[str, Callable[[_NodeWriter], bool]] = {
     "Max": _write_extreme("Less"),
     "Min": _write_extreme("Greater"),
     "Clip": _write_clip,

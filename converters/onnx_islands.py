@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .guarded import guarded
-from .onnx_rounding import computes_in_half, halves_of, rounded
+from .guarded import call_framework
+from .onnx_rounding import computes_in_half, emulate_half, half_types
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def in_float32(path: Path) -> tuple[str, ...]:
+def widen_half_regions(path: Path) -> tuple[str, ...]:
     """Rewrite the file where parts of it compute in half precision; returns notes.
 
     Weights that lie beside the file stay there, and stay half; a Cast brings them to float32.
@@ -26,9 +26,9 @@ def in_float32(path: Path) -> tuple[str, ...]:
     """
     import onnx
 
-    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
     if not computes_in_half(model):
         return ()
-    kinds = " and ".join(halves_of(model))
-    guarded("onnx", lambda: onnx.save(rounded(model, float_io=False), str(path)))
+    kinds = " and ".join(half_types(model))
+    call_framework("onnx", lambda: onnx.save(emulate_half(model, float_io=False), str(path)))
     return (f"what the model computes in {kinds} is computed in float32 and rounded to it",)

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .onnx_translations import cannot_write, rank_of, size_of
+from .onnx_translations import rank_of, size_of, translation_error
 
-Write = Callable[..., object]
+MatrixOpWriter = Callable[..., object]
 _LARGEST = 16  # rows; each adds some thirty operators
 _END, _INT32 = 2**63 - 1, 6  # of all sizes; onnx.TensorProto
 
 
 def inverse(op: Any, self: Any) -> Any:
     """The inverse of each matrix; of a singular one, numbers that are not finite."""
-    size = _size_of_square(self, "inverse")
-    return _eliminated(op, self, op.CastLike(_equal_places(op, size), self), size).columns
+    size = _square_size(self, "inverse")
+    return _eliminate(op, self, op.CastLike(_identity(op, size), self), size).columns
 
 
 def inverse_ex(op: Any, self: Any, check_errors: bool = False) -> tuple[Any, Any]:  # noqa: ARG001 - 0 says that none failed
@@ -31,53 +31,55 @@ def inverse_ex(op: Any, self: Any, check_errors: bool = False) -> tuple[Any, Any
 
 def solve(op: Any, a: Any, b: Any, left: bool = True) -> Any:
     """X of A X = B, or of X A = B where `left` is False."""
-    size, rank = _size_of_square(a, "solve"), rank_of(b)
+    size, rank = _square_size(a, "solve"), rank_of(b)
     if left and (rank == 1 or _is_vector(a, b)):
-        found = _eliminated(op, a, op.Unsqueeze(b, [-1]), size).columns
+        found = _eliminate(op, a, op.Unsqueeze(b, [-1]), size).columns
         return op.Squeeze(found, [-1])
     if rank < rank_of(a):
-        raise cannot_write("solve", "of fewer dims on the right: add them with unsqueeze")
+        raise translation_error("solve", "of fewer dims on the right: add them with unsqueeze")
     if not left:
-        found = _eliminated(op, _swapped(op, a, rank_of(a)), _swapped(op, b, rank), size).columns
-        return _swapped(op, found, rank)
-    return _eliminated(op, a, b, size).columns
+        found = _eliminate(
+            op, _swap_last_axes(op, a, rank_of(a)), _swap_last_axes(op, b, rank), size
+        ).columns
+        return _swap_last_axes(op, found, rank)
+    return _eliminate(op, a, b, size).columns
 
 
 def solve_triangular(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, a: Any, b: Any, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
     """As `solve`, of one triangle of A: row by row, each from those that are known."""
-    size, rank = _size_of_square(a, "solve_triangular"), rank_of(b)
+    size, rank = _square_size(a, "solve_triangular"), rank_of(b)
     if not left:
-        turned = _swapped(op, a, rank_of(a)), _swapped(op, b, rank)
-        found = _substituted(op, *turned, range(size)[:: 1 if upper else -1], unitriangular)
-        return _swapped(op, found, rank)
-    return _substituted(op, a, b, range(size)[:: -1 if upper else 1], unitriangular)
+        turned = _swap_last_axes(op, a, rank_of(a)), _swap_last_axes(op, b, rank)
+        found = _substitute(op, *turned, range(size)[:: 1 if upper else -1], unitriangular)
+        return _swap_last_axes(op, found, rank)
+    return _substitute(op, a, b, range(size)[:: -1 if upper else 1], unitriangular)
 
 
-def _substituted(op: Any, a: Any, b: Any, order: range, unitriangular: bool) -> Any:
+def _substitute(op: Any, a: Any, b: Any, order: range, unitriangular: bool) -> Any:
     """The rows of X in this order, each less what A has of those before it."""
     rows: list[Any] = []  # in their places
     for at in order:
-        row, of_a = _part(op, b, at, -2), _part(op, a, at, -2)
+        row, of_a = _slice_axis(op, b, at, -2), _slice_axis(op, a, at, -2)
         if rows:
             known = rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-2)
             first = at + 1 if order.step < 0 else 0
-            factors = _part(op, of_a, first, -1, last=first + len(rows))
+            factors = _slice_axis(op, of_a, first, -1, last=first + len(rows))
             row = op.Sub(row, op.MatMul(factors, known))
-        row = row if unitriangular else op.Div(row, _part(op, of_a, at, -1))
+        row = row if unitriangular else op.Div(row, _slice_axis(op, of_a, at, -1))
         rows = [row, *rows] if order.step < 0 else [*rows, row]
     return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-2)
 
 
 def det(op: Any, self: Any) -> Any:
     """The determinant of each matrix."""
-    return _eliminated(op, self, None, _size_of_square(self, "det")).product
+    return _eliminate(op, self, None, _square_size(self, "det")).product
 
 
 def slogdet(op: Any, self: Any) -> tuple[Any, Any]:
     """Sign and logarithm of the absolute determinant of each matrix."""
-    found = _eliminated(op, self, None, _size_of_square(self, "slogdet"))
+    found = _eliminate(op, self, None, _square_size(self, "slogdet"))
     return found.sign, found.logarithm
 
 
@@ -87,12 +89,12 @@ def logdet(op: Any, self: Any) -> Any:
     return op.Where(op.Less(sign, 0.0), op.CastLike(math.nan, logarithm), logarithm)
 
 
-def _size_of_square(matrices: Any, name: str) -> int:
+def _square_size(matrices: Any, name: str) -> int:
     size = size_of(matrices, -1)
     if size is None or size != size_of(matrices, -2):
-        raise cannot_write(name, "of matrices whose size is not fixed")
+        raise translation_error(name, "of matrices whose size is not fixed")
     if not 0 < size <= _LARGEST:
-        raise cannot_write(name, f"of matrices of {size} rows: {_LARGEST} are the most")
+        raise translation_error(name, f"of matrices of {size} rows: {_LARGEST} are the most")
     return size
 
 
@@ -107,16 +109,16 @@ def _is_vector(matrices: Any, values: Any) -> bool:
     return known and list(matrices.shape)[:-1] == list(values.shape)
 
 
-def _equal_places(op: Any, size: int) -> Any:
+def _identity(op: Any, size: int) -> Any:
     places = op.Range(0, size, 1)
     return op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0]))
 
 
-def _swapped(op: Any, values: Any, rank: int) -> Any:
+def _swap_last_axes(op: Any, values: Any, rank: int) -> Any:
     return op.Transpose(values, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _part(op: Any, values: Any, at: int, axis: int, last: int | None = None) -> Any:
+def _slice_axis(op: Any, values: Any, at: int, axis: int, last: int | None = None) -> Any:
     # with steps: of two slices without, torch's optimizer makes halves, wrong ones of an odd size
     return op.Slice(values, [at], [at + 1 if last is None else last], [axis], [1])
 
@@ -131,39 +133,39 @@ class _Elimination:
     logarithm: Any
 
 
-def _eliminated(op: Any, matrices: Any, columns: Any, size: int) -> _Elimination:
+def _eliminate(op: Any, matrices: Any, columns: Any, size: int) -> _Elimination:
     """Gauss and Jordan: where the matrices become the identity, the columns become solutions."""
     left = matrices
     product = sign = logarithm = None
     for at in range(size):
         exchange, flipped = _pivot(op, left, at, size)
         left = op.MatMul(exchange, left)
-        row = _part(op, left, at, -2)
-        pivot = _part(op, row, at, -1)
-        product = _times(op, _times(op, product, pivot), flipped)
-        sign = _times(op, _times(op, sign, op.Sign(pivot)), flipped)
+        row = _slice_axis(op, left, at, -2)
+        pivot = _slice_axis(op, row, at, -1)
+        product = _multiply(op, _multiply(op, product, pivot), flipped)
+        sign = _multiply(op, _multiply(op, sign, op.Sign(pivot)), flipped)
         length = op.Log(op.Abs(pivot))
         logarithm = length if logarithm is None else op.Add(logarithm, length)
-        factors = _part(op, left, at, -1)
+        factors = _slice_axis(op, left, at, -1)
         if columns is not None:  # by a pivot of 0, so that a singular matrix shows
             columns = op.MatMul(exchange, columns)
-            part = op.Div(_part(op, columns, at, -2), pivot)
-            columns = _without(op, columns, factors, part, at, size)
+            part = op.Div(_slice_axis(op, columns, at, -2), pivot)
+            columns = _subtract_pivot(op, columns, factors, part, at, size)
         none = op.Equal(pivot, 0.0)  # and so is all below it
         row = op.Div(row, op.Where(none, op.CastLike(1.0, pivot), pivot))
-        left = _without(op, left, factors, row, at, size)
+        left = _subtract_pivot(op, left, factors, row, at, size)
     product, sign, logarithm = (op.Squeeze(one, [-2, -1]) for one in (product, sign, logarithm))
     return _Elimination(columns=columns, product=product, sign=sign, logarithm=logarithm)
 
 
-def _times(op: Any, product: Any, factor: Any) -> Any:
+def _multiply(op: Any, product: Any, factor: Any) -> Any:
     return factor if product is None else op.Mul(product, factor)
 
 
 def _pivot(op: Any, left: Any, at: int, size: int) -> tuple[Any, Any]:
     """What exchanges a row for the one below whose number in this column is largest; its sign."""
-    column = op.Squeeze(_part(op, left, at, -1), [-1])
-    below = _part(op, op.Abs(column), at, -1, last=_END)
+    column = op.Squeeze(_slice_axis(op, left, at, -1), [-1])
+    below = _slice_axis(op, op.Abs(column), at, -1, last=_END)
     best = op.Add(op.ArgMax(below, axis=-1, keepdims=1), at)  # [..., 1]
     places = op.Range(0, size, 1)
     found = op.Where(op.Equal(places, at), best, op.Where(op.Equal(places, best), at, places))
@@ -173,13 +175,13 @@ def _pivot(op: Any, left: Any, at: int, size: int) -> tuple[Any, Any]:
     return op.CastLike(chosen, left), flipped
 
 
-def _without(op: Any, values: Any, factors: Any, row: Any, at: int, size: int) -> Any:  # noqa: PLR0913, PLR0917
+def _subtract_pivot(op: Any, values: Any, factors: Any, row: Any, at: int, size: int) -> Any:  # noqa: PLR0913, PLR0917
     """The values less what each row has of the pivot's row, which is replaced itself."""
     is_own = op.Unsqueeze(op.Equal(op.Range(0, size, 1), at), [1])
     return op.Where(is_own, row, op.Sub(values, op.Mul(factors, row)))
 
 
-OF_MATRICES: Mapping[str, Write] = {
+MATRIX_OPS: Mapping[str, MatrixOpWriter] = {
     "aten::det": det,
     "aten::inverse": inverse,
     "aten::linalg_det": det,

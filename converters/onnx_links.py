@@ -23,7 +23,7 @@ _FLOAT = 1  # onnx.TensorProto.FLOAT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Links:
+class GraphLinks:
     """The edges of a graph; `captured` are the tensors that bodies of its nodes read."""
 
     makers: dict[str, Node] = field(default_factory=dict)
@@ -37,11 +37,11 @@ class Links:
         return (*([maker] if maker is not None else ()), *self.readers.get(tensor, ()))
 
 
-def links_of(graph: onnx.GraphProto) -> Links:
+def index_links(graph: onnx.GraphProto) -> GraphLinks:
     """Walk the graph once."""
     top = {id(node) for node in graph.node}
     inside = [node for node in all_nodes(graph) if id(node) not in top]
-    links = Links(
+    links = GraphLinks(
         captured=frozenset(name for node in inside for name in node.input),
         outputs=frozenset(value.name for value in graph.output),
     )
@@ -80,7 +80,7 @@ def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorPr
                 yield node.output[0], attribute.t
 
 
-def values_of(tensor: onnx.TensorProto, folder: Path) -> Array:
+def constant_values(tensor: onnx.TensorProto, folder: Path) -> Array:
     """The values of a constant, which may lie in a file in `folder`."""
     from onnx import numpy_helper
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConversionError, Hint, Option, UsageError
-from .guarded import guarded
-from .onnx_runtimes import Allowed, allowed_by
+from .guarded import call_framework
+from .onnx_runtimes import AllowedOnnx, combine_runtimes
 
 if TYPE_CHECKING:
     import onnx
 
-KEY = "loads in"  # among an artifact's options
+LOADS_IN = "loads in"  # among an artifact's options
 _CORE = ("", "ai.onnx")
 _ML, _CONTRIB = "ai.onnx.ml", "com.microsoft"
 # The IR version that brought each type; an older reader knows no such tensor.
@@ -28,7 +28,7 @@ _TYPES = {
 _FUNCTIONS, _OVERLOADS = 8, 10  # the IR versions that brought functions, and overloads of them
 
 
-def opset_for(asked: int | None, runtimes: Sequence[str], *, default: int, last: int) -> int:
+def choose_opset(asked: int | None, runtimes: Sequence[str], *, default: int, last: int) -> int:
     """The opset to write.
 
     Args:
@@ -43,7 +43,7 @@ def opset_for(asked: int | None, runtimes: Sequence[str], *, default: int, last:
     Raises:
         UsageError: what was asked for is newer than one of the runtimes loads.
     """
-    allowed = allowed_by(runtimes)
+    allowed = combine_runtimes(runtimes)
     if allowed is None:
         return asked or default
     if asked is not None and asked > allowed.opset:
@@ -55,7 +55,7 @@ def opset_for(asked: int | None, runtimes: Sequence[str], *, default: int, last:
     return asked or min(allowed.best, last)
 
 
-def lowered(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
+def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
     """Hold a model file to the runtimes, with its IR version lowered where that is needed.
 
     External weights are not read, and stay as they are.
@@ -66,14 +66,14 @@ def lowered(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
     Raises:
         ConversionError: it needs more than one of the runtimes has.
     """
-    allowed = allowed_by(runtimes)
+    allowed = combine_runtimes(runtimes)
     if allowed is None:
         return {}
 
     import onnx
 
-    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
-    for fault in _faults(model, allowed):
+    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    for fault in _compatibility_faults(model, allowed):
         raise ConversionError(
             f"{path.name} would not load in {allowed}: {fault}",
             hint=Hint("name a later release with ", Option("for"), ", or leave it out"),
@@ -84,7 +84,7 @@ def lowered(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
         draft = path.with_name(f"{path.name}.draft")
         draft.write_bytes(model.SerializeToString())
         draft.replace(path)
-    return {KEY: str(allowed), "ir": str(model.ir_version), "opset": str(opset_of(model))}
+    return {LOADS_IN: str(allowed), "ir": str(model.ir_version), "opset": str(opset_of(model))}
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -92,7 +92,7 @@ def opset_of(model: onnx.ModelProto) -> int:
     return max((int(o.version) for o in model.opset_import if o.domain in _CORE), default=1)
 
 
-def _faults(model: onnx.ModelProto, allowed: Allowed) -> Iterator[str]:
+def _compatibility_faults(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
     """Everything in a model that is beyond the limits, the gravest first."""
     opset = opset_of(model)
     if opset > allowed.opset:
@@ -100,14 +100,14 @@ def _faults(model: onnx.ModelProto, allowed: Allowed) -> Iterator[str]:
     for entry in model.opset_import:
         if entry.domain == _ML and entry.version > allowed.ml:
             yield f"its opset of {_ML} is {entry.version}, and {allowed.ml or 'none'} is known"
-    yield from _foreign(model, allowed)
-    yield from _needs(model, allowed.ir)
+    yield from _foreign_operators(model, allowed)
+    yield from _ir_requirements(model, allowed.ir)
 
 
-def _foreign(model: onnx.ModelProto, allowed: Allowed) -> Iterator[str]:
+def _foreign_operators(model: onnx.ModelProto, allowed: AllowedOnnx) -> Iterator[str]:
     """Operators of domains that the runtimes do not have and the model does not define."""
     own = {(function.domain, function.name) for function in model.functions}
-    for node in _nodes(model):
+    for node in _model_nodes(model):
         domain = node.domain
         known = domain in (*_CORE, _ML) or (domain, node.op_type) in own
         if known or (domain == _CONTRIB and allowed.contrib):
@@ -115,7 +115,7 @@ def _foreign(model: onnx.ModelProto, allowed: Allowed) -> Iterator[str]:
         yield f"{node.name or node.op_type} is an operator of {domain}: {node.op_type}"
 
 
-def _needs(model: onnx.ModelProto, ir: int) -> Iterator[str]:
+def _ir_requirements(model: onnx.ModelProto, ir: int) -> Iterator[str]:
     """What is in the model that its IR version must be later for."""
     import onnx
 
@@ -123,20 +123,20 @@ def _needs(model: onnx.ModelProto, ir: int) -> Iterator[str]:
         yield f"it holds functions, which need IR {_FUNCTIONS}"
     if any(function.overload for function in model.functions) and ir < _OVERLOADS:
         yield f"it holds overloaded functions, which need IR {_OVERLOADS}"
-    for code in sorted(_types(model)):
+    for code in sorted(_tensor_types(model)):
         name = onnx.TensorProto.DataType.Name(code)
         if _TYPES.get(name, 0) > ir:
             yield f"it holds {name.lower()} tensors, which need IR {_TYPES[name]}"
 
 
-def _types(model: onnx.ModelProto) -> set[int]:
+def _tensor_types(model: onnx.ModelProto) -> set[int]:
     """The types of all tensors that the model holds, declares or casts to."""
     found: set[int] = set()
-    for graph in _graphs(model):
+    for graph in _all_graphs(model):
         values = (*graph.input, *graph.output, *graph.value_info)
         found |= {tensor.data_type for tensor in graph.initializer}
         found |= {value.type.tensor_type.elem_type for value in values}
-    for node in _nodes(model):
+    for node in _model_nodes(model):
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 found.add(attribute.t.data_type)
@@ -145,23 +145,23 @@ def _types(model: onnx.ModelProto) -> set[int]:
     return found
 
 
-def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+def _all_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The model's graph and those inside nodes, its functions' too."""
-    waiting = [model.graph, *(body for one in model.functions for body in _bodies(one.node))]
+    waiting = [model.graph, *(body for one in model.functions for body in _node_bodies(one.node))]
     while waiting:
         graph = waiting.pop()
         yield graph
-        waiting += _bodies(graph.node)
+        waiting += _node_bodies(graph.node)
 
 
-def _bodies(nodes: Sequence[onnx.NodeProto]) -> list[onnx.GraphProto]:
+def _node_bodies(nodes: Sequence[onnx.NodeProto]) -> list[onnx.GraphProto]:
     return [
         attribute.g for node in nodes for attribute in node.attribute if attribute.HasField("g")
     ]
 
 
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _graphs(model):
+def _model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for graph in _all_graphs(model):
         yield from graph.node
     for function in model.functions:
         yield from function.node

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed
 from ..core.precision import Precision
-from .guarded import guarded
-from .onnx_links import Links, float_constants, links_of, values_of
+from .guarded import call_framework
+from .onnx_links import GraphLinks, constant_values, float_constants, index_links
 from .onnx_sessions import open_session, run_session
 
 if TYPE_CHECKING:
     import onnx
 
-LIMITS = {Precision.FP16: 65504.0, Precision.BF16: float.fromhex("0x1.fep127")}
+HALF_LIMITS = {Precision.FP16: 65504.0, Precision.BF16: float.fromhex("0x1.fep127")}
 # What is added to scores up to 2^13 stays finite, three times over, and exp() of it is 0. bfloat16
 # has float32's exponents: its lowest number behaves as float32's does.
-_FILLS = {Precision.FP16: -(2.0**14), Precision.BF16: -LIMITS[Precision.BF16]}
+_HALF_FILLS = {Precision.FP16: -(2.0**14), Precision.BF16: -HALF_LIMITS[Precision.BF16]}
 _ENDS = frozenset({"Softmax", "LogSoftmax"})
 _THROUGH = frozenset({
     "Add", "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather", "Identity", "Max", "Min",
@@ -53,27 +53,28 @@ def clamp_masks(
     Raises:
         ConversionError: ONNX Runtime would not run the model.
     """
-    links = links_of(model.graph)
+    links = index_links(model.graph)
     changes = [
         (name, tensor, clamped)
         for name, tensor in float_constants(model.graph)
-        if _softens(name, links) and (clamped := _clamped(tensor, folder, low)) is not None
+        if _is_softmax_only(name, links)
+        and (clamped := _clamp_fill(tensor, folder, low)) is not None
     ]
     if not changes:
         return ()
-    originals = [_clone(tensor) for _, tensor, _ in changes]
-    before = guarded("ONNX Runtime", lambda: _answers(model, folder, feeds))
+    originals = [_clone_tensor(tensor) for _, tensor, _ in changes]
+    before = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
     for _, tensor, clamped in changes:
         tensor.CopyFrom(clamped)
-    after = guarded("ONNX Runtime", lambda: _answers(model, folder, feeds))
-    if all(_alike(one, other) for one, other in zip(before, after, strict=True)):
+    after = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
+    if all(_is_alike(one, other) for one, other in zip(before, after, strict=True)):
         return tuple(name for name, _, _ in changes)
     for (_, tensor, _), original in zip(changes, originals, strict=True):
         tensor.CopyFrom(original)
     return ()
 
 
-def _softens(tensor: str, links: Links) -> bool:
+def _is_softmax_only(tensor: str, links: GraphLinks) -> bool:
     """Whether all that a tensor reaches, it reaches through softmaxes."""
     seen: set[str] = set()
     waiting = [tensor]
@@ -91,20 +92,20 @@ def _softens(tensor: str, links: Links) -> bool:
     return True
 
 
-def _clamped(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.TensorProto | None:
+def _clamp_fill(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.TensorProto | None:
     """The constant with its finite fills in range; None where it has none beyond it."""
     import numpy as np
     from onnx import numpy_helper
 
-    values = values_of(tensor, folder)
-    beyond = np.isfinite(values) & (np.abs(values) > LIMITS[low])
+    values = constant_values(tensor, folder)
+    beyond = np.isfinite(values) & (np.abs(values) > HALF_LIMITS[low])
     if not beyond.any():
         return None
-    fill = np.copysign(np.float32(_FILLS[low]), values)
+    fill = np.copysign(np.float32(_HALF_FILLS[low]), values)
     return numpy_helper.from_array(np.where(beyond, fill, values), tensor.name)
 
 
-def _clone(tensor: onnx.TensorProto) -> onnx.TensorProto:
+def _clone_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
     import onnx
 
     clone = onnx.TensorProto()
@@ -112,12 +113,12 @@ def _clone(tensor: onnx.TensorProto) -> onnx.TensorProto:
     return clone
 
 
-def _answers(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:
+def _run_model(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:
     session = open_session(model, folder)
     return [array for feed in feeds for array in run_session(session, feed).values()]
 
 
-def _alike(one: Array, other: Array) -> bool:
+def _is_alike(one: Array, other: Array) -> bool:
     """Whether two answers agree to within float32's own noise, NaN and Inf in their places."""
     import numpy as np
 

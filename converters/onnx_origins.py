@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
-from .guarded import guarded
+from .guarded import call_framework
 
 if TYPE_CHECKING:
     import onnx
@@ -20,7 +20,7 @@ _BELOW = ".*"  # at the end of a module path: what lies below, which a bare path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class NodeOrigin:
     """The module that a node was traced from, its class, and the line; empty where unknown.
 
     `weights` is the module that owns its weights, where that is another. `operator` is the node's
@@ -41,26 +41,26 @@ class Origin:
         return tuple(path for path in (self.module, self.weights) if path)
 
 
-UNKNOWN = Origin()
+UNKNOWN_ORIGIN = NodeOrigin()
 
 
-def sidecar_of(path: Path) -> Path:
+def debug_sidecar_path(path: Path) -> Path:
     """`model.fp16.debug.json` beside `model.fp16.onnx`; it need not exist."""
     return path.with_suffix(".debug.json")
 
 
-def origins_of(path: Path) -> Mapping[str, Origin]:
+def read_origins(path: Path) -> Mapping[str, NodeOrigin]:
     """Origins by node name; empty where the model has no sidecar.
 
     Raises:
         UsageError: the sidecar is not what modelc writes.
     """
-    sidecar = sidecar_of(path)
+    sidecar = debug_sidecar_path(path)
     if not sidecar.is_file():
         return {}
     try:
         nodes: dict[str, dict[str, str]] = json.loads(sidecar.read_text("utf-8"))["nodes"]
-        return {name: _origin(entry) for name, entry in nodes.items()}
+        return {name: _parse_origin(entry) for name, entry in nodes.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{sidecar.name} is not a debug sidecar: {error}",
@@ -68,8 +68,8 @@ def origins_of(path: Path) -> Mapping[str, Origin]:
         ) from error
 
 
-def _origin(entry: Mapping[str, str]) -> Origin:
-    return Origin(
+def _parse_origin(entry: Mapping[str, str]) -> NodeOrigin:
+    return NodeOrigin(
         module=entry.get("module", ""),
         cls=entry.get("class", ""),
         source=entry.get("source", ""),
@@ -91,19 +91,19 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from all_nodes(body)
 
 
-def named(node: onnx.NodeProto, origins: Mapping[str, Origin]) -> str:
+def node_title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
     """`encoder.layer.3.mlp (MatMul node_MatMul_71)`: how messages name a node."""
-    module = origins.get(node.name, UNKNOWN).module
+    module = origins.get(node.name, UNKNOWN_ORIGIN).module
     title = " ".join(part for part in (node.op_type, node.name) if part)
     return f"{module} ({title})" if module else title
 
 
-def place_of(node: onnx.NodeProto, origins: Mapping[str, Origin]) -> str:
+def module_or_node(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
     """The module of a node; the node itself where it has none."""
-    return origins.get(node.name, UNKNOWN).module or named(node, {})
+    return origins.get(node.name, UNKNOWN_ORIGIN).module or node_title(node, {})
 
 
-def matching(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
+def match_nodes(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     """The names of the nodes that `--keep-fp` patterns mean, in the order of the graph.
 
     A pattern is compared, with `*`, `?` and `[...]` as in a shell, with each node's name, its
@@ -122,14 +122,14 @@ def matching(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
 
     if not patterns:
         return ()
-    model = guarded("onnx", lambda: onnx.load(str(path), load_external_data=False))
-    origins = origins_of(path)
+    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    origins = read_origins(path)
     nodes = list(all_nodes(model.graph))
     found: set[str] = set()
     for pattern in patterns:
-        taken = {node.name for node in nodes if _means(pattern, node, origins)}
+        taken = {node.name for node in nodes if _is_match(pattern, node, origins)}
         if not taken:
-            raise _no_node(pattern, nodes, origins)
+            raise _no_match_error(pattern, nodes, origins)
         if "" in taken:
             raise UsageError(
                 f"--keep-fp {pattern!r} means nodes of {path.name} that have no name",
@@ -140,28 +140,28 @@ def matching(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node.name for node in nodes if node.name in found))
 
 
-def _means(pattern: str, node: onnx.NodeProto, origins: Mapping[str, Origin]) -> bool:
+def _is_match(pattern: str, node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> bool:
     if pattern == node.name:  # a name may hold brackets, which a pattern would read
         return True
     if fnmatchcase(node.name, pattern) or fnmatchcase(node.op_type, pattern):
         return True
     path = pattern.removesuffix(_BELOW)
-    modules = origins.get(node.name, UNKNOWN).modules
-    return any(fnmatchcase(above, path) for module in modules for above in _lineage(module))
+    modules = origins.get(node.name, UNKNOWN_ORIGIN).modules
+    return any(fnmatchcase(above, path) for module in modules for above in _module_prefixes(module))
 
 
-def _lineage(module: str) -> Iterator[str]:
+def _module_prefixes(module: str) -> Iterator[str]:
     """`a`, `a.b`, `a.b.c` for `a.b.c`; nothing for the model itself."""
     parts = module.split(".") if module else []
     for end in range(1, len(parts) + 1):
         yield ".".join(parts[:end])
 
 
-def _no_node(
-    pattern: str, nodes: Sequence[onnx.NodeProto], origins: Mapping[str, Origin]
+def _no_match_error(
+    pattern: str, nodes: Sequence[onnx.NodeProto], origins: Mapping[str, NodeOrigin]
 ) -> UsageError:
     paths = [path for origin in origins.values() for path in origin.modules]
-    modules = [above for path in paths for above in _lineage(path)]
+    modules = [above for path in paths for above in _module_prefixes(path)]
     named = [node.name for node in nodes if node.name]
     known = dict.fromkeys([*modules, *(node.op_type for node in nodes), *named])
     wanted = pattern.removesuffix(_BELOW)

@@ -16,45 +16,47 @@ from .onnx_translations import rank_of, size_of
 if TYPE_CHECKING:
     import onnx_ir
 
-Write = Callable[..., object]
-_INT64 = 7  # onnx.TensorProto
+PoolOpWriter = Callable[..., object]
+_POOL_INT64 = 7  # onnx.TensorProto
 
 
-def adaptive_average(op: Any, self: Any, output_size: Any) -> Any:
+def adaptive_avg_pool(op: Any, self: Any, output_size: Any) -> Any:
     """Means over windows: sums along one axis after the other, then divided, as eager does."""
-    sizes, rank = _listed(output_size), rank_of(self)
+    sizes, rank = _as_list(output_size), rank_of(self)
     if all(size == 1 for size in sizes):
         return op.ReduceMean(self, list(range(-len(sizes), 0)), keepdims=1)
     given = [size_of(self, axis) for axis in range(-len(sizes), 0)]
-    strides = [_stride(one, size) for one, size in zip(given, sizes, strict=True)]
+    strides = [_uniform_stride(one, size) for one, size in zip(given, sizes, strict=True)]
     if None not in strides and rank == len(sizes) + 2:
         return op.AveragePool(self, kernel_shape=strides, strides=strides)
     total, widths = self, []
     for axis, size in zip(range(rank - len(sizes), rank), sizes, strict=True):
-        windows = _windows(op, op.Shape(self, start=axis, end=axis + 1), size)
+        windows = _pool_windows(op, op.Shape(self, start=axis, end=axis + 1), size)
         parts = op.Gather(total, windows.places, axis=axis)
-        inside = _widened(op, windows.inside, rank - axis - 1)
+        inside = _add_axes(op, windows.inside, rank - axis - 1)
         parts = op.Where(inside, parts, op.CastLike(0.0, self))
         total = op.ReduceSum(parts, [axis + 1], keepdims=0)
-        widths.append(op.CastLike(_widened(op, windows.widths, rank - axis - 1), self))
+        widths.append(op.CastLike(_add_axes(op, windows.widths, rank - axis - 1), self))
     for width in widths:
         total = op.Div(total, width)
     return total
 
 
-def adaptive_maximum(op: Any, self: Any, output_size: Any) -> tuple[Any, Any]:
+def adaptive_max_pool(op: Any, self: Any, output_size: Any) -> tuple[Any, Any]:
     """Maxima of windows, and their places in the image: of the last NaN, else of the first maximum.
 
     Along one axis after the other, from the last: in a window the rows come before the columns.
     """
-    sizes, rank = _listed(output_size), rank_of(self)
+    sizes, rank = _as_list(output_size), rank_of(self)
     top, found, stride = self, None, None
     for axis, size in reversed(list(zip(range(rank - len(sizes), rank), sizes, strict=True))):
         count = op.Shape(self, start=axis, end=axis + 1)
-        windows = _windows(op, count, size)
+        windows = _pool_windows(op, count, size)
         parts = op.Gather(top, windows.places, axis=axis)
-        top, best = _largest(op, parts, _widened(op, windows.inside, rank - axis - 1), axis + 1)
-        at = op.Add(best, _widened(op, windows.first, rank - axis - 1))
+        top, best = _window_maximum(
+            op, parts, _add_axes(op, windows.inside, rank - axis - 1), axis + 1
+        )
+        at = op.Add(best, _add_axes(op, windows.first, rank - axis - 1))
         if found is None:
             found, stride = at, count
         else:
@@ -65,11 +67,11 @@ def adaptive_maximum(op: Any, self: Any, output_size: Any) -> tuple[Any, Any]:
     return top, found
 
 
-def _listed(sizes: Any) -> list[Any]:
+def _as_list(sizes: Any) -> list[Any]:
     return list(sizes) if isinstance(sizes, list | tuple) else [sizes]
 
 
-def _stride(given: int | None, size: Any) -> int | None:
+def _uniform_stride(given: int | None, size: Any) -> int | None:
     """The size of the windows where they are all alike and do not overlap."""
     if given is None or not isinstance(size, int) or given % size:
         return None
@@ -77,7 +79,7 @@ def _stride(given: int | None, size: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Windows:
+class _PoolWindows:
     """The windows along an axis, written as wide as the widest."""
 
     places: Any  # [windows, places]
@@ -86,7 +88,7 @@ class _Windows:
     widths: Any  # [windows]
 
 
-def _windows(op: Any, count: Any, size: Any) -> _Windows:
+def _pool_windows(op: Any, count: Any, size: Any) -> _PoolWindows:
     """The windows along an axis of `count` places."""
     length = op.Constant(value_ints=[size]) if isinstance(size, int) else op.Reshape(size, [1])
     numbers = op.Range(0, op.Squeeze(length), 1)
@@ -96,7 +98,7 @@ def _windows(op: Any, count: Any, size: Any) -> _Windows:
     widths = op.Sub(last, first)
     steps = op.Range(0, op.ReduceMax(widths, keepdims=0), 1)
     places = op.Add(op.Unsqueeze(first, [1]), steps)
-    return _Windows(
+    return _PoolWindows(
         places=op.Min(places, op.Sub(count, 1)),
         inside=op.Less(places, op.Unsqueeze(last, [1])),
         first=first,
@@ -104,16 +106,16 @@ def _windows(op: Any, count: Any, size: Any) -> _Windows:
     )
 
 
-def _widened(op: Any, values: Any, axes: int) -> Any:
+def _add_axes(op: Any, values: Any, axes: int) -> Any:
     """With as many axes more, behind all others."""
     return op.Unsqueeze(values, list(range(-axes, 0))) if axes else values
 
 
-def _largest(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
+def _window_maximum(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
     """The largest inside along an axis, NaN before all others, and its place."""
     lost = op.IsNaN(parts)
     shown = op.Where(op.And(inside, op.Not(lost)), parts, op.CastLike(-math.inf, parts))
-    lost = op.Cast(op.And(inside, lost), to=_INT64)
+    lost = op.Cast(op.And(inside, lost), to=_POOL_INT64)
     any_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=0), 0)
     top = op.ReduceMax(shown, [axis], keepdims=0)
     last_lost = op.ArgMax(lost, axis=axis, keepdims=0, select_last_index=1)
@@ -124,15 +126,15 @@ def _largest(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
     )
 
 
-OF_POOLS: Mapping[str, Write] = {
-    "aten::adaptive_avg_pool1d": adaptive_average,
-    "aten::adaptive_avg_pool2d": adaptive_average,
-    "aten::adaptive_avg_pool3d": adaptive_average,
-    "aten::_adaptive_avg_pool2d": adaptive_average,
-    "aten::_adaptive_avg_pool3d": adaptive_average,
-    "aten::adaptive_max_pool1d": adaptive_maximum,
-    "aten::adaptive_max_pool2d": adaptive_maximum,
-    "aten::adaptive_max_pool3d": adaptive_maximum,
+POOL_OPS: Mapping[str, PoolOpWriter] = {
+    "aten::adaptive_avg_pool1d": adaptive_avg_pool,
+    "aten::adaptive_avg_pool2d": adaptive_avg_pool,
+    "aten::adaptive_avg_pool3d": adaptive_avg_pool,
+    "aten::_adaptive_avg_pool2d": adaptive_avg_pool,
+    "aten::_adaptive_avg_pool3d": adaptive_avg_pool,
+    "aten::adaptive_max_pool1d": adaptive_max_pool,
+    "aten::adaptive_max_pool2d": adaptive_max_pool,
+    "aten::adaptive_max_pool3d": adaptive_max_pool,
 }
 
 

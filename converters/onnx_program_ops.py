@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .onnx_places import linspace
 
 if TYPE_CHECKING:
-    from .onnx_translations import Write
+    from .onnx_translations import OpWriter
 
 _SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
 _PADDING = 7  # the place of `padding_idx` behind the weight
@@ -27,11 +27,11 @@ def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: A
         axis = len(self.shape) - 1 - place
         parts = [op.Slice(self, [-before], [_END], [axis])] if before else []
         parts += [self, *([op.Slice(self, [0], [after], [axis])] if after else [])]
-        self = _joined(op, parts, axis, like=self)
+        self = _join_parts(op, parts, axis, like=self)
     return self
 
 
-def _joined(op: Any, parts: Sequence[Any], axis: int, *, like: Any) -> Any:
+def _join_parts(op: Any, parts: Sequence[Any], axis: int, *, like: Any) -> Any:
     """The parts in a row; its rank is told on, as nothing else does before the next axis."""
     if len(parts) == 1:
         return like
@@ -77,7 +77,7 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     return op.Where(op.Greater(keys, 0), found, op.CastLike(0.0, found))
 
 
-def embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
+def reduce_embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any,
     weight: Any,
     indices: Any,
@@ -95,13 +95,13 @@ def embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     """
     if include_last_offset:
         offsets = op.Slice(offsets, [0], [-1], [0])
-    bags = _bags(op, indices, op.Cast(offsets, to=_INT64))
+    bags = _bag_numbers(op, indices, op.Cast(offsets, to=_INT64))
     rows = op.Gather(weight, indices)
     if per_sample_weights is not None:
         rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [-1]))
-    kept = _kept(op, indices, padding_idx)
-    sizes = _scattered(op, op.Shape(offsets), bags, op.Cast(kept, to=_INT64), fill=0, by="add")
-    found = _reduced(op, rows, op.Unsqueeze(kept, [-1]), (bags, sizes), mode=mode)
+    kept = _is_not_padding(op, indices, padding_idx)
+    sizes = _scatter_values(op, op.Shape(offsets), bags, op.Cast(kept, to=_INT64), fill=0, by="add")
+    found = _reduce_rows(op, rows, op.Unsqueeze(kept, [-1]), (bags, sizes), mode=mode)
     told = (
         op.Concat(sizes, op.Constant(value_ints=[0]), axis=0)
         if include_last_offset
@@ -110,7 +110,7 @@ def embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
     return found, bags, told, op.CastLike(found, sizes) if mode == _MAX else told
 
 
-def public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> object:
+def reduce_public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> object:
     """The operator that functions call: there a `padding_idx` below 0 counts from the end.
 
     Of the one behind it, it says that there is none.
@@ -119,26 +119,26 @@ def public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> obj
     padding = named.pop("padding_idx", told[0] if told else None)
     if padding is not None and padding < 0:
         padding += weight.shape[0]
-    return embedding_bag(op, weight, *others, **{**named, "padding_idx": padding})
+    return reduce_embedding_bag(op, weight, *others, **{**named, "padding_idx": padding})
 
 
-def _bags(op: Any, indices: Any, offsets: Any) -> Any:
+def _bag_numbers(op: Any, indices: Any, offsets: Any) -> Any:
     """The number of each index's bag: how many bags begin up to it, less one."""
     count = op.Shape(indices)
-    begins = _scattered(
+    begins = _scatter_values(
         op, op.Add(count, 1), offsets, op.Expand(1, op.Shape(offsets)), fill=0, by="add"
     )
     return op.Sub(op.CumSum(op.Slice(begins, [0], count, [0]), 0), 1)
 
 
-def _kept(op: Any, indices: Any, padding_idx: int | None) -> Any:
+def _is_not_padding(op: Any, indices: Any, padding_idx: int | None) -> Any:
     """Which indices count: all but those of padding."""
     if padding_idx is None or padding_idx < 0:
         return op.Cast(op.Expand(1, op.Shape(indices)), to=_BOOL)
     return op.Not(op.Equal(op.Cast(indices, to=_INT64), padding_idx))
 
 
-def _reduced(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -> Any:
+def _reduce_rows(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -> Any:
     """The rows of each bag added up, averaged, or the largest of them; zero of none."""
     bags, sizes = by
     wide = op.Expand(op.Unsqueeze(bags, [-1]), op.Shape(rows))
@@ -146,7 +146,7 @@ def _reduced(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -
     nothing = float("-inf") if mode == _MAX else 0.0
     rows = op.Where(kept, rows, op.CastLike(nothing, rows))
     how = "max" if mode == _MAX else "add"
-    found = _scattered(op, shape, wide, rows, fill=op.CastLike(nothing, rows), by=how)
+    found = _scatter_values(op, shape, wide, rows, fill=op.CastLike(nothing, rows), by=how)
     empty = op.Unsqueeze(op.Equal(sizes, 0), [-1])
     if mode == _MAX:
         return op.Where(empty, op.CastLike(0.0, rows), found)
@@ -155,7 +155,7 @@ def _reduced(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -
     return found
 
 
-def _scattered(op: Any, shape: Any, places: Any, values: Any, *, fill: Any, by: str) -> Any:  # noqa: PLR0913 - ONNX's
+def _scatter_values(op: Any, shape: Any, places: Any, values: Any, *, fill: Any, by: str) -> Any:  # noqa: PLR0913 - ONNX's
     return op.ScatterElements(op.Expand(fill, shape), places, values, axis=0, reduction=by)
 
 
@@ -177,7 +177,7 @@ def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
         size = op.Shape(self, start=axis, end=axis + 1)
         first = op.Sub(size, op.Mod(shift, size))
         parts = [op.Slice(self, first, [_END], [axis]), op.Slice(self, [0], first, [axis])]
-        self = _joined(op, parts, axis, like=self)
+        self = _join_parts(op, parts, axis, like=self)
     return self
 
 
@@ -192,12 +192,12 @@ def floordiv(op: Any, self: Any, other: Any) -> Any:
     ONNX divides integers towards zero, as torch's exporter does of sizes with any sign. Where a
     part may be below zero, what is left over is taken away first; then no rounding is left.
     """
-    if _is_at_least_zero(self) and _is_at_least_zero(other):
+    if _is_non_negative(self) and _is_non_negative(other):
         return op.Div(self, other)
     return op.Div(op.Sub(self, op.Mod(self, other)), other)
 
 
-def _is_at_least_zero(size: Any) -> bool:
+def _is_non_negative(size: Any) -> bool:
     """Whether a size cannot be below zero: it is counted, or computed of such in ways that keep it.
 
     A number that is none of these, as one that was read from a tensor, may be.
@@ -215,8 +215,8 @@ def _is_at_least_zero(size: Any) -> bool:
     if node.op_type in _COUNTS:
         return True
     if node.op_type in _MOVES:
-        return _is_at_least_zero(node.inputs[0])
-    return node.op_type in _KEEPS_SIGN and all(map(_is_at_least_zero, node.inputs))
+        return _is_non_negative(node.inputs[0])
+    return node.op_type in _KEEPS_SIGN and all(map(_is_non_negative, node.inputs))
 
 
 def are_all_true(op: Any, self: Any) -> Any:
@@ -229,10 +229,10 @@ def is_any_true(op: Any, self: Any) -> Any:
     return op.Greater(op.ReduceSum(op.Cast(self, to=_INT64), keepdims=0), 0)
 
 
-OF_PROGRAMS: Mapping[str, Write] = {
-    "aten::embedding_bag": public_embedding_bag,
-    "aten::_embedding_bag": embedding_bag,
-    "aten::_embedding_bag_forward_only": embedding_bag,
+DYNAMO_OPS: Mapping[str, OpWriter] = {
+    "aten::embedding_bag": reduce_public_embedding_bag,
+    "aten::_embedding_bag": reduce_embedding_bag,
+    "aten::_embedding_bag_forward_only": reduce_embedding_bag,
     "aten::_is_all_true": are_all_true,
     "aten::_is_any_true": is_any_true,
     "aten::linspace": linspace,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Array, Feed
 from ..core.precision import Precision
-from .guarded import guarded
-from .onnx_links import Links, float_constants, links_of, name_nodes, values_of
-from .onnx_masks import LIMITS, clamp_masks
-from .onnx_origins import UNKNOWN, Origin, origins_of
+from .guarded import call_framework
+from .onnx_links import GraphLinks, constant_values, float_constants, index_links, name_nodes
+from .onnx_masks import HALF_LIMITS, clamp_masks
+from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
 from .onnx_sessions import open_session, run_session
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _DIVIDES = frozenset({"Div", "Reciprocal", "Log"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class TensorRange:
     """The least and largest finite value of a tensor over all feeds."""
 
     low: float
@@ -45,7 +45,7 @@ class Range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overflow:
+class HalfOverflow:
     """One tensor that half precision cannot hold.
 
     `node` makes the tensor, or reads it where it is a constant or an input; `module` is its path,
@@ -66,7 +66,9 @@ class Overflow:
         return f"{f'{self.module} ({title})' if self.module else title}: {self.reason}"
 
 
-def forecast(parent: Path, feeds: Sequence[Feed], low: Precision) -> tuple[Overflow, ...]:
+def forecast_overflows(
+    parent: Path, feeds: Sequence[Feed], low: Precision
+) -> tuple[HalfOverflow, ...]:
     """What of an FP32 model would overflow or vanish in half precision.
 
     Mask fills that can be brought into range are taken as if they were (`onnx_masks.py`).
@@ -79,12 +81,12 @@ def forecast(parent: Path, feeds: Sequence[Feed], low: Precision) -> tuple[Overf
     Raises:
         ConversionError: the model cannot be read or run.
     """
-    model = read_named(parent)
+    model = read_with_names(parent)
     clamp_masks(model, parent.parent, feeds, low)
-    return overflows(model, parent, feeds, low)
+    return find_overflows(model, parent, feeds, low)
 
 
-def read_named(parent: Path) -> onnx.ModelProto:
+def read_with_names(parent: Path) -> onnx.ModelProto:
     """A model with every node named; its external weights stay where they are.
 
     Raises:
@@ -92,35 +94,37 @@ def read_named(parent: Path) -> onnx.ModelProto:
     """
     import onnx
 
-    model = guarded("onnx", lambda: onnx.load(str(parent), load_external_data=False))
+    model = call_framework("onnx", lambda: onnx.load(str(parent), load_external_data=False))
     name_nodes(model.graph)
     return model
 
 
-def weights_beyond(parent: Path, low: Precision) -> tuple[Overflow, ...]:
+def weight_overflows(parent: Path, low: Precision) -> tuple[HalfOverflow, ...]:
     """The weights of an FP32 model that half precision cannot hold, mask fills among them.
 
     Raises:
         ConversionError: the model cannot be read.
     """
-    model = read_named(parent)
-    finder = _Finder(links=links_of(model.graph), origins=origins_of(parent))
+    model = read_with_names(parent)
+    finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
     return tuple(finder.weights(model.graph, parent.parent, low))
 
 
-def overflows(
+def find_overflows(
     model: onnx.ModelProto, parent: Path, feeds: Sequence[Feed], low: Precision
-) -> tuple[Overflow, ...]:
+) -> tuple[HalfOverflow, ...]:
     """The same of a model in memory, whose weights and sidecar lie beside `parent`."""
-    finder = _Finder(links=links_of(model.graph), origins=origins_of(parent))
+    finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
     found = [*finder.weights(model.graph, parent.parent, low)]
     if low is Precision.FP16:
-        ranges = guarded("ONNX Runtime", lambda: measured(model, parent.parent, feeds))
+        ranges = call_framework("ONNX Runtime", lambda: measure_ranges(model, parent.parent, feeds))
         found.extend(finder.activations(ranges))
     return tuple(found)
 
 
-def measured(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> dict[str, Range]:
+def measure_ranges(
+    model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]
+) -> dict[str, TensorRange]:
     """The range of every float32 input and activation of a graph, bodies of If and Loop apart.
 
     Each tensor is reduced inside the graph, so that memory does not grow with their number; what
@@ -129,27 +133,27 @@ def measured(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> dic
     Raises:
         Exception: whatever ONNX Runtime raises.
     """
-    probe, tensors = _probe(model)
+    probe, tensors = _add_range_outputs(model)
     session = open_session(probe, folder)
-    ranges: dict[str, Range] = {}
+    ranges: dict[str, TensorRange] = {}
     for feed in feeds:
         ends = run_session(session, feed)
         for index, name in enumerate(tensors):
-            one = _range(ends[f"low::{index}"], ends[f"high::{index}"])
+            one = _finite_range(ends[f"low::{index}"], ends[f"high::{index}"])
             known = ranges.get(name, one)
-            ranges[name] = Range(low=min(known.low, one.low), high=max(known.high, one.high))
+            ranges[name] = TensorRange(low=min(known.low, one.low), high=max(known.high, one.high))
     return ranges
 
 
-def _range(low: Array, high: Array) -> Range:
+def _finite_range(low: Array, high: Array) -> TensorRange:
     """What is not finite is not half precision's doing, and an empty tensor has no range."""
     import numpy as np
 
     ends = [float(end) for end in (low, high) if np.isfinite(end)]
-    return Range(low=min(ends, default=0.0), high=max(ends, default=0.0))
+    return TensorRange(low=min(ends, default=0.0), high=max(ends, default=0.0))
 
 
-def _probe(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     """The model with the two ends of each float32 tensor for outputs, and the tensors' names."""
     import onnx
     from onnx import helper
@@ -174,14 +178,14 @@ def _probe(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Finder:
+class _OverflowFinder:
     """Turns ranges into findings with names."""
 
-    links: Links
-    origins: Mapping[str, Origin]
+    links: GraphLinks
+    origins: Mapping[str, NodeOrigin]
 
-    def activations(self, ranges: Mapping[str, Range]) -> Iterator[Overflow]:
-        limit = LIMITS[Precision.FP16]
+    def activations(self, ranges: Mapping[str, TensorRange]) -> Iterator[HalfOverflow]:
+        limit = HALF_LIMITS[Precision.FP16]
         for tensor, found in ranges.items():
             inner = self._within(tensor, found.peak)
             if found.peak > limit:
@@ -202,28 +206,30 @@ class _Finder:
         squares = (node for node in self.links.readers.get(tensor, ()) if node.op_type in _SQUARES)
         return peak * peak if any(True for _ in squares) else 0.0
 
-    def weights(self, graph: onnx.GraphProto, folder: Path, low: Precision) -> Iterator[Overflow]:
+    def weights(
+        self, graph: onnx.GraphProto, folder: Path, low: Precision
+    ) -> Iterator[HalfOverflow]:
         for name, tensor in float_constants(graph):
             if not self.links.readers.get(name):
                 continue
-            values = values_of(tensor, folder)
-            peak, reason = _misfit(values, low)
+            values = constant_values(tensor, folder)
+            peak, reason = _half_misfit(values, low)
             if reason:
                 guarded_by = self._division(name) if values.size == 1 and peak < 1 else ()
                 yield from self._tell(name, peak, reason, guarded_by)
 
     def _tell(
         self, tensor: str, value: float, reason: str, more: Sequence[str] = ()
-    ) -> Iterator[Overflow]:
+    ) -> Iterator[HalfOverflow]:
         """One finding, at the node that makes the tensor or first reads it."""
         nodes = self.links.touching(tensor)
         if not nodes:
             return
         node = nodes[0]
-        yield Overflow(
+        yield HalfOverflow(
             node=node.name,
             op=node.op_type,
-            module=self.origins.get(node.name, UNKNOWN).module,
+            module=self.origins.get(node.name, UNKNOWN_ORIGIN).module,
             tensor=tensor,
             value=value,
             reason=reason,
@@ -247,7 +253,7 @@ class _Finder:
         return tuple(kept)
 
 
-def _misfit(values: Array, low: Precision) -> tuple[float, str]:
+def _half_misfit(values: Array, low: Precision) -> tuple[float, str]:
     """The largest magnitude of a constant, and why half precision cannot hold it, if it cannot.
 
     A weight that vanishes among others that do not is no loss. What counts is how much of the whole
@@ -257,11 +263,11 @@ def _misfit(values: Array, low: Precision) -> tuple[float, str]:
 
     sizes = np.abs(values[np.isfinite(values)])
     peak = float(sizes.max(initial=0.0))
-    if peak > LIMITS[low]:
+    if peak > HALF_LIMITS[low]:
         fill = _mask_fill(values)
         if fill is not None:
-            return peak, f"a mask constant of {fill:.2g}, beyond {LIMITS[low]:g}"
-        return peak, f"weights reach {peak:.2g} > {LIMITS[low]:g}"
+            return peak, f"a mask constant of {fill:.2g}, beyond {HALF_LIMITS[low]:g}"
+        return peak, f"weights reach {peak:.2g} > {HALF_LIMITS[low]:g}"
     small = sizes[(sizes > 0) & (sizes < _NORMAL)] if low is Precision.FP16 else sizes[:0]
     if not small.size or _sqnr(sizes, small) >= _LEAST_SQNR:
         return peak, ""

@@ -34,7 +34,7 @@ def has_half(model: onnx.ModelProto) -> bool:
     values = (*model.graph.input, *model.graph.output)
     if any(value.type.tensor_type.elem_type in _HALVES for value in values):
         return True
-    return any(_makes_half(graph) for graph in _graphs(model.graph))
+    return any(_has_half_values(graph) for graph in _all_graphs(model.graph))
 
 
 def computes_in_half(model: onnx.ModelProto) -> bool:
@@ -42,7 +42,7 @@ def computes_in_half(model: onnx.ModelProto) -> bool:
 
     Casts there and back only round, which ONNX Runtime does as the file says on any device.
     """
-    graphs = list(_graphs(model.graph))
+    graphs = list(_all_graphs(model.graph))
     halves = {name for graph in graphs for name, _ in _half_tensors(graph)}
     for graph in graphs:
         halves.update(one.name for one in graph.initializer if one.data_type in _HALVES)
@@ -56,9 +56,9 @@ def computes_in_half(model: onnx.ModelProto) -> bool:
     )
 
 
-def halves_of(model: onnx.ModelProto) -> tuple[str, ...]:
+def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
     """The half types that the model names, as numpy calls them."""
-    graphs = list(_graphs(model.graph))
+    graphs = list(_all_graphs(model.graph))
     found = {one.data_type for graph in graphs for one in graph.initializer}
     found |= {code for graph in graphs for _, code in _half_tensors(graph)}
     for attribute in (one for graph in graphs for node in graph.node for one in node.attribute):
@@ -78,22 +78,22 @@ def has_half_io(model: onnx.ModelProto) -> bool:
     return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)
 
 
-def _makes_half(graph: onnx.GraphProto) -> bool:
+def _has_half_values(graph: onnx.GraphProto) -> bool:
     if any(tensor.data_type in _HALVES for tensor in graph.initializer):
         return True
     return any(_names_half(attribute) for node in graph.node for attribute in node.attribute)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """The graph and the bodies inside its nodes, innermost last."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _graphs(body)
+                yield from _all_graphs(body)
 
 
-def rounded(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
+def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     """The copy.
 
     Args:
@@ -103,7 +103,7 @@ def rounded(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     import onnx
 
     copy = onnx.shape_inference.infer_shapes(model)
-    graphs = list(_graphs(copy.graph))
+    graphs = list(_all_graphs(copy.graph))
     types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
     for graph in reversed(graphs):  # bodies first: the nodes that hold them are then written anew
         _widen_weights(graph)
@@ -112,7 +112,7 @@ def rounded(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
         if graph is not graphs[0]:
             _widen_values((*graph.input, *graph.output))
         _round_nodes(graph, types)
-    _end(copy.graph, float_io=float_io)
+    _cast_ends(copy.graph, float_io=float_io)
     return copy
 
 
@@ -123,16 +123,16 @@ def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
         if value.type.tensor_type.elem_type not in _HALVES:
             continue
         inner = f"{value.name}::half"
-        _rename(graph, {value.name: inner})
+        _rename_tensors(graph, {value.name: inner})
         if any(value.name == entry.name for entry in graph.input):
-            graph.node.insert(0, _cast(value.name, inner, value.type.tensor_type.elem_type))
+            graph.node.insert(0, _cast_node(value.name, inner, value.type.tensor_type.elem_type))
         else:
-            graph.node.append(_cast(inner, value.name, _FLOAT))
+            graph.node.append(_cast_node(inner, value.name, _FLOAT))
         value.type.tensor_type.elem_type = _FLOAT
     return model
 
 
-def gives_bfloat16(model: onnx.ModelProto) -> bool:
+def has_bfloat16_output(model: onnx.ModelProto) -> bool:
     """Whether an output is bfloat16, which numpy has not and ONNX Runtime gives no array for."""
     return any(value.type.tensor_type.elem_type == _BFLOAT16 for value in model.graph.output)
 
@@ -143,8 +143,8 @@ def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in graph.output:
         if value.type.tensor_type.elem_type == _BFLOAT16:
             inner = f"{value.name}::bfloat16"
-            _rename(graph, {value.name: inner})
-            graph.node.append(_cast(inner, value.name, _FLOAT))
+            _rename_tensors(graph, {value.name: inner})
+            graph.node.append(_cast_node(inner, value.name, _FLOAT))
             value.type.tensor_type.elem_type = _FLOAT
     return model
 
@@ -164,9 +164,9 @@ def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
 def _widen_weights(graph: onnx.GraphProto) -> None:
     """Weights stay half in the copy; a Cast that ONNX Runtime folds gives them as float32."""
     halves = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
-    _rename(graph, {name: f"{name}::float" for name in halves})
+    _rename_tensors(graph, {name: f"{name}::float" for name in halves})
     for name in halves:
-        graph.node.insert(0, _cast(name, f"{name}::float", _FLOAT))
+        graph.node.insert(0, _cast_node(name, f"{name}::float", _FLOAT))
 
 
 def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
@@ -178,14 +178,14 @@ def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
         for index, name in enumerate(node.output):
             if rounds and name in types:
                 node.output[index] = wide = f"{name}::wide"
-                nodes.append(_cast(wide, f"{name}::half", half or types[name]))
-                nodes.append(_cast(f"{name}::half", name, _FLOAT))
-    copies = [_copy(node) for node in nodes]
+                nodes.append(_cast_node(wide, f"{name}::half", half or types[name]))
+                nodes.append(_cast_node(f"{name}::half", name, _FLOAT))
+    copies = [_copy_node(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+def _copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
     """The node apart from its graph, which is about to drop it."""
     import onnx
 
@@ -208,28 +208,28 @@ def _widen_attributes(node: onnx.NodeProto) -> int:
     return found
 
 
-def _end(graph: onnx.GraphProto, *, float_io: bool) -> None:
+def _cast_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
     """Casts at the model's half inputs and outputs; what lies between is called otherwise."""
     inputs = [value for value in graph.input if value.type.tensor_type.elem_type in _HALVES]
     outputs = [value for value in graph.output if value.type.tensor_type.elem_type in _HALVES]
     ends = inputs if float_io else [*inputs, *outputs]
-    _rename(graph, {value.name: f"{value.name}::inner" for value in ends})
+    _rename_tensors(graph, {value.name: f"{value.name}::inner" for value in ends})
     for value in inputs:
         inner, half = f"{value.name}::inner", f"{value.name}::half"
-        graph.node.insert(0, _cast(half if float_io else value.name, inner, _FLOAT))
+        graph.node.insert(0, _cast_node(half if float_io else value.name, inner, _FLOAT))
         if float_io:
-            graph.node.insert(0, _cast(value.name, half, value.type.tensor_type.elem_type))
+            graph.node.insert(0, _cast_node(value.name, half, value.type.tensor_type.elem_type))
     if float_io:
         _widen_values((*inputs, *outputs))
         return
     for value in outputs:
         code = value.type.tensor_type.elem_type
-        graph.node.append(_cast(f"{value.name}::inner", value.name, code))
+        graph.node.append(_cast_node(f"{value.name}::inner", value.name, code))
 
 
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+def _rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename tensors in a graph and in the bodies inside it; the graph's own ends stay."""
-    for part in _graphs(graph):
+    for part in _all_graphs(graph):
         for node in part.node:
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]
@@ -238,7 +238,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
                 value.name = names.get(value.name, value.name)
 
 
-def _cast(source: str, result: str, code: int) -> onnx.NodeProto:
+def _cast_node(source: str, result: str, code: int) -> onnx.NodeProto:
     import onnx
 
     name = f"{source}::cast::{result}"

@@ -12,26 +12,26 @@ from ..core.runtime_contract import OpenedByDefault
 from .onnx_guard import read_graph
 from .onnx_rounding import (
     computes_in_half,
-    gives_bfloat16,
+    emulate_half,
+    has_bfloat16_output,
     has_half,
     has_half_io,
-    rounded,
     with_float_io,
     with_float_outputs,
 )
-from .onnx_sessions import CPU, Providers, open_session
-from .opened import OpenedModel, lines_of, present, refused
+from .onnx_sessions import CPU_PROVIDERS, Providers, open_session
+from .opened import RunnerBase, order_inputs, runner_error, text_lines
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
 _CUDA = "CUDAExecutionProvider"
-_ADVICE = (
+_CUDA_ADVICE = (
     'onnxruntime.InferenceSession("PATH", providers=[("CUDAExecutionProvider", {"use_tf32": "0"})])'
 )
 _PROVIDERS: Mapping[str, Providers] = {
-    "cpu": CPU,
+    "cpu": CPU_PROVIDERS,
     "cuda": ((_CUDA, {"use_tf32": "0"}),),  # TF32 keeps 10 bits of mantissa
 }
 
@@ -50,9 +50,11 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
         _require_cuda()
     model = read_graph(path)
     try:
-        session = open_session(_runnable(path, model, device), path.parent, _PROVIDERS[device])
+        session = open_session(
+            _runnable_model(path, model, device), path.parent, _PROVIDERS[device]
+        )
     except Exception as error:
-        raise _refused(error) from error
+        raise _session_error(error) from error
     return OnnxRunner(session)
 
 
@@ -67,8 +69,8 @@ def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
     try:
         session = open_session(path, path.parent, ((_CUDA, {}),))
     except Exception as error:
-        raise _refused(error) from error
-    return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_ADVICE)
+        raise _session_error(error) from error
+    return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_CUDA_ADVICE)
 
 
 def session_settings(device: str) -> dict[str, str]:
@@ -98,26 +100,26 @@ def _require_cuda() -> None:
         )
 
 
-def _runnable(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
+def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
     """The file itself, or a copy in memory of a model that is half in parts."""
     float_io = has_half_io(model)
     if not has_half(model):
         return path
     if device == "cpu" and (float_io or computes_in_half(model)):
-        model = rounded(model, float_io=float_io)
+        model = emulate_half(model, float_io=float_io)
     elif float_io:
         return with_float_io(model)
-    elif not gives_bfloat16(model):
+    elif not has_bfloat16_output(model):
         return path
     return with_float_outputs(model)
 
 
-def _refused(error: Exception) -> RunnerError:
+def _session_error(error: Exception) -> RunnerError:
     """ONNX Runtime breaks its sentences into lines."""
-    return refused("ONNX Runtime", error, " ".join(lines_of(error)))
+    return runner_error("ONNX Runtime", error, " ".join(text_lines(error)))
 
 
-class OnnxRunner(OpenedModel):
+class OnnxRunner(RunnerBase):
     """An ONNX Runtime session."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
@@ -132,19 +134,19 @@ class OnnxRunner(OpenedModel):
         """
         if self._session is None:
             raise RuntimeError("the session is closed")
-        given = dict(zip(self.inputs, present(feed, self.inputs), strict=True))
+        given = dict(zip(self.inputs, order_inputs(feed, self.inputs), strict=True))
         try:
             values = self._session.run(self._outputs, given)
         except Exception as error:
-            raise _refused(error) from error
-        return {name: _own(value) for name, value in zip(self._outputs, values, strict=True)}
+            raise _session_error(error) from error
+        return {name: _copy_value(value) for name, value in zip(self._outputs, values, strict=True)}
 
     def close(self) -> None:
         """Drop the session and its memory."""
         self._session = None
 
 
-def _own(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     """A copy where it is an array: a model may give sequences and maps, which are refused later."""
     import numpy as np
 

@@ -32,7 +32,7 @@ _UNPROMISED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class OnnxLimits:
     """The newest ONNX that loads: opset of ai.onnx, version of the IR, opset of ai.onnx.ml.
 
     `best` is the opset to write. A release may know an opset and lack kernels for it: 1.15 loads
@@ -47,50 +47,50 @@ class Limits:
     contrib: bool = False
 
 
-def _ort(opset: int, ir: int, ml: int, *, best: int) -> Limits:
-    return Limits(opset=opset, ir=ir, best=best, ml=ml, contrib=True)
+def _ort_limits(opset: int, ir: int, ml: int, *, best: int) -> OnnxLimits:
+    return OnnxLimits(opset=opset, ir=ir, best=best, ml=ml, contrib=True)
 
 
 # `best` of ONNX Runtime: what `benchmarks/runtimes.py` saw run in 1.15 (but for LayerNormalization
 # in FP16, which it cannot), 1.17 and 1.20, and so in what came after each; 18 is the least that
 # torch writes. Of TensorRT: ours.
-_KNOWN: Mapping[str, Mapping[tuple[int, int], Limits]] = {
+_RELEASES: Mapping[str, Mapping[tuple[int, int], OnnxLimits]] = {
     "onnxruntime": {
-        (1, 14): _ort(18, 8, 3, best=18),
-        (1, 15): _ort(19, 8, 3, best=18),
-        (1, 16): _ort(19, 9, 3, best=18),
-        (1, 17): _ort(20, 9, 4, best=20),
-        (1, 18): _ort(21, 10, 4, best=20),
-        (1, 19): _ort(21, 10, 4, best=20),
-        (1, 20): _ort(21, 10, 4, best=21),
-        (1, 21): _ort(22, 10, 5, best=21),
-        (1, 22): _ort(22, 10, 5, best=21),
-        (1, 23): _ort(23, 11, 5, best=21),
-        (1, 24): _ort(25, 13, 5, best=21),
+        (1, 14): _ort_limits(18, 8, 3, best=18),
+        (1, 15): _ort_limits(19, 8, 3, best=18),
+        (1, 16): _ort_limits(19, 9, 3, best=18),
+        (1, 17): _ort_limits(20, 9, 4, best=20),
+        (1, 18): _ort_limits(21, 10, 4, best=20),
+        (1, 19): _ort_limits(21, 10, 4, best=20),
+        (1, 20): _ort_limits(21, 10, 4, best=21),
+        (1, 21): _ort_limits(22, 10, 5, best=21),
+        (1, 22): _ort_limits(22, 10, 5, best=21),
+        (1, 23): _ort_limits(23, 11, 5, best=21),
+        (1, 24): _ort_limits(25, 13, 5, best=21),
     },
     "tensorrt": {
-        (10, 6): Limits(opset=22, ir=10, best=20),
-        (10, 15): Limits(opset=24, ir=12, best=20),
-        (11, 0): Limits(opset=24, ir=12, best=20),
-        (11, 5): Limits(opset=25, ir=13, best=20),
+        (10, 6): OnnxLimits(opset=22, ir=10, best=20),
+        (10, 15): OnnxLimits(opset=24, ir=12, best=20),
+        (11, 0): OnnxLimits(opset=24, ir=12, best=20),
+        (11, 5): OnnxLimits(opset=25, ir=13, best=20),
     },
 }
 _CONTINUED = ("tensorrt",)  # a release that is not listed has at least what the one before it has
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime:
+class RuntimeRelease:
     """One runtime that was named: its release, and what that loads."""
 
     name: str
     version: str
-    limits: Limits
+    limits: OnnxLimits
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} (opset <= {self.limits.opset}, IR <= {self.limits.ir})"
 
 
-def runtime_of(text: str) -> Runtime:
+def parse_runtime(text: str) -> RuntimeRelease:
     """Read one `--for`, as `onnxruntime==1.20`.
 
     Raises:
@@ -104,21 +104,23 @@ def runtime_of(text: str) -> Runtime:
             hint=Hint("make its own format instead: ", Option("to", "openvino")),
             option="for",
         )
-    if name not in _KNOWN:
-        raise unknown("runtime in --for:", name or text, list(_KNOWN))
-    table = _KNOWN[name]
+    if name not in _RELEASES:
+        raise unknown("runtime in --for:", name or text, list(_RELEASES))
+    table = _RELEASES[name]
     if match is None:
         raise UsageError(
             f"--for {text!r} is not RUNTIME==VERSION",
-            hint=Hint("for example ", Option("for", f"{name}=={_shown(max(table))}")),
+            hint=Hint("for example ", Option("for", f"{name}=={_version_text(max(table))}")),
             option="for",
         )
-    return Runtime(name=name, version=match["version"], limits=_limits(name, match["version"]))
+    return RuntimeRelease(
+        name=name, version=match["version"], limits=_release_limits(name, match["version"])
+    )
 
 
-def _limits(name: str, version: str) -> Limits:
+def _release_limits(name: str, version: str) -> OnnxLimits:
     """What a release loads; patch releases are as their minor one."""
-    table = _KNOWN[name]
+    table = _RELEASES[name]
     parts = [int(part) for part in version.split(".")]
     first = min((one for one in table if one[0] == parts[0]), default=(parts[0], 0))
     release = (parts[0], parts[1]) if len(parts) > 1 else first
@@ -128,21 +130,21 @@ def _limits(name: str, version: str) -> Limits:
     continued = name in _CONTINUED and release <= max(table)
     if continued and earlier and earlier[-1][0] == release[0]:
         return table[earlier[-1]]
-    known = ", ".join(map(_shown, table))
+    known = ", ".join(map(_version_text, table))
     raise UsageError(
         f"what {name} {version} loads is not known here", hint=f"known releases: {known}"
     )
 
 
-def _shown(release: tuple[int, int]) -> str:
+def _version_text(release: tuple[int, int]) -> str:
     return ".".join(map(str, release))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allowed:
+class AllowedOnnx:
     """What several runtimes all load."""
 
-    runtimes: tuple[Runtime, ...]
+    runtimes: tuple[RuntimeRelease, ...]
 
     @property
     def opset(self) -> int:
@@ -173,11 +175,11 @@ class Allowed:
         return ", ".join(map(str, self.runtimes))
 
 
-def allowed_by(texts: Iterable[str]) -> Allowed | None:
+def combine_runtimes(texts: Iterable[str]) -> AllowedOnnx | None:
     """What all the runtimes of an order's `--for` load; None where none was named.
 
     Raises:
         UsageError: a text names no runtime or no release that is known.
     """
-    runtimes = tuple(runtime_of(text) for text in texts)
-    return Allowed(runtimes=runtimes) if runtimes else None
+    runtimes = tuple(parse_runtime(text) for text in texts)
+    return AllowedOnnx(runtimes=runtimes) if runtimes else None

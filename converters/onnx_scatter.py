@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .onnx_translations import cannot_write, dtype_of, rank_of
+from .onnx_translations import dtype_of, rank_of, translation_error
 
-Write = Callable[..., object]
+ScatterOpWriter = Callable[..., object]
 _INT64 = 7  # onnx.TensorProto
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
 
@@ -29,16 +29,16 @@ def scatter_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
     """The values of each place reduced, what was there among them or not; the rest stays."""
     rank, kind = rank_of(self), dtype_of(src)
     if kind in {None, "bool"}:
-        raise cannot_write("scatter_reduce", "of bools, or of values of an unknown dtype")
+        raise translation_error("scatter_reduce", "of bools, or of values of an unknown dtype")
     if rank == 0:
         self, index, src = (op.Reshape(one, [-1]) for one in (self, index, src))
     elif not _is_same_size(index, src):  # the first of the values count
         src = op.Slice(src, [0] * rank, op.Shape(index), list(range(rank)))
-    scatter = _Scatter(op, dim, index, str(kind))
+    scatter = _ScatterWriter(op, dim, index, str(kind))
     if reduce == "mean":
-        found = _mean(op, scatter, self, src, include_self=include_self)
+        found = _reduce_mean(op, scatter, self, src, include_self=include_self)
     elif reduce in {"amax", "amin"} and scatter.is_real:
-        found = _extreme(op, scatter, self, src, reduce, include_self=include_self)
+        found = _reduce_extreme(op, scatter, self, src, reduce, include_self=include_self)
     else:
         start = self if include_self else scatter.put(self, scatter.neutral(src, reduce))
         found = scatter.reduce(start, src, reduce)
@@ -57,13 +57,13 @@ def index_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
     """As `scatter_reduce`, of whole rows: one index for each."""
     rank = rank_of(self)
     if rank == 0:
-        raise cannot_write("index_reduce", "of a single number")
+        raise translation_error("index_reduce", "of a single number")
     axes = [axis for axis in range(rank) if axis != dim % rank]
     wide = op.Expand(op.Unsqueeze(index, axes) if axes else index, op.Shape(source))
     return scatter_reduce(op, self, dim, wide, source, reduce, include_self)
 
 
-class _Scatter:
+class _ScatterWriter:
     """ScatterElements of one index along one axis, for values of one dtype."""
 
     def __init__(self, op: Any, axis: int, index: Any, kind: str) -> None:
@@ -96,7 +96,9 @@ class _Scatter:
         return self._op.ScatterElements(start, self._index, self.filled(value), axis=self._axis)
 
 
-def _mean(op: Any, scatter: _Scatter, self: Any, src: Any, *, include_self: bool) -> Any:
+def _reduce_mean(
+    op: Any, scatter: _ScatterWriter, self: Any, src: Any, *, include_self: bool
+) -> Any:
     """Sums over counts; of integers, rounded down."""
     none, one = op.CastLike(0, src), op.CastLike(1, src)
     start = self if include_self else scatter.put(self, none)
@@ -108,8 +110,8 @@ def _mean(op: Any, scatter: _Scatter, self: Any, src: Any, *, include_self: bool
     return op.Div(total, count)
 
 
-def _extreme(  # noqa: PLR0913 - the operator's own
-    op: Any, scatter: _Scatter, self: Any, src: Any, reduce: str, *, include_self: bool
+def _reduce_extreme(  # noqa: PLR0913 - the operator's own
+    op: Any, scatter: _ScatterWriter, self: Any, src: Any, reduce: str, *, include_self: bool
 ) -> Any:
     """The largest or smallest number; NaN wherever one is among the values."""
     neutral, none = scatter.neutral(src, reduce), op.CastLike(0.0, src)
@@ -133,7 +135,7 @@ def _is_same_size(one: Any, other: Any) -> bool:
     return None not in sizes and sizes == others
 
 
-OF_SCATTERS: Mapping[str, Write] = {
+SCATTER_OPS: Mapping[str, ScatterOpWriter] = {
     "aten::index_reduce": index_reduce,
     "aten::scatter_reduce": scatter_reduce,
 }

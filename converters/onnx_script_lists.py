@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 _LIST, _LENGTH, _ITEM = "aten::unbind", "aten::len", "aten::__getitem__"
 
 
-def without_lists(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+def replace_slice_lists(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """A copy that takes slices where the module makes a list of them; itself where it makes none.
 
     A list that is used otherwise, as one that is changed, stays.
     """
     import torch
 
-    if not _lists_in(module.inlined_graph):
+    if not _find_lists(module.inlined_graph):
         return module
     frozen = torch._C._freeze_module(module._c, preserveParameters=True)
     copied: torch.jit.ScriptModule = torch.jit._recursive.wrap_cpp_module(frozen)  # type: ignore[no-untyped-call]  # torch's own
-    for node in _lists_in(copied.graph):
+    for node in _find_lists(copied.graph):
         _take_slices(copied.graph, node)
     return copied
 
 
-def _lists_in(graph: Any) -> list[Any]:
+def _find_lists(graph: Any) -> list[Any]:
     """What makes lists of slices that are counted and read alone."""
     return [
         node
-        for node in _nodes_of(graph)
+        for node in _block_nodes(graph)
         if node.kind() == _LIST
         and all(use.user.kind() in {_LENGTH, _ITEM} for use in node.output().uses())
     ]
 
 
-def _nodes_of(block: Any) -> Iterator[Any]:
+def _block_nodes(block: Any) -> Iterator[Any]:
     for node in block.nodes():
         yield node
         for inner in node.blocks():
-            yield from _nodes_of(inner)
+            yield from _block_nodes(inner)
 
 
 def _take_slices(graph: Any, unbind: Any) -> None:

@@ -13,23 +13,16 @@ from typing import Any
 
 from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
-from .onnx_places import steps_between
-from .onnx_symbolic_ops import SymbolicOps, given
-from .onnx_translations import (
-    as_floats,
-    cannot_write,
-    dtype_of,
-    expm1,
-    log1p,
-    rank_of,
-)
+from .onnx_places import linspace_steps
+from .onnx_symbolic_ops import SymbolicOpBuilder, python_value
+from .onnx_translations import as_floats, dtype_of, expm1, log1p, rank_of, translation_error
 
-Write = Callable[..., object]
+ScriptOpWriter = Callable[..., object]
 _INT64, _BOOL = 7, 9  # onnx.TensorProto
 _MATRIX = 2
 _TORCH_FLOAT = 6  # c10::ScalarType::Float
 # As torch's documentation has them ("Alias for ...")
-OTHER_NAMES: Mapping[str, str] = {
+OPERATOR_ALIASES: Mapping[str, str] = {
     "absolute": "abs",
     "arccos": "acos",
     "arcsin": "asin",
@@ -62,7 +55,7 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 
 
-def _exporters_own(name: str) -> Write:
+def _exporter_symbolic(name: str) -> ScriptOpWriter:
     """What the exporter has for an operator, in the opset that it writes."""
 
     def write(g: Any, *values: Any) -> object:
@@ -81,7 +74,7 @@ def _exporters_own(name: str) -> Write:
     return write
 
 
-def _unary(kind: str) -> Write:
+def _unary_writer(kind: str) -> ScriptOpWriter:
     """An operator of ONNX that takes floats."""
 
     def write(op: Any, self: Any) -> Any:
@@ -97,7 +90,7 @@ def positive(op: Any, self: Any) -> Any:
 
 def ravel(op: Any, self: Any) -> Any:
     """All values in one row."""
-    return op.Reshape(self, _row([-1]))
+    return op.Reshape(self, _number_row([-1]))
 
 
 def trunc(op: Any, self: Any) -> Any:
@@ -187,7 +180,7 @@ def inner(op: Any, self: Any, other: Any) -> Any:
     """The products of all rows with all rows."""
     rank = rank_of(other)
     if rank > _MATRIX or rank_of(self) == 0 or rank == 0:
-        raise cannot_write("inner", "of numbers or of more than two dims on the right")
+        raise translation_error("inner", "of numbers or of more than two dims on the right")
     return op.MatMul(self, op.Transpose(other, perm=[1, 0]) if rank == _MATRIX else other)
 
 
@@ -195,24 +188,24 @@ def addmv(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any, self: Any, mat: Any, vec: Any, beta: float = 1, alpha: float = 1
 ) -> Any:
     """The sum of beta x and alpha (mat vec); ONNX Runtime 1.24 turns mat wrong beside a row."""
-    column = op.Mul(op.Unsqueeze(vec, _row([1])), float(alpha))
-    added = op.Squeeze(op.MatMul(mat, column), _row([1]))
+    column = op.Mul(op.Unsqueeze(vec, _number_row([1])), float(alpha))
+    added = op.Squeeze(op.MatMul(mat, column), _number_row([1]))
     return op.Add(op.Mul(self, float(beta)), added)
 
 
 def flipud(op: Any, self: Any) -> Any:
     """The first dim in reverse."""
-    return _reversed(op, self, 0)
+    return _reverse_axis(op, self, 0)
 
 
 def fliplr(op: Any, self: Any) -> Any:
     """The second dim in reverse."""
-    return _reversed(op, self, 1)
+    return _reverse_axis(op, self, 1)
 
 
-def _reversed(op: Any, self: Any, axis: int) -> Any:
-    last, least = _row([-1]), _row([-(2**63)])
-    return op.Slice(self, last, least, _row([axis]), _row([-1]))
+def _reverse_axis(op: Any, self: Any, axis: int) -> Any:
+    last, least = _number_row([-1]), _number_row([-(2**63)])
+    return op.Slice(self, last, least, _number_row([axis]), _number_row([-1]))
 
 
 def diff(  # noqa: PLR0913, PLR0917 - the operator's own
@@ -222,28 +215,30 @@ def diff(  # noqa: PLR0913, PLR0917 - the operator's own
     parts = [part for part in (prepend, self, append) if part is not None]
     values = op.Concat(*parts, axis=dim) if len(parts) > 1 else self
     for _ in range(n):
-        later = op.Slice(values, _row([1]), _row([2**63 - 1]), _row([dim]))
-        values = op.Sub(later, op.Slice(values, _row([0]), _row([-1]), _row([dim])))
+        later = op.Slice(values, _number_row([1]), _number_row([2**63 - 1]), _number_row([dim]))
+        values = op.Sub(
+            later, op.Slice(values, _number_row([0]), _number_row([-1]), _number_row([dim]))
+        )
     return values
 
 
 def column_stack(op: Any, tensors: Sequence[Any]) -> Any:
     """Columns, and matrices, side by side."""
-    return op.Concat(*(_widened(op, one, back=[1]) for one in tensors), axis=1)
+    return op.Concat(*(_pad_rank(op, one, back=[1]) for one in tensors), axis=1)
 
 
 def dstack(op: Any, tensors: Sequence[Any]) -> Any:
     """One behind the other, in the third dim."""
-    return op.Concat(*(_widened(op, one, front=[0], back=[2]) for one in tensors), axis=2)
+    return op.Concat(*(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2)
 
 
-def _widened(op: Any, value: Any, *, back: Sequence[int], front: Sequence[int] = ()) -> Any:
+def _pad_rank(op: Any, value: Any, *, back: Sequence[int], front: Sequence[int] = ()) -> Any:
     """The value with dims of 1 before and behind, where it has too few for the last of them."""
     rank = rank_of(value)
     if rank == 0:
-        raise cannot_write("it", "of a number among the tensors")
+        raise translation_error("it", "of a number among the tensors")
     for axis in (*(front if rank == 1 else ()), *(back if rank <= back[-1] else ())):
-        value = op.Unsqueeze(value, _row([axis]))
+        value = op.Unsqueeze(value, _number_row([axis]))
     return value
 
 
@@ -254,7 +249,7 @@ def take_along_dim(op: Any, self: Any, indices: Any, dim: int | None = None) -> 
     axis = dim % rank_of(self)
     sizes = [op.Shape(self, start=0, end=axis), op.Shape(self, start=axis + 1)]
     theirs = [op.Shape(indices, start=0, end=axis), op.Shape(indices, start=axis + 1)]
-    ones = _row([1])
+    ones = _number_row([1])
     shape_of_self = op.Concat(theirs[0], ones, theirs[1], axis=0)
     shape_of_indices = op.Concat(sizes[0], ones, sizes[1], axis=0)
     values, places = op.Expand(self, shape_of_self), op.Expand(indices, shape_of_indices)
@@ -292,12 +287,12 @@ def linspace(g: Any, start: Any, end: Any, steps: Any, dtype: Any, *others: Any)
     """Steps of float32 between two numbers; of others as the exporter writes it."""
     from torch.onnx._internal.torchscript_exporter import symbolic_opset9
 
-    if given(dtype) not in {None, _TORCH_FLOAT}:
+    if python_value(dtype) not in {None, _TORCH_FLOAT}:
         return symbolic_opset9.linspace(g, start, end, steps, dtype, *others)
-    return steps_between(SymbolicOps(g), *map(given, (start, end, steps)))
+    return linspace_steps(SymbolicOpBuilder(g), *map(python_value, (start, end, steps)))
 
 
-def _row(values: list[int]) -> Any:
+def _number_row(values: list[int]) -> Any:
     import torch
 
     return torch.tensor(values)
@@ -310,9 +305,9 @@ _UNARY = {
     "cosh": "Cosh",
     "sinh": "Sinh",
 }
-_WRITTEN: Mapping[str, Write] = {
-    **{name: _unary(kind) for name, kind in _UNARY.items()},
-    **{f"arc{name[1:]}": _unary(_UNARY[name]) for name in ("acosh", "asinh", "atanh")},
+_OWN_OPS: Mapping[str, ScriptOpWriter] = {
+    **{name: _unary_writer(kind) for name, kind in _UNARY.items()},
+    **{f"arc{name[1:]}": _unary_writer(_UNARY[name]) for name in ("acosh", "asinh", "atanh")},
     "addcdiv": addcdiv,
     "addmv": addmv,
     "argwhere": argwhere,
@@ -351,10 +346,10 @@ _WRITTEN: Mapping[str, Write] = {
     "trunc": trunc,
     "xlogy": xlogy,
 }
-OF_NAMES: Mapping[str, Write] = {
+TORCHSCRIPT_OPS: Mapping[str, ScriptOpWriter] = {
     f"aten::{name}": write
     for name, write in {
-        **{name: _exporters_own(other) for name, other in OTHER_NAMES.items()},
-        **_WRITTEN,
+        **{name: _exporter_symbolic(other) for name, other in OPERATOR_ALIASES.items()},
+        **_OWN_OPS,
     }.items()
 }

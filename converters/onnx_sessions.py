@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed, Outputs
 from ..core.threads import allowed
-from .opened import present
+from .opened import order_inputs
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from .onnx_weights import Held
+    from .onnx_weights import WeightStore
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
-CPU: Providers = (("CPUExecutionProvider", {}),)
-_ERRORS = 3  # the least severe that is logged
+CPU_PROVIDERS: Providers = (("CPUExecutionProvider", {}),)
+_LOG_ERRORS = 3  # the least severe that is logged
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_session(
     model: Path | onnx.ModelProto,
     folder: Path,
-    providers: Providers = CPU,
+    providers: Providers = CPU_PROVIDERS,
     *,
-    held: Held | None = None,
+    held: WeightStore | None = None,
     once: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A session of a file, or of a graph in memory whose weights may lie in `folder`.
@@ -41,9 +41,9 @@ def open_session(
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS
+    options.log_severity_level = _LOG_ERRORS
     options.enable_cpu_mem_arena = not once
-    heed_threads(options)
+    limit_threads(options)
     if once:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if isinstance(model, Path):
@@ -58,7 +58,7 @@ def open_session(
     )
 
 
-def heed_threads(options: onnxruntime.SessionOptions) -> None:
+def limit_threads(options: onnxruntime.SessionOptions) -> None:
     """Hold a session to the threads of this process; it asks the machine, and no variable."""
     most = allowed()
     if most is not None:
@@ -75,5 +75,5 @@ def run_session(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
     """
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
-    given = dict(zip(inputs, present(feed, inputs), strict=True))
+    given = dict(zip(inputs, order_inputs(feed, inputs), strict=True))
     return dict(zip(outputs, session.run(outputs, given), strict=True))

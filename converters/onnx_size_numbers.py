@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
-_SIMPLE = 1000  # the largest denominator of a factor that is taken for a fraction
+_MAX_DENOMINATOR = 1000  # the largest denominator of a factor that is taken for a fraction
 _DIGITS = 5  # a float32 of so many decimals is what was written
 _LARGEST = (1 << 16, 1 << 9)  # of one size and of two that are looked at before any is measured
 _ENTRIES = 1 << 20  # of a table; a number of more pairs stays as it is
-_KEPT = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})  # the first input as it is
+_VALUE_KEEPING_OPS = frozenset(
+    {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
+)  # the first input as it is
 _OPERATORS = {  # and what numpy calls them
     "Abs": "abs", "Add": "add", "Ceil": "ceil", "Div": "divide", "Floor": "floor",
     "Max": "maximum", "Min": "minimum", "Mul": "multiply", "Neg": "negative", "Pow": "power",
     "Reciprocal": "reciprocal", "Round": "rint", "Sqrt": "sqrt", "Sub": "subtract",
 }  # fmt: skip
-_WHOLE = frozenset({
+_INTEGER_OPS = frozenset({
     "Add", "Cast", "Concat", "Constant", "Div", "Gather", "Identity", "Max", "Min", "Mod", "Mul",
     "Neg", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze",
 })  # fmt: skip
@@ -58,18 +60,18 @@ def tabulate_size_numbers(model: onnx_ir.Model, largest: Feed) -> int:
             number = _SizeNumber(node.inputs[0])
             if number.sizes and number.differs([_LARGEST[len(number.sizes) - 1]] * 2):
                 found[node] = number
-    sizes = _measured(model, [size for one in found.values() for size in one.sizes], largest)
+    sizes = _evaluate_sizes(model, [size for one in found.values() for size in one.sizes], largest)
     tables = 0
     for node, number in found.items():
         counts = [sizes[size] + 1 for size in number.sizes if size in sizes]
         known = len(counts) == len(number.sizes) and math.prod(counts) <= _ENTRIES
         if known and number.differs(counts):
-            _replace(node, number, counts)
+            _replace_with_table(node, number, counts)
             tables += 1
     return tables
 
 
-def _measured(
+def _evaluate_sizes(
     model: onnx_ir.Model, sizes: Sequence[onnx_ir.Value], feed: Feed
 ) -> dict[onnx_ir.Value, int]:
     """What sizes of the graph are on a feed; none where ONNX Runtime does not run it."""
@@ -136,8 +138,8 @@ class _SizeNumber:
                 return False
             self._sizes[size] = None
             return True
-        inputs = node.inputs[:1] if node.op_type in _KEPT else node.inputs
-        known = node.op_type in _OPERATORS or node.op_type in _KEPT
+        inputs = node.inputs[:1] if node.op_type in _VALUE_KEEPING_OPS else node.inputs
+        known = node.op_type in _OPERATORS or node.op_type in _VALUE_KEEPING_OPS
         return known and all(one is not None and self.reads(one) for one in inputs)
 
     def at(self, value: onnx_ir.Value, sizes: Mapping[onnx_ir.Value, Array], dtype: Any) -> Array:
@@ -148,13 +150,13 @@ class _SizeNumber:
         constant = onnx_ir.convenience.get_const_tensor(value)
         if constant is not None:
             number = constant.numpy().reshape(-1)[0]
-            return np.asarray(_as_written(number) if dtype is np.float64 else number, dtype)
+            return np.asarray(_decimal_value(number) if dtype is np.float64 else number, dtype)
         node: Any = value.producer()
         if node.op_type == "Cast":
             return sizes[node.inputs[0]].astype(dtype)
-        inputs = node.inputs[:1] if node.op_type in _KEPT else node.inputs
+        inputs = node.inputs[:1] if node.op_type in _VALUE_KEEPING_OPS else node.inputs
         given = [self.at(one, sizes, dtype) for one in inputs if one is not None]
-        if node.op_type in _KEPT:
+        if node.op_type in _VALUE_KEEPING_OPS:
             return given[0]
         return np.asarray(getattr(np, _OPERATORS[node.op_type])(*given), dtype)
 
@@ -170,10 +172,10 @@ def _is_size(value: onnx_ir.Value) -> bool:
         return False
     if node.op_type in ("Shape", "Size"):
         return True
-    return node.op_type in _WHOLE and all(one is None or _is_size(one) for one in node.inputs)
+    return node.op_type in _INTEGER_OPS and all(one is None or _is_size(one) for one in node.inputs)
 
 
-def _as_written(number: Any) -> float:
+def _decimal_value(number: Any) -> float:
     """The float64 that a float32 was most likely written as: a short decimal, else a fraction."""
     import numpy as np
 
@@ -182,11 +184,11 @@ def _as_written(number: Any) -> float:
     short = float(str(number))
     if len(str(number).rstrip("0").replace(".", "").lstrip("0")) <= _DIGITS:
         return short
-    fraction = float(Fraction(float(number)).limit_denominator(_SIMPLE))
+    fraction = float(Fraction(float(number)).limit_denominator(_MAX_DENOMINATOR))
     return fraction if np.float32(fraction) == number else short
 
 
-def _replace(node: onnx_ir.Node, number: _SizeNumber, counts: Sequence[int]) -> None:
+def _replace_with_table(node: onnx_ir.Node, number: _SizeNumber, counts: Sequence[int]) -> None:
     """Give a cast to integers what a table has for the sizes, in the shape that it was given."""
     import numpy as np
     import onnx_ir

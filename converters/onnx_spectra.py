@@ -22,15 +22,15 @@ _PARTS = frozenset({"Gather", "Squeeze"})  # how the exporter takes a size of a 
 def complete_spectra(model: onnx_ir.Model) -> None:
     """Give each inverse transform of half a spectrum the whole of it; no other needs a length."""
     for node in list(model.graph):
-        if node.op_type == "DFT" and _flag(node, "onesided"):
-            if _flag(node, "inverse"):
-                _complete(model.graph, node)
+        if node.op_type == "DFT" and _has_flag(node, "onesided"):
+            if _has_flag(node, "inverse"):
+                _complete_spectrum(model.graph, node)
             elif _has_own_length(node):
                 node.replace_input_with(1, None)
-                _forget_shapes(node)
+                _drop_shapes(node)
 
 
-def _flag(node: onnx_ir.Node, name: str) -> bool:
+def _has_flag(node: onnx_ir.Node, name: str) -> bool:
     attribute = node.attributes.get(name)
     return attribute is not None and bool(attribute.as_int())
 
@@ -45,7 +45,7 @@ def _has_own_length(node: onnx_ir.Node) -> bool:
     return part is not None and part.op_type == "Shape" and part.inputs[0] is node.inputs[0]
 
 
-def _axis(node: onnx_ir.Node) -> int | None:
+def _transform_axis(node: onnx_ir.Node) -> int | None:
     """The axis that is transformed: an input from opset 20 on, an attribute before."""
     if "axis" in node.attributes:
         return node.attributes["axis"].as_int()
@@ -55,12 +55,12 @@ def _axis(node: onnx_ir.Node) -> int | None:
     return int(given.const_value.numpy().reshape(-1)[0])
 
 
-def _complete(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
+def _complete_spectrum(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
     """Put the conjugate of what the spectrum lacks behind it, in reverse."""
     import numpy as np
     import onnx_ir
 
-    half, length, axis = node.inputs[0], node.inputs[1], _axis(node)
+    half, length, axis = node.inputs[0], node.inputs[1], _transform_axis(node)
     if half is None or length is None or axis is None or half.dtype is None:
         return
     made: list[onnx_ir.Node] = []
@@ -87,10 +87,10 @@ def _complete(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
     graph.insert_before(node, made)
     node.replace_input_with(0, full)
     node.attributes["onesided"] = onnx_ir.AttrInt64("onesided", 0)
-    _forget_shapes(node)
+    _drop_shapes(node)
 
 
-def _forget_shapes(node: onnx_ir.Node) -> None:
+def _drop_shapes(node: onnx_ir.Node) -> None:
     """Drop the exporter's shapes up to the part that is taken: they have the wrong length.
 
     ONNX Runtime believes them, and gives two values of one shape the same memory.
@@ -99,4 +99,4 @@ def _forget_shapes(node: onnx_ir.Node) -> None:
     value.shape = None
     for user in value.consumers():
         if user.op_type in _BETWEEN:
-            _forget_shapes(user)
+            _drop_shapes(user)

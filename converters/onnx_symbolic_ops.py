@@ -8,13 +8,13 @@ from typing import Any
 _SUFFIXES = ((bool, "i"), (int, "i"), (float, "f"), (str, "s"))
 
 
-def given(value: Any) -> Any:
+def python_value(value: Any) -> Any:
     """What an operator was given: a Python value where the graph has a constant, else as it is."""
     node = value.node()
     if node.kind() == "prim::Constant":
         return value.toIValue()
     if node.kind() == "prim::ListConstruct":
-        return [given(part) for part in node.inputs()]
+        return [python_value(part) for part in node.inputs()]
     if node.kind() == "onnx::Constant" and node.kindOf("value") == "t":
         held = node.t("value")
         return held.item() if held.dim() == 0 else value
@@ -23,7 +23,7 @@ def given(value: Any) -> Any:
     return value
 
 
-class SymbolicOps:
+class SymbolicOpBuilder:
     """Writes each operator that is asked for by name; takes what onnxscript's opsets take.
 
     Inputs are values of the graph or Python numbers, which take the type of the inputs that they
@@ -40,7 +40,9 @@ class SymbolicOps:
 
         def write(*inputs: Any, _outputs: int | None = None, **attributes: Any) -> Any:
             values = [self._value(schema, at, inputs) for at in range(len(inputs))]
-            named = {f"{key}_{_suffix(value)}": value for key, value in attributes.items()}
+            named = {
+                f"{key}_{_attribute_suffix(value)}": value for key, value in attributes.items()
+            }
             count = _outputs or schema.min_output or schema.max_output
             return self._graph.op(name, *values, outputs=count, **named)
 
@@ -66,19 +68,19 @@ class SymbolicOps:
         """The input whose type this one must have."""
         import torch
 
-        types = [_formal(schema, index).type_str for index in range(len(inputs))]
+        types = [_formal_input(schema, index).type_str for index in range(len(inputs))]
         for index, value in enumerate(inputs):
             if isinstance(value, torch._C.Value) and types[index] == types[at]:
                 return value
         return None
 
 
-def _formal(schema: Any, index: int) -> Any:
+def _formal_input(schema: Any, index: int) -> Any:
     """The schema's input; what is beyond the last goes into that, which takes any number."""
     return schema.inputs[min(index, len(schema.inputs) - 1)]
 
 
-def _suffix(value: Any) -> str:
+def _attribute_suffix(value: Any) -> str:
     """How the exporter marks the type of an attribute."""
     import torch
 

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
 
-Write = Callable[..., object]
+OpWriter = Callable[..., object]
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
 _STABLE = 3  # further arguments of argsort.stable: stable, dim, descending
 
@@ -22,21 +22,21 @@ _STABLE = 3  # further arguments of argsort.stable: stable, dim, descending
 def cumprod(op: Any, self: Any, dim: int, dtype: int | None = None) -> Any:
     """Running products."""
     if dtype is not None:
-        raise cannot_write("cumprod", "with a dtype")
-    seen, wide = _so_far(op, self, dim)
-    return _reduce(op.ReduceProd, op.Where(seen, wide, 1.0), _before(self, dim))
+        raise translation_error("cumprod", "with a dtype")
+    seen, wide = _prefixes(op, self, dim)
+    return _reduce(op.ReduceProd, op.Where(seen, wide, 1.0), _prefix_axis(self, dim))
 
 
 def logcumsumexp(op: Any, self: Any, dim: int) -> Any:
     """Logarithms of running sums of exponentials."""
-    seen, wide = _so_far(op, self, dim)
-    return _reduce(op.ReduceLogSumExp, op.Where(seen, wide, -math.inf), _before(self, dim))
+    seen, wide = _prefixes(op, self, dim)
+    return _reduce(op.ReduceLogSumExp, op.Where(seen, wide, -math.inf), _prefix_axis(self, dim))
 
 
 def cummax(op: Any, self: Any, dim: int) -> tuple[Any, Any]:
     """Running maxima of floats, with the place of the last of equal ones."""
-    seen, wide = _so_far(op, self, dim)
-    values, axis = op.Where(seen, wide, -math.inf), _before(self, dim)
+    seen, wide = _prefixes(op, self, dim)
+    values, axis = op.Where(seen, wide, -math.inf), _prefix_axis(self, dim)
     places = op.ArgMax(values, axis=axis, keepdims=0, select_last_index=1)
     return _reduce(op.ReduceMax, values, axis), places
 
@@ -90,7 +90,7 @@ def hypot(op: Any, self: Any, other: Any) -> Any:
     return op.Where(endless, op.CastLike(math.inf, long), found)
 
 
-def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
+def search_sorted(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any,
     sorted_sequence: Any,
     self: Any,
@@ -100,8 +100,8 @@ def searchsorted(  # noqa: PLR0913, PLR0917 - the operator's own
     sorter: Any = None,
 ) -> Any:
     """How many of the edges, in order, lie before each value; NaN is after all."""
-    if sorter is not None or not _is_value(self):
-        raise cannot_write("searchsorted", "with a sorter or of a number")
+    if sorter is not None or not _is_graph_value(self):
+        raise translation_error("searchsorted", "with a sorter or of a number")
     edges, values = sorted_sequence, op.Unsqueeze(self, [-1])
     if rank_of(edges) > 1:
         edges = op.Unsqueeze(edges, [-2])
@@ -115,7 +115,7 @@ def bucketize(
     op: Any, self: Any, boundaries: Any, out_int32: bool = False, right: bool = False
 ) -> Any:
     """As `searchsorted`, in one row of edges."""
-    return searchsorted(op, boundaries, self, out_int32, right)
+    return search_sorted(op, boundaries, self, out_int32, right)
 
 
 def cdist(op: Any, x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:  # noqa: ARG001 - how eager computes it
@@ -125,7 +125,7 @@ def cdist(op: Any, x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = 
         return _reduce(op.ReduceL1, apart, -1)
     if p == 2:  # noqa: PLR2004 - Euclid's
         return _reduce(op.ReduceL2, apart, -1)
-    raise cannot_write("cdist", f"with p={p}")
+    raise translation_error("cdist", f"with p={p}")
 
 
 def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
@@ -141,18 +141,18 @@ def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
 def equal(op: Any, self: Any, other: Any) -> Any:
     """Whether two tensors have one shape and the same values."""
     if rank_of(self) != rank_of(other):
-        raise cannot_write("equal", "of tensors of other ranks")
-    shapes = _all(op, op.Equal(op.Shape(self), op.Shape(other)))
-    return op.And(shapes, _all(op, op.Equal(self, other)))
+        raise translation_error("equal", "of tensors of other ranks")
+    shapes = _all_true(op, op.Equal(op.Shape(self), op.Shape(other)))
+    return op.And(shapes, _all_true(op, op.Equal(self, other)))
 
 
 def contains(op: Any, items: Any, item: Any) -> Any:
     """Whether a number is in a list of numbers."""
     import torch
 
-    if isinstance(items, list) and not any(map(_is_value, [*items, item])):
+    if isinstance(items, list) and not any(map(_is_graph_value, [*items, item])):
         return op.Constant(value=torch.tensor(item in items))
-    found = op.Cast(op.Equal(_numbers(items), item), to=_INT64)
+    found = op.Cast(op.Equal(_number_tensor(items), item), to=_INT64)
     return op.Greater(op.ReduceMax(found, keepdims=0), 0)
 
 
@@ -217,9 +217,9 @@ def _gates(
     )
 
 
-def _so_far(op: Any, values: Any, dim: int) -> tuple[Any, Any]:
+def _prefixes(op: Any, values: Any, dim: int) -> tuple[Any, Any]:
     """The values with one more axis after `dim`, and for each place there which come up to it."""
-    back = _from_end(values, dim)
+    back = _negative_axis(values, dim)
     size = op.Gather(op.Shape(values), back)
     places = op.Range(0, size, 1)
     seen = op.LessOrEqual(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0]))
@@ -228,12 +228,12 @@ def _so_far(op: Any, values: Any, dim: int) -> tuple[Any, Any]:
     return seen, op.Unsqueeze(values, [back])
 
 
-def _before(values: Any, dim: int) -> int:
+def _prefix_axis(values: Any, dim: int) -> int:
     """The axis in what `_so_far` widened over which to reduce."""
-    return _from_end(values, dim) - 1
+    return _negative_axis(values, dim) - 1
 
 
-def _from_end(values: Any, dim: int) -> int:
+def _negative_axis(values: Any, dim: int) -> int:
     return dim if dim < 0 else dim - rank_of(values)
 
 
@@ -247,7 +247,7 @@ def rank_of(value: Any) -> int:
     else:
         rank = None if value.shape is None else len(value.shape)
     if rank is None:
-        raise cannot_write("it", "of a tensor of an unknown number of dims")
+        raise translation_error("it", "of a tensor of an unknown number of dims")
     return int(rank)
 
 
@@ -263,11 +263,11 @@ def size_of(value: Any, axis: int) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _reduce(reduction: Write, values: Any, axis: int) -> Any:
+def _reduce(reduction: OpWriter, values: Any, axis: int) -> Any:
     return reduction(values, [axis], keepdims=0)
 
 
-def _all(op: Any, flags: Any) -> Any:
+def _all_true(op: Any, flags: Any) -> Any:
     """Whether all are true, none of none too."""
     return op.Equal(op.ReduceSum(op.Cast(op.Not(flags), to=_INT64), keepdims=0), 0)
 
@@ -303,23 +303,23 @@ def _is_negative(op: Any, values: Any) -> Any:
     return op.Or(op.Less(values, 0.0), op.Less(op.Div(1.0, values), 0.0))
 
 
-def _is_value(given: Any) -> bool:
+def _is_graph_value(given: Any) -> bool:
     """Whether it is a value of the graph, and no constant of Python's."""
     return not isinstance(given, int | float | str | None)
 
 
-def _numbers(items: Any) -> Any:
+def _number_tensor(items: Any) -> Any:
     """A list of numbers as a tensor."""
     import torch
 
     if not isinstance(items, list):
         return items
-    if any(map(_is_value, items)):
-        raise cannot_write("`in`", "a list that holds tensors")
+    if any(map(_is_graph_value, items)):
+        raise translation_error("`in`", "a list that holds tensors")
     return torch.tensor(items)
 
 
-def cannot_write(operator: str, why: str) -> RefusedError:
+def translation_error(operator: str, why: str) -> RefusedError:
     """What is raised where an operator is called in a way that is not written here."""
     return RefusedError(
         f"{operator} cannot be written in ONNX {why}",
@@ -330,7 +330,7 @@ def cannot_write(operator: str, why: str) -> RefusedError:
     )
 
 
-BOTH: Mapping[str, Write] = {
+SHARED_OPS: Mapping[str, OpWriter] = {
     "aten::argsort": argsort,
     "aten::atan2": atan2,  # torch's own gives -pi for y = 0, x < 0
     "aten::bucketize": bucketize,
@@ -341,11 +341,11 @@ BOTH: Mapping[str, Write] = {
     "aten::expm1": expm1,  # torch's own takes 1 from exp(x)
     "aten::log1p": log1p,  # torch's own adds 1 to x
     "aten::logcumsumexp": logcumsumexp,  # torch's own takes all from the greatest: -inf
-    "aten::searchsorted": searchsorted,
+    "aten::searchsorted": search_sorted,
 }
 # What torch.export refuses, or takes apart, or has a translation of in its exporter
-OF_SCRIPTS: Mapping[str, Write] = {
-    **BOTH,
+SCRIPT_OPS: Mapping[str, OpWriter] = {
+    **SHARED_OPS,
     "aten::__contains_": contains,
     "aten::bilinear": bilinear,
     "aten::equal": equal,

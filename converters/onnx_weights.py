@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import onnx
     from onnxruntime import SessionOptions
 
-_LEAST = 4096  # bytes: shapes and other small constants stay, shape inference reads them
+_MIN_BYTES = 4096  # bytes: shapes and other small constants stay, shape inference reads them
 _ALIGNED = 64  # bytes: a cache line, and more than any vector load of a kernel asks for
 _DTYPES = {1: "float32", 2: "uint8", 3: "int8", 10: "float16", 11: "float64"}  # by TensorProto code
 _LOCATION = "held in memory"  # the place that a tensor names whose values are given to the session
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class WeightStore:
     """Weights by name; sessions read them where they lie, so this must outlive them."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -48,18 +48,18 @@ class Held:
                 tensor.CopyFrom(whole)
 
 
-def apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Held]:
+def detach_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, WeightStore]:
     """The model without the values of its large weights, and these; the given one is emptied.
 
     Weights in a file of their own stay there: ONNX Runtime maps it.
     """
     import onnx
 
-    held = Held()
+    held = WeightStore()
     for tensor in model.graph.initializer:
-        if tensor.data_type not in _DTYPES or len(tensor.raw_data) < _LEAST:
+        if tensor.data_type not in _DTYPES or len(tensor.raw_data) < _MIN_BYTES:
             continue
-        held.arrays[tensor.name] = _aligned(tensor)
+        held.arrays[tensor.name] = _align_values(tensor)
         tensor.ClearField("raw_data")
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=_LOCATION)
@@ -76,7 +76,7 @@ def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     from onnx import helper
 
-    slim, _ = apart(model)
+    slim, _ = detach_weights(model)
     known = {value.name for value in slim.graph.input}
     small = []
     for tensor in slim.graph.initializer:
@@ -90,7 +90,7 @@ def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return slim
 
 
-def _aligned(tensor: onnx.TensorProto) -> Array:
+def _align_values(tensor: onnx.TensorProto) -> Array:
     """A copy of the values that begins at a multiple of 64 bytes."""
     import numpy as np
 

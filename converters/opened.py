@@ -12,7 +12,7 @@ from ..core.errors import LOGGED, RunnerError, first_line
 Opened = TypeVar("Opened", bound="OpenedModel")
 
 
-class OpenedModel:
+class RunnerBase:
     """Base of the runners: enters as itself, drops what it holds on the way out."""
 
     inputs: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class OpenedModel:
         """Give back what the runtime holds."""
 
 
-def present(feed: Feed, names: Sequence[str]) -> list[Array]:
+def order_inputs(feed: Feed, names: Sequence[str]) -> list[Array]:
     """The feed's arrays in the order of `names`.
 
     Raises:
@@ -47,7 +47,7 @@ def present(feed: Feed, names: Sequence[str]) -> list[Array]:
     return [feed[name] for name in names]
 
 
-def refused(runtime: str, error: BaseException, telling: str = "") -> RunnerError:
+def runner_error(runtime: str, error: BaseException, telling: str = "") -> RunnerError:
     """The error for a runtime that would not run a feed or open a file.
 
     Args:
@@ -59,6 +59,6 @@ def refused(runtime: str, error: BaseException, telling: str = "") -> RunnerErro
     return RunnerError(f"{runtime}: {line}", hint=LOGGED)
 
 
-def lines_of(error: BaseException) -> list[str]:
+def text_lines(error: BaseException) -> list[str]:
     """The lines of an error's text that hold anything."""
     return [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.signature import InputSpec, Signature
 
 
-def bounded(spec: InputSpec) -> openvino.PartialShape:
+def partial_shape(spec: InputSpec) -> openvino.PartialShape:
     """The shape of an input: sizes, ranges, and `?` for a dim without bounds."""
     import openvino
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed
 from ..core.records import Coverage
-from .guarded import guarded
-from .opened import present
+from .guarded import call_framework
+from .opened import order_inputs
 
 if TYPE_CHECKING:
     import openvino
 
-SOURCE = "OpenVINO runtime model"
+OPENVINO_SOURCE = "OpenVINO runtime model"
 _RUNS = 10  # after one that compiles kernels, which is left out of the times
 _LAYERS = frozenset({
     "Convolution", "Deconvolution", "FullyConnected", "GRUCell", "GRUSequence", "LSTMCell",
@@ -32,7 +32,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Executed:
+class _ExecutedNode:
     """One node that ran: what it is, what it computed in, and microseconds for all runs."""
 
     layer: bool
@@ -40,7 +40,7 @@ class _Executed:
     time: float
 
 
-def coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage:
+def measure_coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage:
     """The compute layers by dtype, and each dtype's share of the time of all that ran.
 
     Where nothing takes a measurable time, which is whole microseconds, the share is of layers.
@@ -48,7 +48,7 @@ def coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage
     Raises:
         ConversionError: OpenVINO would not compile or run the model.
     """
-    executed = guarded("OpenVINO", lambda: list(_executed(path, example, settings)))
+    executed = call_framework("OpenVINO", lambda: list(_run_nodes(path, example, settings)))
     layers = Counter(one.dtype for one in executed if one.layer)
     times: dict[str, float] = defaultdict(float)
     for one in executed:
@@ -60,11 +60,11 @@ def coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage
         layers=dict(layers),
         share={dtype: amount / total for dtype, amount in work.items() if amount},
         work="time" if timed else "layers",
-        source=SOURCE,
+        source=OPENVINO_SOURCE,
     )
 
 
-def known_name(port: Any, known: tuple[str, ...]) -> str:
+def signature_name(port: Any, known: tuple[str, ...]) -> str:
     """The port's name in the signature; OpenVINO may give a tensor several names."""
     names: set[str] = port.get_names()
     return next((name for name in known if name in names), "") or any_name(port)
@@ -76,7 +76,7 @@ def any_name(port: Any) -> str:
     return str(port.get_any_name() if named else port.get_node().get_friendly_name())
 
 
-def _executed(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_Executed]:
+def _run_nodes(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_ExecutedNode]:
     import openvino
 
     core = openvino.Core()
@@ -85,29 +85,33 @@ def _executed(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterato
     quantized = any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
     compiled = core.compile_model(model, "CPU", {**settings, "PERF_COUNT": True})
     request = compiled.create_infer_request()
-    names = [known_name(port, tuple(example)) for port in compiled.inputs]
-    given = present(example, names)
+    names = [signature_name(port, tuple(example)) for port in compiled.inputs]
+    given = order_inputs(example, names)
     request.infer(given)
-    first = _times(compiled)
+    first = _node_times(compiled)
     for _ in range(_RUNS):
         request.infer(given)
-    mean = _times(compiled)
+    mean = _node_times(compiled)
     for op in compiled.get_runtime_model().get_ops():
         name = op.get_friendly_name()
         if name in first:
-            facts = _facts(op)
+            facts = _runtime_facts(op)
             layer = facts["layerType"] in _LAYERS or (
                 facts["layerType"] == _FUSED
                 and not products.isdisjoint(facts["originalLayersNames"].split(","))
             )
             # What it reports is the mean over all runs, the first one included.
             time = max(0.0, mean.get(name, 0.0) * (_RUNS + 1) - first[name])
-            yield _Executed(layer=layer, dtype=_dtype(facts, quantized=quantized), time=time)
+            yield _ExecutedNode(
+                layer=layer, dtype=_kernel_dtype(facts, quantized=quantized), time=time
+            )
 
 
-def _times(compiled: openvino.CompiledModel) -> dict[str, float]:
+def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:
     """Mean microseconds a run by node; what only moves a pointer is not executed."""
-    found = {op.get_friendly_name(): _facts(op) for op in compiled.get_runtime_model().get_ops()}
+    found = {
+        op.get_friendly_name(): _runtime_facts(op) for op in compiled.get_runtime_model().get_ops()
+    }
     return {
         name: float(facts["execTimeMcs"])
         for name, facts in found.items()
@@ -115,13 +119,13 @@ def _times(compiled: openvino.CompiledModel) -> dict[str, float]:
     }
 
 
-def _facts(op: Any) -> dict[str, str]:
+def _runtime_facts(op: Any) -> dict[str, str]:
     """What the runtime model says of a node."""
     info = op.get_rt_info()
     return {key: str(getattr(info[key], "value", info[key])) for key in info}
 
 
-def _dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
+def _kernel_dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
     """The precision of a node's kernel, as `brgconv_avx512_I8` ends with it.
 
     `runtimePrecision` is no witness: it says f16 of a float32 kernel that reads FP16 weights, and

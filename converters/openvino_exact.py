@@ -20,7 +20,7 @@ def keep_order_of_equals(model: openvino.Model) -> None:
     leaves it open, and its CPU takes what its blocks of work come upon. Without sorting, where
     OpenVINO knows no such order, TopK stays as it is.
     """
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "TopK"]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() == "TopK"]:
         told = node.get_attributes()
         if told.get("stable") is False and told.get("sort") != "none":
             node.set_attribute("stable", True)
@@ -34,10 +34,10 @@ def keep_small_softplus(model: openvino.Model) -> None:
     numbers down to -87. The time steps of state-space models are such numbers. A softplus in a
     Mish, x * tanh(softplus(x)), stays: OpenVINO computes the two as one.
     """
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "SoftPlus"]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() == "SoftPlus"]:
         readers = [port.get_node().get_type_name() for port in node.output(0).get_target_inputs()]
         if set(readers) != {"Tanh"}:
-            replace(node, _softplus(node.input_value(0)))
+            replace_node(node, _softplus(node.input_value(0)))
 
 
 def keep_remainders(model: openvino.Model) -> None:
@@ -52,7 +52,7 @@ def keep_remainders(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "FloorMod"]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() == "FloorMod"]:
         rank, kind = node.get_output_partial_shape(0).rank, node.get_output_element_type(0)
         step = node.input_value(1)
         if (
@@ -65,7 +65,7 @@ def keep_remainders(model: openvino.Model) -> None:
         ):
             rest = floor_remainder(node.input_value(0), step)
             least, most = op.constant(0, dtype=kind), op.subtract(step, op.constant(1, dtype=kind))
-            replace(node, op.minimum(op.maximum(rest, least), most))
+            replace_node(node, op.minimum(op.maximum(rest, least), most))
 
 
 def floor_remainder(size: Any, step: Any) -> openvino.Node:
@@ -86,16 +86,16 @@ def keep_truth_of_nan(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in list(all_nodes(model)):
+    for node in list(model_nodes(model)):
         kind = node.get_type_name()
         if not node.get_input_size() or not node.get_input_element_type(0).is_real():
             continue
         x = node.input_value(0)
         if kind == "Convert" and node.get_output_element_type(0).get_type_name() == "boolean":
-            replace(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
+            replace_node(node, op.not_equal(x, op.constant(0, dtype=x.get_element_type())))
         elif kind in {"Greater", "GreaterEqual"}:
             write = op.less if kind == "Greater" else op.less_equal
-            replace(node, write(node.input_value(1), x))
+            replace_node(node, write(node.input_value(1), x))
 
 
 def keep_lone_keys(model: openvino.Model) -> None:
@@ -108,7 +108,7 @@ def keep_lone_keys(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "Softmax"]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() == "Softmax"]:
         shape = node.get_output_partial_shape(0)
         axis = node.get_attributes()["axis"]
         if shape.rank.is_dynamic or axis not in (-1, len(shape) - 1):
@@ -116,7 +116,7 @@ def keep_lone_keys(model: openvino.Model) -> None:
         if shape[-1].is_dynamic and shape[-1].get_min_length() <= 1:
             first = op.constant([0], dtype="int64")
             within = op.softmax(op.unsqueeze(node.input_value(0), first), -1)
-            replace(node, op.squeeze(within, first))
+            replace_node(node, op.squeeze(within, first))
 
 
 def keep_lone_columns(model: openvino.Model) -> None:
@@ -129,7 +129,7 @@ def keep_lone_columns(model: openvino.Model) -> None:
     stride, which makes one more column, and that is cut off. Both leave the convolution in 8 bits.
     Call it when the bounds of the inputs are set.
     """
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "Convolution"]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() == "Convolution"]:
         data, kernel = (node.get_input_partial_shape(i) for i in (0, 1))
         told = node.get_attributes()
         if kernel.is_dynamic or data.rank.is_dynamic or told["auto_pad"].startswith("same"):
@@ -146,10 +146,10 @@ def keep_lone_columns(model: openvino.Model) -> None:
             and data[-1].get_min_length() <= wide
             and row % _LANES == 0 < channels % _LANES
         ):
-            replace(node, _with_lone_column(node, told))
+            replace_node(node, _add_column(node, told))
 
 
-def _with_lone_column(node: Any, told: dict[str, Any]) -> openvino.Node:
+def _add_column(node: Any, told: dict[str, Any]) -> openvino.Node:
     """The same convolution by way of an output that is one column wider."""
     from openvino import opset13 as op
 
@@ -162,7 +162,9 @@ def _with_lone_column(node: Any, told: dict[str, Any]) -> openvino.Node:
         right,
         told["dilations"],
     )
-    return op.slice(wider, whole(0), whole(-1), whole(1), whole(-1))
+    return op.slice(
+        wider, int64_constant(0), int64_constant(-1), int64_constant(1), int64_constant(-1)
+    )
 
 
 def keep_signed_joins(model: openvino.Model) -> None:
@@ -172,42 +174,42 @@ def keep_signed_joins(model: openvino.Model) -> None:
     and makes it unsigned there, but scales its numbers back as signed ones, without an error. The
     one in real values computes the same, and the kernels behind it stay in 8 bits.
     """
-    for node in [node for node in all_nodes(model) if node.get_type_name() == "FakeQuantize"]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() == "FakeQuantize"]:
         maker = node.input_value(0).get_node()
         if maker.get_type_name() == "Relu":
             maker = maker.input_value(0).get_node()
-        found = _scaled_back(node) if maker.get_type_name() == "Concat" else None
+        found = _find_signed_dequantize(node) if maker.get_type_name() == "Concat" else None
         if found is not None:
             last, zero, scale = found
-            replace(last, _in_real_values(node, zero, scale))
+            replace_node(last, _real_fake_quantize(node, zero, scale))
 
 
-def _scaled_back(node: Any) -> tuple[Any, float, float] | None:
+def _find_signed_dequantize(node: Any) -> tuple[Any, float, float] | None:
     """The Multiply that ends signed Q/DQ, its zero point and scale; None where it is none."""
     ends = [node.input_value(i).get_node().get_type_name() for i in (3, 4)]
-    narrowed = _lone_reader(node, "Convert") if ends == ["Constant"] * 2 else None
+    narrowed = _only_reader(node, "Convert") if ends == ["Constant"] * 2 else None
     if narrowed is None or narrowed.get_output_element_type(0).get_type_name() != "i8":
         return None
-    last, zero = _lone_reader(narrowed, "Convert"), 0.0
-    shifted = None if last is None else _lone_reader(last, "Subtract")
+    last, zero = _only_reader(narrowed, "Convert"), 0.0
+    shifted = None if last is None else _only_reader(last, "Subtract")
     if shifted is not None:
-        point = _number(shifted.input_value(1))
+        point = _constant_number(shifted.input_value(1))
         if point is None:
             return None
         last, zero = shifted, point
-    last = None if last is None else _lone_reader(last, "Multiply")
-    scale = None if last is None else _number(last.input_value(1))
+    last = None if last is None else _only_reader(last, "Multiply")
+    scale = None if last is None else _constant_number(last.input_value(1))
     return None if scale is None else (last, zero, scale)
 
 
-def _lone_reader(node: Any, kind: str) -> Any | None:
+def _only_reader(node: Any, kind: str) -> Any | None:
     """The one that reads a node, where it is of that kind and there is no other."""
     readers = [port.get_node() for port in node.output(0).get_target_inputs()]
     alone = len(readers) == 1 and readers[0].get_type_name() == kind
     return readers[0] if alone else None
 
 
-def _number(value: Any) -> float | None:
+def _constant_number(value: Any) -> float | None:
     """What a constant of one element holds, also one that is cast."""
     node = value.get_node()
     if node.get_type_name() == "Convert":
@@ -217,7 +219,7 @@ def _number(value: Any) -> float | None:
     return float(node.data.reshape(-1)[0])
 
 
-def _in_real_values(node: Any, zero: float, scale: float) -> openvino.Node:
+def _real_fake_quantize(node: Any, zero: float, scale: float) -> openvino.Node:
     """The FakeQuantize that gives what its numbers stand for."""
     from openvino import opset13 as op
 
@@ -238,7 +240,7 @@ def _softplus(x: openvino.Output) -> openvino.Node:
     return op.add(op.relu(x), log1p)
 
 
-def whole(*numbers: int) -> Any:
+def int64_constant(*numbers: int) -> Any:
     """A constant of int64, of one axis."""
     import numpy as np
     from openvino import opset13 as op
@@ -246,7 +248,7 @@ def whole(*numbers: int) -> Any:
     return op.constant(np.array(numbers, np.int64))
 
 
-def replace(node: Any, *instead: openvino.Node) -> None:
+def replace_node(node: Any, *instead: openvino.Node) -> None:
     """Put a node, or one for each output, in another's place, under its names."""
     from openvino.utils import replace_node
 
@@ -257,12 +259,12 @@ def replace(node: Any, *instead: openvino.Node) -> None:
         one.output(0).set_names(known)
 
 
-def all_nodes(model: openvino.Model) -> Iterator[Any]:
+def model_nodes(model: openvino.Model) -> Iterator[Any]:
     """All nodes, those in the bodies of If and Loop too."""
     for node in model.get_ordered_ops():
         yield node
         for name in ("get_then_body", "get_else_body"):
             if hasattr(node, name):
-                yield from all_nodes(getattr(node, name)())
+                yield from model_nodes(getattr(node, name)())
         if node.get_type_name() in ("Loop", "TensorIterator"):
-            yield from all_nodes(node.get_function())
+            yield from model_nodes(node.get_function())

@@ -14,17 +14,17 @@ from ..core.signature import Signature
 from .fault_values import (
     EPSILON_FACTOR,
     FACTOR,
-    SMALL,
-    TIMES,
-    Change,
+    FACTOR_TEXT,
+    SMALL_NUMBER,
+    FaultChange,
     SizeFault,
     alter_element,
     draw_size,
-    planted,
+    fault_record,
     swap_rows,
 )
-from .openvino_coverage import known_name
-from .openvino_reading import read
+from .openvino_coverage import signature_name
+from .openvino_reading import read_openvino
 
 if TYPE_CHECKING:
     import openvino
@@ -59,20 +59,20 @@ def plant_fault(
     """
     import openvino
 
-    model = read(path)
+    model = read_openvino(path)
     if _has_open_loop(model):
         return None
     fault = draw_size(signature, random) if kind is FaultKind.SIZE else None
     if fault is not None:
-        done = _wrong_at(model, signature, fault, random)
+        done = _alter_at_size(model, signature, fault, random)
     else:
-        done = _PLANTED[kind](model, random)
+        done = _FAULTS[kind](model, random)
     if done is None:
         return None
     model.validate_nodes_and_infer_types()
     copy = folder / path.name
     openvino.save_model(model, str(copy), compress_to_fp16=False)
-    return planted(copy, done, fault)
+    return fault_record(copy, done, fault)
 
 
 def _has_open_loop(model: openvino.Model) -> bool:
@@ -92,16 +92,16 @@ def _has_open_loop(model: openvino.Model) -> bool:
     return False
 
 
-def _nodes(model: openvino.Model, *kinds: str) -> list[Any]:
+def _nodes_of_types(model: openvino.Model, *kinds: str) -> list[Any]:
     """The nodes of these types; all where none is named."""
     return [node for node in model.get_ordered_ops() if not kinds or node.get_type_name() in kinds]
 
 
-def _label(node: Any) -> str:
+def _node_label(node: Any) -> str:
     return f"{node.get_type_name()} {node.get_friendly_name()}"
 
 
-def _replace(constant: Any, array: Array) -> None:
+def _replace_constant(constant: Any, array: Array) -> None:
     """Have what reads the constant read another."""
     import numpy as np
     import openvino
@@ -113,63 +113,63 @@ def _replace(constant: Any, array: Array) -> None:
         reader.replace_source_output(other.output(0))
 
 
-def _constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
+def _float_constants(model: openvino.Model, *, scalar: bool) -> list[Any]:
     """Constants of floats, and of 8-bit integers, with one element or with several."""
     kinds = _FLOATS if scalar else (*_FLOATS, "i8", "u8")
     return [
         node
-        for node in _nodes(model, "Constant")
+        for node in _nodes_of_types(model, "Constant")
         if node.get_element_type().get_type_name() in kinds and (node.data.size == 1) == scalar
     ]
 
 
-def _in_weights(
+def _alter_weights(
     change: Callable[[Array, Random], tuple[Array, str] | None],
-) -> Callable[[openvino.Model, Random], Change | None]:
+) -> Callable[[openvino.Model, Random], FaultChange | None]:
     """A fault in one of the constants with several elements."""
 
-    def plant(model: openvino.Model, random: Random) -> Change | None:
-        nodes = _constants(model, scalar=False)
+    def plant(model: openvino.Model, random: Random) -> FaultChange | None:
+        nodes = _float_constants(model, scalar=False)
         for node in random.sample(nodes, len(nodes)):
             found = change(node.data, random)
             if found is not None:
-                _replace(node, found[0])
+                _replace_constant(node, found[0])
                 return str(node.get_friendly_name()), found[1]
         return None
 
     return plant
 
 
-def _scale(model: openvino.Model, random: Random, *, small: bool) -> Change | None:
+def _scale_constant(model: openvino.Model, random: Random, *, small: bool) -> FaultChange | None:
     """A scalar constant times a factor; `small` takes those that are taken for an epsilon."""
     found = []
-    for node in _constants(model, scalar=True):
+    for node in _float_constants(model, scalar=True):
         value = float(node.data.reshape(-1)[0])
-        if value and isfinite(value) and (abs(value) <= SMALL) == small:
+        if value and isfinite(value) and (abs(value) <= SMALL_NUMBER) == small:
             found.append((node, value))
     if not found:
         return None
     node, value = random.choice(found)
     times = EPSILON_FACTOR if small else FACTOR
     array = node.data
-    _replace(node, (array * array.dtype.type(times)).astype(array.dtype))
+    _replace_constant(node, (array * array.dtype.type(times)).astype(array.dtype))
     return str(node.get_friendly_name()), f"{value:.4g} -> {value * times:.4g}"
 
 
-def _swap(model: openvino.Model, random: Random) -> Change | None:
+def _swap_inputs(model: openvino.Model, random: Random) -> FaultChange | None:
     """Two float inputs of an operator, or two rows of a weight, in each other's place.
 
     Integers are left alone: they may be indices, which OpenVINO does not always check.
     """
-    nodes = [node for node in _nodes(model, *_ORDERED) if _can_swap(node)]
+    nodes = [node for node in _nodes_of_types(model, *_ORDERED) if _can_swap(node)]
     if nodes and random.random() < 1 / 2:
         node = random.choice(nodes)
         one, other = _ORDERED[node.get_type_name()]
         sources = [node.input(place).get_source_output() for place in (one, other)]
         node.input(one).replace_source_output(sources[1])
         node.input(other).replace_source_output(sources[0])
-        return _label(node), f"inputs {one} and {other} in each other's place"
-    return _in_weights(swap_rows)(model, random)
+        return _node_label(node), f"inputs {one} and {other} in each other's place"
+    return _alter_weights(swap_rows)(model, random)
 
 
 def _can_swap(node: Any) -> bool:
@@ -180,18 +180,20 @@ def _can_swap(node: Any) -> bool:
     return names[0] != names[1] and all(one in _FLOATS for one in types)
 
 
-def _attribute(model: openvino.Model, random: Random) -> Change | None:
+def _change_number(model: openvino.Model, random: Random) -> FaultChange | None:
     """Another value of an attribute, or of a scalar that an operator reads."""
-    nodes = _nodes(model, *_SCALED, *_FLIPPED, *_NAMED)
-    nodes += [node for node in _nodes(model, *_PADDED) if any(_padding(node))]
-    scaled = None if nodes and random.random() < 1 / 2 else _scale(model, random, small=False)
+    nodes = _nodes_of_types(model, *_SCALED, *_FLIPPED, *_NAMED)
+    nodes += [node for node in _nodes_of_types(model, *_PADDED) if any(_begin_padding(node))]
+    scaled = (
+        None if nodes and random.random() < 1 / 2 else _scale_constant(model, random, small=False)
+    )
     if scaled is None and nodes:
         node = random.choice(nodes)
-        return _label(node), _alter_attribute(node)
+        return _node_label(node), _alter_attribute(node)
     return scaled
 
 
-def _padding(node: Any) -> list[int]:
+def _begin_padding(node: Any) -> list[int]:
     """What is padded before the first of the spatial axes; nothing where that is left open."""
     found = node.get_attributes()
     known = found.get("auto_pad", "explicit") in ("explicit", "EXPLICIT")
@@ -200,7 +202,7 @@ def _padding(node: Any) -> list[int]:
 
 def _alter_attribute(node: Any) -> str:
     kind, found = node.get_type_name(), node.get_attributes()
-    if any(_padding(node)):
+    if any(_begin_padding(node)):
         begin, end = list(found["pads_begin"]), list(found["pads_end"])
         begin[0], end[0] = begin[0] - 1, end[0] + 1
         node.set_attribute("pads_begin", begin)
@@ -221,27 +223,27 @@ def _alter_attribute(node: Any) -> str:
     return f"{name} {word} -> {other}"
 
 
-def _epsilon(model: openvino.Model, random: Random) -> Change | None:
+def _scale_epsilon(model: openvino.Model, random: Random) -> FaultChange | None:
     """An epsilon a thousand times as large."""
-    nodes = _nodes(model, "MVN", "NormalizeL2", "BatchNormInference")
+    nodes = _nodes_of_types(model, "MVN", "NormalizeL2", "BatchNormInference")
     if not nodes:
-        return _scale(model, random, small=True)
+        return _scale_constant(model, random, small=True)
     node = random.choice(nodes)
     name = "epsilon" if "epsilon" in node.get_attributes() else "eps"
     value = float(node.get_attributes()[name])
     node.set_attribute(name, value * EPSILON_FACTOR)
-    return _label(node), f"{name} {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
+    return _node_label(node), f"{name} {value:.3g} -> {value * EPSILON_FACTOR:.3g}"
 
 
-def _wrong_at(
+def _alter_at_size(
     model: openvino.Model, signature: Signature, fault: SizeFault, random: Random
-) -> Change | None:
+) -> FaultChange | None:
     """Multiply an output where an input has a size; None where no output is of floats."""
     import numpy as np
     from openvino import opset13 as ops
 
     names = tuple(spec.name for spec in signature.inputs)
-    ports = [port for port in model.inputs if known_name(port, names) == fault.input]
+    ports = [port for port in model.inputs if signature_name(port, names) == fault.input]
     results = [
         result
         for result in model.get_results()
@@ -261,14 +263,14 @@ def _wrong_at(
     source.set_names(set())
     wrong.output(0).set_names(kept)
     result.input(0).replace_source_output(wrong.output(0))
-    output = known_name(result.output(0), signature.outputs)
-    return f"output {output}", TIMES
+    output = signature_name(result.output(0), signature.outputs)
+    return f"output {output}", FACTOR_TEXT
 
 
-_PLANTED: Mapping[FaultKind, Callable[[openvino.Model, Random], Change | None]] = {
-    FaultKind.WEIGHT: _in_weights(alter_element),
-    FaultKind.SWAP: _swap,
-    FaultKind.ATTRIBUTE: _attribute,
-    FaultKind.EPSILON: _epsilon,
+_FAULTS: Mapping[FaultKind, Callable[[openvino.Model, Random], FaultChange | None]] = {
+    FaultKind.WEIGHT: _alter_weights(alter_element),
+    FaultKind.SWAP: _swap_inputs,
+    FaultKind.ATTRIBUTE: _change_number,
+    FaultKind.EPSILON: _scale_epsilon,
     FaultKind.SIZE: lambda *_: None,
 }

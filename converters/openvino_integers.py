@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.signature import Signature
 from .onnx_integers import has_wide_integers
-from .openvino_exact import all_nodes, replace
+from .openvino_exact import model_nodes, replace_node
 from .openvino_recurrent import depends_on_data
 
 if TYPE_CHECKING:
     import openvino
 
-Write: TypeAlias = Callable[[Any, Any], Any]
+BinaryWriter: TypeAlias = Callable[[Any, Any], Any]
 _EXACT = 2**24  # integers up to here are exact in float32
 _INTEGERS = frozenset({"i32", "i64"})
 _LOGICAL = frozenset({"LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot"})
@@ -34,7 +34,7 @@ def keep_wide_integers(model: openvino.Model, signature: Signature) -> None:
     """
     if not has_wide_integers(signature, beyond=_EXACT):
         return
-    for node in list(all_nodes(model)):
+    for node in list(model_nodes(model)):
         kind = node.get_type_name()
         if kind in _LOGICAL:
             _keep_apart(node)
@@ -43,8 +43,8 @@ def keep_wide_integers(model: openvino.Model, signature: Signature) -> None:
         if write is None or node.get_input_element_type(0).get_type_name() not in _INTEGERS:
             continue
         if any(depends_on_data(value) for value in node.input_values()):
-            first, second = (_lift(value) for value in node.input_values())
-            replace(node, _drop(write(first, second)))
+            first, second = (_add_axis(value) for value in node.input_values())
+            replace_node(node, _remove_axis(write(first, second)))
 
 
 def _keep_apart(node: Any) -> None:
@@ -63,10 +63,10 @@ def _keep_apart(node: Any) -> None:
             "LogicalXor": op.logical_xor,
             "LogicalNot": op.logical_not,
         }[node.get_type_name()]
-        replace(node, _drop(write(*map(_lift, node.input_values()))))
+        replace_node(node, _remove_axis(write(*map(_add_axis, node.input_values()))))
 
 
-def _lift(value: Any) -> Any:
+def _add_axis(value: Any) -> Any:
     """The value with an axis of size 1 in front."""
     import numpy as np
     from openvino import opset13 as op
@@ -74,14 +74,14 @@ def _lift(value: Any) -> Any:
     return op.unsqueeze(value, op.constant(np.array([0], np.int64)))
 
 
-def _drop(value: Any) -> Any:
+def _remove_axis(value: Any) -> Any:
     import numpy as np
     from openvino import opset13 as op
 
     return op.squeeze(value, op.constant(np.array([0], np.int64)))
 
 
-def _number(number: int, like: Any) -> Any:
+def _number_like(number: int, like: Any) -> Any:
     from openvino import opset13 as op
 
     return op.constant(number, dtype=like.get_element_type())
@@ -90,7 +90,7 @@ def _number(number: int, like: Any) -> Any:
 def _negative(x: Any) -> Any:
     from openvino import opset13 as op
 
-    return op.subtract(_number(0, x), x)
+    return op.subtract(_number_like(0, x), x)
 
 
 def _magnitude(x: Any) -> Any:
@@ -102,13 +102,13 @@ def _magnitude(x: Any) -> Any:
 def _sign(x: Any) -> Any:
     from openvino import opset13 as op
 
-    return op.minimum(op.maximum(x, _number(-1, x)), _number(1, x))
+    return op.minimum(op.maximum(x, _number_like(-1, x)), _number_like(1, x))
 
 
 def _one_if_positive(x: Any) -> Any:
     from openvino import opset13 as op
 
-    return op.maximum(_sign(x), _number(0, x))
+    return op.maximum(_sign(x), _number_like(0, x))
 
 
 def _quotient(a: Any, b: Any) -> Any:
@@ -124,7 +124,7 @@ def _quotient(a: Any, b: Any) -> Any:
     rest = op.subtract(whole, op.multiply(first, step))
     second = op.divide(rest, step)
     rest = op.subtract(rest, op.multiply(second, step))
-    too_small = _one_if_positive(op.add(op.subtract(rest, step), _number(1, rest)))
+    too_small = _one_if_positive(op.add(op.subtract(rest, step), _number_like(1, rest)))
     found = op.subtract(op.add(first, second), _one_if_positive(_negative(rest)))
     return op.multiply(op.multiply(op.add(found, too_small), _sign(a)), _sign(b))
 
@@ -159,29 +159,29 @@ def _excess(a: Any, b: Any) -> Any:
     return _difference(op.maximum(a, b), b)
 
 
-def _where(nonzero: bool, measure: Write) -> Write:
+def _compare_with(nonzero: bool, measure: BinaryWriter) -> BinaryWriter:
     def write(a: Any, b: Any) -> Any:
         from openvino import opset13 as op
 
         found = measure(a, b)
         compare = op.not_equal if nonzero else op.equal
-        return compare(found, _number(0, found))
+        return compare(found, _number_like(0, found))
 
     return write
 
 
-def _swapped(measure: Write) -> Write:
+def _swap_operands(measure: BinaryWriter) -> BinaryWriter:
     return lambda a, b: measure(b, a)
 
 
-_WRITERS: dict[str, Write] = {
+_WRITERS: dict[str, BinaryWriter] = {
     "Divide": _quotient,
     "Mod": _remainder,
     "FloorMod": _floor_remainder,
-    "Equal": _where(False, _difference),
-    "NotEqual": _where(True, _difference),
-    "Greater": _where(True, _excess),
-    "Less": _where(True, _swapped(_excess)),
-    "GreaterEqual": _where(False, _swapped(_excess)),
-    "LessEqual": _where(False, _excess),
+    "Equal": _compare_with(False, _difference),
+    "NotEqual": _compare_with(True, _difference),
+    "Greater": _compare_with(True, _excess),
+    "Less": _compare_with(True, _swap_operands(_excess)),
+    "GreaterEqual": _compare_with(False, _swap_operands(_excess)),
+    "LessEqual": _compare_with(False, _excess),
 }

@@ -33,10 +33,10 @@ from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
 from ..core.threads import allowed
 from . import openvino_coverage, openvino_faults, probing_openvino
-from .guarded import guarded
-from .installed import versions
-from .opened import OpenedModel, lines_of, present, refused
-from .openvino_bounds import bounded, check_bounds, drop_domain_guard
+from .guarded import call_framework
+from .installed import package_versions
+from .opened import RunnerBase, order_inputs, runner_error, text_lines
+from .openvino_bounds import check_bounds, drop_domain_guard, partial_shape
 from .openvino_exact import (
     keep_lone_columns,
     keep_lone_keys,
@@ -45,12 +45,12 @@ from .openvino_exact import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
-from .openvino_half import compress
+from .openvino_half import compress_weights
 from .openvino_integers import keep_wide_integers
 from .openvino_quotients import keep_discrete_quotients
-from .openvino_reading import read
+from .openvino_reading import read_openvino
 from .openvino_recurrent import keep_lengths
-from .openvino_told import carried_in
+from .openvino_told import read_ir_metadata
 
 if TYPE_CHECKING:
     import openvino
@@ -76,7 +76,7 @@ _PREAMBLE = ("Exception from ", "Check '")  # where in OpenVINO's own sources it
 
 def readiness() -> Readiness:
     """Whether the openvino package is installed."""
-    found = versions("openvino").get("openvino")
+    found = package_versions("openvino").get("openvino")
     if found is None:
         return Readiness(
             ready=False, reason="openvino is not installed", mend="pip install openvino"
@@ -99,7 +99,7 @@ def convert(job: Job) -> Converted:
     if job.parent is None:
         raise RuntimeError("a job for OpenVINO came without its parent")
     parent = job.parent
-    model = read(parent)
+    model = read_openvino(parent)
     drop_domain_guard(model)
     if job.precision is not Precision.INT8:  # quantizers know a softplus, not what it is made of
         keep_small_softplus(model)
@@ -107,8 +107,8 @@ def convert(job: Job) -> Converted:
     keep_remainders(model)
     keep_discrete_quotients(model)
     keep_truth_of_nan(model)
-    shapes = {spec.name: bounded(spec) for spec in job.signature.inputs}
-    guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
+    shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs}
+    call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     keep_lone_keys(model)
     if job.precision is Precision.INT8:
         keep_lone_columns(model)
@@ -120,23 +120,23 @@ def convert(job: Job) -> Converted:
         model.set_rt_info(value, ["modelc", key])
     name = job.stem + SUFFIX
     half = job.precision is Precision.FP16
-    notes = compress(model, job, parent) if half else ()
+    notes = compress_weights(model, job, parent) if half else ()
     rest = half and not notes
-    guarded(
+    call_framework(
         "OpenVINO's writer",
         lambda: openvino.save_model(model, str(job.folder / name), compress_to_fp16=rest),
     )
     weights = str(Path(name).with_suffix(".bin"))
     files = ((name, "model"), (weights, "data"))
-    return Converted(files=files, versions=versions("openvino"), notes=notes)
+    return Converted(files=files, versions=package_versions("openvino"), notes=notes)
 
 
-def _config() -> dict[str, str]:
+def _judge_config() -> dict[str, str]:
     """How a model is compiled to be judged: in float32, on the threads of this process."""
-    return {**_EXACT, **_threads()}
+    return {**_EXACT, **_thread_config()}
 
 
-def _threads() -> dict[str, str]:
+def _thread_config() -> dict[str, str]:
     most = allowed()
     return {} if most is None else {"INFERENCE_NUM_THREADS": str(most)}
 
@@ -154,12 +154,12 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
             hint=Hint("use ", Option("device", "cpu")),
             option="device",
         )
-    return OpenVinoRunner(_compiled(path, _config()), signature)
+    return OpenVinoRunner(_compile_model(path, _judge_config()), signature)
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
     """Compile the IR as users do who set nothing; None where that is float32 on this CPU."""
-    compiled = _compiled(path, _threads())
+    compiled = _compile_model(path, _thread_config())
     picked = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if picked not in _DEFAULTS:
         return None
@@ -167,24 +167,26 @@ def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDe
     return OpenedByDefault(runner=runner, compute=_DEFAULTS[picked], advice=_ADVICE)
 
 
-def _compiled(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
+def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
     import openvino
 
     try:
         return openvino.Core().compile_model(str(path), "CPU", dict(config))
     except RuntimeError as error:
-        raise _refused(error) from error
+        raise _openvino_error(error) from error
 
 
-class OpenVinoRunner(OpenedModel):
+class OpenVinoRunner(RunnerBase):
     """A compiled OpenVINO model; its tensors keep the names of the ONNX."""
 
     def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
         names = tuple(spec.name for spec in signature.inputs)
-        self.inputs = tuple(openvino_coverage.known_name(port, names) for port in compiled.inputs)
-        self._dtypes = [_dtype(port) for port in compiled.inputs]
+        self.inputs = tuple(
+            openvino_coverage.signature_name(port, names) for port in compiled.inputs
+        )
+        self._dtypes = [_port_dtype(port) for port in compiled.inputs]
         self._outputs = [
-            openvino_coverage.known_name(port, signature.outputs) for port in compiled.outputs
+            openvino_coverage.signature_name(port, signature.outputs) for port in compiled.outputs
         ]
         kinds = [port.get_element_type().get_type_name() for port in compiled.outputs]
         self._half = [kind == "bf16" for kind in kinds]
@@ -194,22 +196,24 @@ class OpenVinoRunner(OpenedModel):
         """Run the feed; outputs are copies, because OpenVINO reuses its own memory."""
         if self._compiled is None:
             raise RuntimeError("the model is closed")
-        given = present(feed, self.inputs)
+        given = order_inputs(feed, self.inputs)
         for name, dtype in zip(self.inputs, self._dtypes, strict=True):
             if str(feed[name].dtype) != dtype:  # OpenVINO would cast it and say nothing
-                raise _miscast(name, str(feed[name].dtype), dtype)
+                raise _dtype_error(name, str(feed[name].dtype), dtype)
         try:
             results = self._compiled(given)
         except RuntimeError as error:
-            raise _refused(error) from error
-        return {name: _own(results[i], self._half[i]) for i, name in enumerate(self._outputs)}
+            raise _openvino_error(error) from error
+        return {
+            name: _copy_array(results[i], self._half[i]) for i, name in enumerate(self._outputs)
+        }
 
     def close(self) -> None:
         """Drop the compiled model."""
         self._compiled = None
 
 
-def _own(array: Array, bfloat16: bool) -> Array:
+def _copy_array(array: Array, bfloat16: bool) -> Array:
     """A copy; the bits of bfloat16, which OpenVINO calls float16 to numpy, as float32."""
     import numpy as np
 
@@ -219,18 +223,18 @@ def _own(array: Array, bfloat16: bool) -> Array:
     return bits.view(np.float32)
 
 
-def _refused(error: RuntimeError) -> RunnerError:
+def _openvino_error(error: RuntimeError) -> RunnerError:
     """OpenVINO says where in its sources it threw, line by line, before it says why."""
-    told = [line for line in lines_of(error) if not line.startswith(_PREAMBLE)]
-    return refused("OpenVINO", error, "\n".join(told))
+    told = [line for line in text_lines(error) if not line.startswith(_PREAMBLE)]
+    return runner_error("OpenVINO", error, "\n".join(told))
 
 
-def _dtype(port: Any) -> str:
+def _port_dtype(port: Any) -> str:
     """The port's element type as numpy calls it."""
     return str(port.get_element_type().to_dtype())
 
 
-def _miscast(name: str, given: str, wanted: str) -> RunnerError:
+def _dtype_error(name: str, given: str, wanted: str) -> RunnerError:
     return RunnerError(
         f"OpenVINO: input {name!r} is {given}, the model takes {wanted}",
         hint=f"feed it as {wanted}",
@@ -239,7 +243,7 @@ def _miscast(name: str, given: str, wanted: str) -> RunnerError:
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Look into the IR, compiled as it is judged."""
-    return probing_openvino.open_probe(path, _config())
+    return probing_openvino.open_probe(path, _judge_config())
 
 
 def weights(path: Path) -> Iterator[Array]:
@@ -249,9 +253,9 @@ def weights(path: Path) -> Iterator[Array]:
     try:
         model = openvino.Core().read_model(str(path))
     except RuntimeError as error:
-        raise _refused(error) from error
+        raise _openvino_error(error) from error
     for node in model.get_ordered_ops():
-        if node.get_type_name() == "Constant" and _dtype(node.output(0)) == "float32":
+        if node.get_type_name() == "Constant" and _port_dtype(node.output(0)) == "float32":
             yield node.data
 
 
@@ -262,14 +266,14 @@ def inspect(path: Path) -> Inspection:
     try:
         model = openvino.Core().read_model(str(path))
     except RuntimeError as error:
-        raise _refused(error) from error
+        raise _openvino_error(error) from error
     weights: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for node in model.get_ops():
         kind = node.get_type_name()
         operators[kind] += 1
         if kind == "Constant" and not node.output(0).get_partial_shape().is_dynamic:
-            weights[node.output(0).get_element_type().to_string()] += _elements(node)
+            weights[node.output(0).get_element_type().to_string()] += _element_count(node)
     return Inspection(
         target=NAME,
         inputs=tuple(_tensor_info(port) for port in model.inputs),
@@ -277,21 +281,21 @@ def inspect(path: Path) -> Inspection:
         facts={"layers": str(sum(operators.values()))},
         weights=weights,
         operators=operators,
-        metadata=_metadata(model),
+        metadata=_model_metadata(model),
     )
 
 
 def carried(path: Path) -> dict[str, str]:
     """What the IR says of the job that made it."""
-    return carried_in(path)
+    return read_ir_metadata(path)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
     """The dtypes that the compiled model runs in, by layers and by time."""
-    return openvino_coverage.coverage(path, example, _config())
+    return openvino_coverage.measure_coverage(path, example, _judge_config())
 
 
-def _elements(node: Any) -> int:
+def _element_count(node: Any) -> int:
     total = 1
     for size in node.output(0).get_shape():
         total *= size
@@ -300,10 +304,10 @@ def _elements(node: Any) -> int:
 
 def _tensor_info(port: Any) -> TensorInfo:
     dims = tuple(str(dim) for dim in port.get_partial_shape())
-    return TensorInfo(name=openvino_coverage.any_name(port), dtype=_dtype(port), dims=dims)
+    return TensorInfo(name=openvino_coverage.any_name(port), dtype=_port_dtype(port), dims=dims)
 
 
-def _metadata(model: openvino.Model) -> dict[str, str]:
+def _model_metadata(model: openvino.Model) -> dict[str, str]:
     if not model.has_rt_info(["modelc"]):
         return {}
     return {str(key): str(value) for key, value in model.get_rt_info(["modelc"]).value.items()}

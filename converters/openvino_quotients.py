@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .openvino_exact import all_nodes, replace
+from .openvino_exact import model_nodes, replace_node
 
 if TYPE_CHECKING:
     import openvino
@@ -31,12 +31,12 @@ _KEEP = frozenset({  # element by element, or as it is: what is discrete after t
 
 def keep_discrete_quotients(model: openvino.Model) -> None:
     """Round divisions of float32 right where something discrete is made of the result, in place."""
-    for node in _followed(model):
+    for node in _discrete_divisions(model):
         if node.get_type_name() == "Divide":
-            replace(node, divide(*node.input_values()))
+            replace_node(node, exact_divide(*node.input_values()))
 
 
-def divide(a: Any, b: Any) -> openvino.Node:
+def exact_divide(a: Any, b: Any) -> openvino.Node:
     """The float32 that is nearest to a / b, in operators that OpenVINO's CPU keeps to.
 
     q = a * (1 / b) is next to it at most. The rest a - q * b is computed without an error, with
@@ -49,7 +49,7 @@ def divide(a: Any, b: Any) -> openvino.Node:
     inverse = op.power(b, np.float32(-1))
     q = op.multiply(a, inverse)
     product = op.multiply(q, b)
-    (q_high, q_low), (b_high, b_low) = _split(q), _split(b)
+    (q_high, q_low), (b_high, b_low) = _split_float(q), _split_float(b)
     error = op.subtract(op.multiply(q_high, b_high), product)
     for first, second in ((q_high, b_low), (q_low, b_high), (q_low, b_low)):
         error = op.add(error, op.multiply(first, second))
@@ -59,7 +59,7 @@ def divide(a: Any, b: Any) -> openvino.Node:
     return op.select(known, better, q)
 
 
-def _split(x: Any) -> tuple[openvino.Node, openvino.Node]:
+def _split_float(x: Any) -> tuple[openvino.Node, openvino.Node]:
     """Two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
     import numpy as np
     from openvino import opset13 as op
@@ -69,10 +69,10 @@ def _split(x: Any) -> tuple[openvino.Node, openvino.Node]:
     return high, op.subtract(x, high)
 
 
-def _followed(model: openvino.Model) -> list[Any]:
+def _discrete_divisions(model: openvino.Model) -> list[Any]:
     """The nodes of float32 whose values become discrete, element by element, further on."""
     found: dict[str, Any] = {}
-    left = [node for node in all_nodes(model) if _is_discrete(node)]
+    left = [node for node in model_nodes(model) if _is_discrete(node)]
     while left:
         for value in left.pop().input_values():
             node = value.get_node()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import LOGGED, Hint
 from .capture.causes import RefusedError
-from .guarded import guarded
+from .guarded import call_framework
 from .openvino_exact import keep_order_of_equals
-from .openvino_transforms import transform
+from .openvino_transforms import fourier_transform
 
 if TYPE_CHECKING:
     import openvino
@@ -26,26 +26,26 @@ _FOLLOWS = ("Unsupported input type dynamic", "Element not supported", "rank has
 _FIXED = "must be static"
 
 
-def read(path: Path) -> openvino.Model:
+def read_openvino(path: Path) -> openvino.Model:
     """The model of an ONNX or an IR, with the order that ONNX asks for among equals.
 
     Raises:
         RefusedError: OpenVINO cannot read it; the whole of what it says is in the log.
     """
-    model = guarded("OpenVINO", lambda: _read(path))
+    model = call_framework("OpenVINO", lambda: _read_file(path))
     keep_order_of_equals(model)
     return model
 
 
-def _read(path: Path) -> openvino.Model:
+def _read_file(path: Path) -> openvino.Model:
     import openvino
 
     try:
         core = openvino.Core()
-        core.add_extension([_signals(), _transforms()])
+        core.add_extension([_stft_extension(), _dft_extension()])
         return core.read_model(str(path))
     except RuntimeError as error:
-        reason = root_of(str(error))
+        reason = root_refusal(str(error))
         if not reason:
             raise
         fixed = Hint("if one size will do, --static DIM fixes it; ", LOGGED)
@@ -55,7 +55,7 @@ def _read(path: Path) -> openvino.Model:
         ) from error
 
 
-def _signals() -> Any:
+def _stft_extension() -> Any:
     """Reads STFT: real signals of [rows, samples, 1] of any size, spectra by frame."""
     from openvino.frontend.onnx import ConversionExtension
 
@@ -67,7 +67,7 @@ def _signals() -> Any:
             return opset15.constant(np.array(values, np.int64))
 
         signal, step, window, *rest = map(node.get_input, range(node.get_input_size()))
-        if not _is_given(window):
+        if not _has_input(window):
             window = opset15.broadcast(np.float32(1), opset15.unsqueeze(rest[0], numbers(0)))
         length = opset15.squeeze(opset15.shape_of(window), numbers(0))
         samples = opset15.squeeze(signal, numbers(2))
@@ -83,14 +83,14 @@ def _signals() -> Any:
     return ConversionExtension("STFT", converted)
 
 
-def _transforms() -> Any:
+def _dft_extension() -> Any:
     """Reads DFT, but for that of half a spectrum back to a signal, which ONNX has from 27 on."""
     from openvino.frontend.onnx import ConversionExtension
 
-    return ConversionExtension("DFT", _transformed)
+    return ConversionExtension("DFT", _convert_dft)
 
 
-def _transformed(node: Any) -> list[Any]:
+def _convert_dft(node: Any) -> list[Any]:
     import numpy as np
     from openvino import opset15
 
@@ -102,7 +102,7 @@ def _transformed(node: Any) -> list[Any]:
     else:
         place = int(axis.get_node().get_data().reshape(-1)[0])
     axes = opset15.constant(np.array([place % len(shape)], np.int64))
-    given = length is not None and _is_given(length)
+    given = length is not None and _has_input(length)
     sizes = [opset15.reshape(length, np.array([1], np.int64), False)] if given else []
     last = np.array([len(shape) - 1], np.int64)
     if shape[len(shape) - 1] == 1 and node.get_attribute("onesided", 0):
@@ -112,16 +112,16 @@ def _transformed(node: Any) -> list[Any]:
         values = opset15.concat([values, none], len(shape) - 1).output(0)
     inverse = bool(node.get_attribute("inverse", 0))
     if not sizes:
-        return [transform(values, place % len(shape), inverse=inverse)]
+        return [fourier_transform(values, place % len(shape), inverse=inverse)]
     return [(opset15.idft if inverse else opset15.dft)(values, axes, *sizes).output(0)]
 
 
-def _is_given(value: Any) -> bool:
+def _has_input(value: Any) -> bool:
     """Whether an optional input is there: what stands for one that is not is a node of its own."""
     return str(value.get_node().get_type_name()) != "NullNode"
 
 
-def root_of(text: str) -> str:
+def root_refusal(text: str) -> str:
     """The operator that OpenVINO did not take, and why; empty where it names none.
 
     It lists what failed in any order, with all that lies behind it.

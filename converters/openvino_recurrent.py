@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .openvino_exact import all_nodes, replace, whole
+from .openvino_exact import int64_constant, model_nodes, replace_node
 
 if TYPE_CHECKING:
     import openvino
@@ -30,10 +30,10 @@ def keep_lengths(model: openvino.Model) -> None:
     are held still behind the end by one more input. Backwards runs over rows in reverse.
     Call it when the bounds of the inputs are set.
     """
-    for node in [node for node in all_nodes(model) if node.get_type_name() in _KINDS]:
+    for node in [node for node in model_nodes(model) if node.get_type_name() in _KINDS]:
         lengths = node.input_value(node.get_input_size() - 4)
         if node.get_input_partial_shape(0).is_dynamic and depends_on_data(lengths):
-            replace(node, *_ending(node, lengths))
+            replace_node(node, *_sequence_outputs(node, lengths))
 
 
 def depends_on_data(value: openvino.Output) -> bool:
@@ -49,45 +49,47 @@ def depends_on_data(value: openvino.Output) -> bool:
     return False
 
 
-def _ending(node: Any, lengths: openvino.Output) -> list[Any]:
+def _sequence_outputs(node: Any, lengths: openvino.Output) -> list[Any]:
     """What takes the place of the outputs of a sequence: all states, the last, the last cell."""
     from openvino import opset13 as op
 
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     ways = [
-        _one_way(node, lengths, number, reverse=reverse)
+        _run_direction(node, lengths, number, reverse=reverse)
         for number, reverse in enumerate(directions[node.get_attributes()["direction"]])
     ]
     return [op.concat(list(parts), 1) for parts in zip(*ways, strict=True)]
 
 
-def _one_way(node: Any, lengths: Any, number: int, *, reverse: bool) -> list[Any]:
+def _run_direction(node: Any, lengths: Any, number: int, *, reverse: bool) -> list[Any]:
     """All states [rows, 1, steps, hidden], the last [rows, 1, hidden] and, of an LSTM, its cell."""
     import numpy as np
     from openvino import opset13 as op
 
     given = [node.input_value(index) for index in range(node.get_input_size())]
-    states = [_part(state, number, axis=1) for state in given[1:-4]]
-    weights = [_part(weight, number, axis=0) for weight in given[-3:]]
+    states = [_direction_part(state, number, axis=1) for state in given[1:-4]]
+    weights = [_direction_part(weight, number, axis=0) for weight in given[-3:]]
     x = op.reverse_sequence(given[0], lengths, 0, 1) if reverse else given[0]
     count = op.gather(op.shape_of(given[0]), np.int64(1), np.int64(0))
-    steps = op.unsqueeze(op.range(np.int64(0), count, np.int64(1), "i64"), whole(0))
-    ends = op.unsqueeze(op.convert(lengths, "i64"), whole(1))
-    inside = op.unsqueeze(op.less(steps, ends), whole(2))  # [rows, steps, 1]
+    steps = op.unsqueeze(op.range(np.int64(0), count, np.int64(1), "i64"), int64_constant(0))
+    ends = op.unsqueeze(op.convert(lengths, "i64"), int64_constant(1))
+    inside = op.unsqueeze(op.less(steps, ends), int64_constant(2))  # [rows, steps, 1]
     zero, one = (op.constant(number, dtype=x.get_element_type()) for number in (0, 1))
-    hidden = op.squeeze(_run(node, x, states, lengths, weights).output(0), whole(1))
+    hidden = op.squeeze(
+        _sequence_node(node, x, states, lengths, weights).output(0), int64_constant(1)
+    )
     rows = op.select(inside, hidden, zero)
-    last = op.gather(rows, op.subtract(ends, whole(1)), np.int64(1), batch_dims=1)
+    last = op.gather(rows, op.subtract(ends, int64_constant(1)), np.int64(1), batch_dims=1)
     rows = op.reverse_sequence(rows, lengths, 0, 1) if reverse else rows
-    found = [op.unsqueeze(rows, whole(1)), last]
+    found = [op.unsqueeze(rows, int64_constant(1)), last]
     if node.get_type_name() == _LSTM:
         marked = op.concat([op.select(inside, x, zero), op.select(inside, zero, one)], 2)
-        held = _run(node, marked, states, lengths, _closing(weights))
+        held = _sequence_node(node, marked, states, lengths, _extend_lstm_weights(weights))
         found.append(op.concat([held.output(2)], 1))
     return found
 
 
-def _closing(weights: list[Any]) -> list[Any]:
+def _extend_lstm_weights(weights: list[Any]) -> list[Any]:
     """The weights of an LSTM with one more input, which keeps its cell as it is.
 
     Gates are in OpenVINO's order: forget, input, candidate, output.
@@ -101,7 +103,7 @@ def _closing(weights: list[Any]) -> list[Any]:
     return [op.concat([w, op.constant(column, dtype=w.get_output_element_type(0))], 2), r, bias]
 
 
-def _run(node: Any, x: Any, states: list[Any], lengths: Any, weights: list[Any]) -> Any:
+def _sequence_node(node: Any, x: Any, states: list[Any], lengths: Any, weights: list[Any]) -> Any:
     """A sequence of the node's kind, forwards."""
     from openvino import opset13 as op
 
@@ -110,9 +112,9 @@ def _run(node: Any, x: Any, states: list[Any], lengths: Any, weights: list[Any])
     return make[node.get_type_name()](x, *states, lengths, *weights, direction="forward", **taken)
 
 
-def _part(value: openvino.Output, number: int, *, axis: int) -> Any:
+def _direction_part(value: openvino.Output, number: int, *, axis: int) -> Any:
     """What belongs to one direction, with its axis."""
     import numpy as np
     from openvino import opset13 as op
 
-    return op.gather(value, whole(number), np.int64(axis))
+    return op.gather(value, int64_constant(number), np.int64(axis))

@@ -8,10 +8,10 @@ from xml.parsers import expat
 
 from ..core.errors import RunnerError
 
-_PLACE = ["net", "rt_info", "modelc"]
+_METADATA_PATH = ["net", "rt_info", "modelc"]
 
 
-def carried_in(path: Path) -> dict[str, str]:
+def read_ir_metadata(path: Path) -> dict[str, str]:
     """The entries of `net/rt_info/modelc`.
 
     A document type is refused: with one come entities, which grow or name other files.
@@ -23,9 +23,9 @@ def carried_in(path: Path) -> dict[str, str]:
     at: list[str] = []
 
     def begin(name: str, attributes: Mapping[str, str]) -> None:
-        if at == _PLACE:
+        if at == _METADATA_PATH:
             if name in found:
-                raise _strange(path, f"it says {name} twice")
+                raise _corrupt_error(path, f"it says {name} twice")
             found[name] = attributes.get("value", "")
         at.append(name)
 
@@ -33,7 +33,7 @@ def carried_in(path: Path) -> dict[str, str]:
         at.pop()
 
     def doctype(*_: object) -> None:
-        raise _strange(path, "it has a document type")
+        raise _corrupt_error(path, "it has a document type")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = begin, end
@@ -42,9 +42,9 @@ def carried_in(path: Path) -> dict[str, str]:
         with path.open("rb") as stream:
             parser.ParseFile(stream)
     except (OSError, expat.ExpatError, ValueError) as error:
-        raise _strange(path, str(error)) from error
+        raise _corrupt_error(path, str(error)) from error
     return found
 
 
-def _strange(path: Path, why: str) -> RunnerError:
+def _corrupt_error(path: Path, why: str) -> RunnerError:
     return RunnerError(f"{path.name} is not what OpenVINO writes: {why}", hint="make it again")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .openvino_exact import floor_remainder, whole
+from .openvino_exact import floor_remainder, int64_constant
 
 if TYPE_CHECKING:
     import openvino
 
 
-def transform(values: openvino.Output, axis: int, *, inverse: bool) -> openvino.Output:
+def fourier_transform(values: openvino.Output, axis: int, *, inverse: bool) -> openvino.Output:
     """The discrete Fourier transform along one axis, of n elements.
 
     Where n is no power of two, X[k] = w[k] sum_j (x[j] w[j]) conj(w[k - j]) with
@@ -28,23 +28,23 @@ def transform(values: openvino.Output, axis: int, *, inverse: bool) -> openvino.
     import numpy as np
     from openvino import opset15 as op
 
-    axes, rank = whole(axis), len(values.get_partial_shape())
+    axes, rank = int64_constant(axis), len(values.get_partial_shape())
     size, kind = values.get_partial_shape()[axis], values.get_element_type()
     if size.is_static and size.get_length().bit_count() == 1:
         return (op.idft if inverse else op.dft)(values, axes).output(0)
     beside = np.array([-1, *[1] * (rank - 2 - axis), 2])
-    n = op.gather(op.shape_of(values), axes, whole(0))
+    n = op.gather(op.shape_of(values), axes, int64_constant(0))
     chirp = _chirp(size, n, kind, inverse=inverse)
     w = op.reshape(chirp, beside, False)
-    m = _length(n)
-    spectrum = op.dft(_product(values, w), axes, m)
-    response = op.reshape(op.dft(_filter(chirp, n, m, kind), whole(0)), beside, False)
-    found = op.idft(_product(spectrum, response), axes)
-    found = _product(op.slice(found, whole(0), n, whole(1), axes), w)
+    m = _convolution_length(n)
+    spectrum = op.dft(_complex_product(values, w), axes, m)
+    response = op.reshape(op.dft(_filter(chirp, n, m, kind), int64_constant(0)), beside, False)
+    found = op.idft(_complex_product(spectrum, response), axes)
+    found = _complex_product(op.slice(found, int64_constant(0), n, int64_constant(1), axes), w)
     return (op.divide(found, op.convert(n, kind)) if inverse else found).output(0)
 
 
-def _length(n: Any) -> Any:
+def _convolution_length(n: Any) -> Any:
     """The power of two of the convolution: above 2 n, whichever way the logarithm is rounded."""
     import numpy as np
     from openvino import opset15 as op
@@ -68,12 +68,14 @@ def _chirp(size: openvino.Dimension, n: Any, kind: openvino.Type, *, inverse: bo
         count = size.get_length()
         angles = np.pi * (np.arange(count) ** 2 % (2 * count)) / count
         return op.constant(np.stack([np.cos(angles), sign * np.sin(angles)], -1), dtype=kind)
-    k = op.range(np.int64(0), op.squeeze(n, whole(0)), np.int64(1), "i64")
+    k = op.range(np.int64(0), op.squeeze(n, int64_constant(0)), np.int64(1), "i64")
     square = _squares(k, op.add(n, n))
-    turns = op.select(op.greater(square, n), op.add(n, n), whole(0))
+    turns = op.select(op.greater(square, n), op.add(n, n), int64_constant(0))
     step = op.divide(np.array(sign * np.pi, kind.to_dtype()), op.convert(n, kind))
     angle = op.multiply(op.convert(op.subtract(square, turns), kind), step)
-    return op.concat([op.unsqueeze(part, whole(1)) for part in (op.cos(angle), op.sin(angle))], 1)
+    return op.concat(
+        [op.unsqueeze(part, int64_constant(1)) for part in (op.cos(angle), op.sin(angle))], 1
+    )
 
 
 def _squares(k: Any, step: Any) -> Any:
@@ -98,18 +100,20 @@ def _filter(chirp: Any, n: Any, m: Any, kind: openvino.Type) -> Any:
     from openvino import opset15 as op
 
     conjugate = op.multiply(chirp, np.array([1, -1], kind.to_dtype()))
-    gap = op.subtract(op.add(m, whole(1)), op.add(n, n))
-    zeros = op.broadcast(np.array(0, kind.to_dtype()), op.concat([gap, whole(2)], 0))
-    back = op.slice(conjugate, whole(-1), whole(0), whole(-1), whole(0))
+    gap = op.subtract(op.add(m, int64_constant(1)), op.add(n, n))
+    zeros = op.broadcast(np.array(0, kind.to_dtype()), op.concat([gap, int64_constant(2)], 0))
+    back = op.slice(
+        conjugate, int64_constant(-1), int64_constant(0), int64_constant(-1), int64_constant(0)
+    )
     return op.concat([conjugate, zeros, back], 0)
 
 
-def _product(x: Any, y: Any) -> Any:
+def _complex_product(x: Any, y: Any) -> Any:
     """Of complex numbers, real and imaginary parts in the last axis."""
     from openvino import opset15 as op
 
-    last = whole(-1)
-    a, b = (op.gather(x, whole(part), last) for part in (0, 1))
-    c, d = (op.gather(y, whole(part), last) for part in (0, 1))
+    last = int64_constant(-1)
+    a, b = (op.gather(x, int64_constant(part), last) for part in (0, 1))
+    c, d = (op.gather(y, int64_constant(part), last) for part in (0, 1))
     real = op.subtract(op.multiply(a, c), op.multiply(b, d))
     return op.concat([real, op.add(op.multiply(a, d), op.multiply(b, c))], -1)

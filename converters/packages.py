@@ -32,7 +32,7 @@ _BUILT = {"torch": "version.py", "onnxruntime": "capi/build_and_package_info.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Installed:
+class InstalledPackages:
     """The distributions of this Python: versions by name, and what each asks of others.
 
     `cuda` is the CUDA that a library was built with, by package; a CPU build is not in it. All
@@ -44,25 +44,25 @@ class Installed:
     cuda: Mapping[str, str]
 
 
-def installed() -> Installed:
+def read_packages() -> InstalledPackages:
     """Read the metadata of all distributions; nothing is imported."""
-    found = {_normal(one.metadata["Name"]): one for one in metadata.distributions()}
-    return Installed(
+    found = {_normal_name(one.metadata["Name"]): one for one in metadata.distributions()}
+    return InstalledPackages(
         versions={name: one.version for name, one in found.items()},
         needs={
             name: tuple(one.requires or ())
             for name, one in found.items()
             if name.startswith(_RELEVANT)
         },
-        cuda={name: cuda for name, file in _BUILT.items() if (cuda := _built_with(name, file))},
+        cuda={name: cuda for name, file in _BUILT.items() if (cuda := _cuda_build(name, file))},
     )
 
 
-def _normal(name: str) -> str:
+def _normal_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _built_with(package: str, file: str) -> str:
+def _cuda_build(package: str, file: str) -> str:
     """The CUDA version that a package's own file names; empty for a CPU build."""
     spec = util.find_spec(package)
     path = Path(spec.origin).parent / file if spec is not None and spec.origin else None
@@ -72,13 +72,18 @@ def _built_with(package: str, file: str) -> str:
     return match.group(1) if match else ""
 
 
-def clashes(found: Installed) -> tuple[Check, ...]:
+def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
     """Every clash; one check that says there is none where there is none."""
-    checks = (*_namesake(found), *_runtimes(found), *_majors(found), *_mixed(found))
+    checks = (
+        *_namesake_clash(found),
+        *_runtime_clashes(found),
+        *_cuda_clashes(found),
+        *_cuda_mixtures(found),
+    )
     return checks or (Check(name="clashes", state=State.OK, told="none"),)
 
 
-def _namesake(found: Installed) -> Iterator[Check]:
+def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
     """The project that has the name `modelc` on the package index brings a command of that name."""
     if {"modelc", DISTRIBUTION} <= set(found.versions):
         yield Check(
@@ -91,18 +96,18 @@ def _namesake(found: Installed) -> Iterator[Check]:
         )
 
 
-def _runtimes(found: Installed) -> Iterator[Check]:
+def _runtime_clashes(found: InstalledPackages) -> Iterator[Check]:
     present = [name for name in _RUNTIMES if name in found.versions]
     if len(present) > 1:
         yield Check(
             name="onnxruntime",
             state=State.BROKEN,
-            told=f"{_join(present)} are both installed and overwrite one another's files",
+            told=f"{_join_names(present)} are both installed and overwrite one another's files",
             mend=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
         )
 
 
-def _majors(found: Installed) -> Iterator[Check]:
+def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
     """One library for two CUDA majors: `nvidia-cudnn-cu12` and `-cu13` write the same files."""
     libraries: dict[str, dict[str, str]] = {}
     for name in found.versions:
@@ -116,14 +121,14 @@ def _majors(found: Installed) -> Iterator[Check]:
             yield Check(
                 name=library,
                 state=State.BROKEN,
-                told=f"{_join(names)} are both installed and overwrite one another's files",
+                told=f"{_join_names(names)} are both installed and overwrite one another's files",
                 mend=f"pip uninstall -y {' '.join(names)}, then install the one that torch needs",
             )
 
 
-def _mixed(found: Installed) -> Iterator[Check]:
+def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
     """Libraries of two CUDA majors that are to work in one process."""
-    torch = _major(found.cuda.get("torch", ""))
+    torch = _major_version(found.cuda.get("torch", ""))
     if not torch:
         return
     majors = {
@@ -135,11 +140,11 @@ def _mixed(found: Installed) -> Iterator[Check]:
         yield Check(
             name="tensorrt and torch",
             state=State.BROKEN,
-            told=f"TensorRT is for CUDA {_join(sorted(majors))}, torch for CUDA {torch}; one "
+            told=f"TensorRT is for CUDA {_join_names(sorted(majors))}, torch for CUDA {torch}; one "
             "process has one of them",
             mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
         )
-    runtime = _major(found.cuda.get("onnxruntime", ""))
+    runtime = _major_version(found.cuda.get("onnxruntime", ""))
     if runtime and runtime != torch:
         yield Check(
             name="onnxruntime and torch",
@@ -151,11 +156,11 @@ def _mixed(found: Installed) -> Iterator[Check]:
         )
 
 
-def _major(version: str) -> str:
+def _major_version(version: str) -> str:
     return version.partition(".")[0]
 
 
-def unmet(found: Installed, own: Sequence[str]) -> tuple[Check, ...]:
+def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Check, ...]:
     """Versions that break what a package of ours needs.
 
     Args:
@@ -165,7 +170,9 @@ def unmet(found: Installed, own: Sequence[str]) -> tuple[Check, ...]:
     checks: list[Check] = []
     for name, needs in {**found.needs, DISTRIBUTION: own}.items():
         broken = [
-            text for need in needs if (text := _unmet(need, found, optional=name != DISTRIBUTION))
+            text
+            for need in needs
+            if (text := _requirement_fault(need, found, optional=name != DISTRIBUTION))
         ]
         if broken:
             grave = name == DISTRIBUTION or any(text.startswith(_PINNED) for text in broken)
@@ -174,25 +181,27 @@ def unmet(found: Installed, own: Sequence[str]) -> tuple[Check, ...]:
                     name=f"what {'modelc' if name == DISTRIBUTION else name} needs",
                     state=State.BROKEN if grave else State.WARN,
                     told="; ".join(broken),
-                    mend=f"pip install --upgrade {name}" if name != DISTRIBUTION else _pip(broken),
+                    mend=f"pip install --upgrade {name}"
+                    if name != DISTRIBUTION
+                    else _pip_command(broken),
                 )
             )
     if not checks:
-        checks.append(Check(name="requirements", state=State.OK, told=_met(found, own)))
+        checks.append(Check(name="requirements", state=State.OK, told=_met_summary(found, own)))
     return tuple(checks)
 
 
-def _met(found: Installed, own: Sequence[str]) -> str:
+def _met_summary(found: InstalledPackages, own: Sequence[str]) -> str:
     who = [name for name in found.needs if name != DISTRIBUTION]
     return f"met: {len(own)} of modelc's own, and those of {len(who)} packages that it works with"
 
 
-def _pip(broken: Iterable[str]) -> str:
+def _pip_command(broken: Iterable[str]) -> str:
     names = [text.partition(" ")[0] for text in broken]
     return f"pip install --upgrade {' '.join(names)}"
 
 
-def _unmet(need: str, found: Installed, *, optional: bool) -> str:
+def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -> str:
     """`torch 2.9 is installed, >=2.11 is needed`; empty where the need is met.
 
     A need with a marker that is not true here is met, and so is an extra's whose package is not
@@ -204,7 +213,7 @@ def _unmet(need: str, found: Installed, *, optional: bool) -> str:
         requirement = Requirement(need)
     except InvalidRequirement:
         return ""
-    version = found.versions.get(_normal(requirement.name))
+    version = found.versions.get(_normal_name(requirement.name))
     extra = requirement.marker is not None and "extra" in str(requirement.marker)
     if not extra and requirement.marker is not None and not requirement.marker.evaluate():
         return ""
@@ -214,16 +223,16 @@ def _unmet(need: str, found: Installed, *, optional: bool) -> str:
         return (
             ""
             if optional
-            else f"{requirement.name} is not installed, {_range(requirement.specifier)}"
+            else f"{requirement.name} is not installed, {_specifier_text(requirement.specifier)}"
         )
     if requirement.specifier.contains(version, prereleases=True):
         return ""
-    return f"{requirement.name} {version} is installed, {_range(requirement.specifier)}"
+    return f"{requirement.name} {version} is installed, {_specifier_text(requirement.specifier)}"
 
 
-def _range(specifier: object) -> str:
+def _specifier_text(specifier: object) -> str:
     return f"{specifier} is needed" if str(specifier) else "any version is needed"
 
 
-def _join(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(names)

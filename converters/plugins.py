@@ -32,7 +32,7 @@ _DEVICES = frozenset({"cpu", "cuda"})
 _FUNCTIONS = ("readiness", "claims", "convert", "open_runner", "inspect", "coverage")
 
 
-class Plugin:
+class PluginTarget:
     """A target of another package, loaded where more than its name is asked for.
 
     Whoever names it gets the package's own object (`loaded`). In the table this stands for it, and
@@ -53,7 +53,7 @@ class Plugin:
     def _found(self) -> Target | MissingError:
         try:
             target = self._entry.load()
-            faults = tuple(_faults(target, self.NAME))
+            faults = tuple(_target_faults(target, self.NAME))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: it is told, not met
             faults = (f"{type(error).__name__}: {first_line(error)}",)
             target = None
@@ -132,9 +132,9 @@ class Plugin:
         return self.loaded().coverage(path, example, device)
 
 
-def plugins(
+def find_plugins(
     built_in: Collection[Target], entries: Iterable[metadata.EntryPoint] | None = None
-) -> tuple[tuple[Plugin, ...], tuple[str, ...]]:
+) -> tuple[tuple[PluginTarget, ...], tuple[str, ...]]:
     """The targets of installed packages by their names, and why some are refused.
 
     `entries` are entry points of `modelc.targets`; None looks them up. None of them is loaded.
@@ -145,10 +145,10 @@ def plugins(
     )
     taken = {target.NAME for target in built_in}
     twice = {name for name, count in Counter(entry.name for entry in found).items() if count > 1}
-    taking: list[Plugin] = []
+    taking: list[PluginTarget] = []
     refused: list[str] = []
-    for plugin in map(Plugin, found):
-        why = _refusal(plugin.NAME, taken, twice)
+    for plugin in map(PluginTarget, found):
+        why = _name_refusal(plugin.NAME, taken, twice)
         if why:
             refused.append(f"the target {plugin.NAME!r} of {plugin.package} is refused: {why}")
         else:
@@ -156,7 +156,7 @@ def plugins(
     return tuple(taking), tuple(refused)
 
 
-def _refusal(name: str, taken: Collection[str], twice: Collection[str]) -> str:
+def _name_refusal(name: str, taken: Collection[str], twice: Collection[str]) -> str:
     if name in taken or name == EAGER:
         return "modelc has that name itself"
     if name in twice:
@@ -164,7 +164,7 @@ def _refusal(name: str, taken: Collection[str], twice: Collection[str]) -> str:
     return "" if _NAME.fullmatch(name) else "a name is of small letters, digits and dashes"
 
 
-def _faults(target: object, name: str) -> Iterator[str]:
+def _target_faults(target: object, name: str) -> Iterator[str]:
     """What keeps an object from being a target of that name."""
     lacks = [one for one in ("NAME", *_VALUES) if not hasattr(target, one)]
     lacks += [f"{one}()" for one in _FUNCTIONS if not callable(getattr(target, one, None))]

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
 from ..core.probe import Form, ProbeNode, Reach
-from .absorbed import with_absorbed
+from .absorbed import assign_absorbed_layers
 from .onnx_guard import read_graph
-from .onnx_links import name_nodes, values_of
-from .onnx_origins import UNKNOWN, Origin, all_nodes, origins_of
-from .onnx_rounding import has_half, has_half_io, rounded
+from .onnx_links import constant_values, name_nodes
+from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, all_nodes, read_origins
+from .onnx_rounding import emulate_half, has_half, has_half_io
 from .onnx_sessions import open_session, run_session
-from .onnx_weights import apart
-from .opened import lines_of, refused
+from .onnx_weights import detach_weights
+from .opened import runner_error, text_lines
 
 if TYPE_CHECKING:
     import onnx
 
-    from .onnx_weights import Held
+    from .onnx_weights import WeightStore
 
 _HALVES = (10, 16)  # onnx.TensorProto.FLOAT16 and BFLOAT16
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
@@ -49,24 +49,24 @@ def open_probe(path: Path) -> OnnxProbe:
     """
     model = read_graph(path)
     name_nodes(model.graph)
-    origins = origins_of(path) or _own_origins(path)
-    slim, held = apart(model)
+    origins = read_origins(path) or _own_origins(path)
+    slim, held = detach_weights(model)
     del model  # its weights are held apart now: there may be gigabytes of them
     if has_half(slim):
-        slim = rounded(slim, float_io=has_half_io(slim))
+        slim = emulate_half(slim, float_io=has_half_io(slim))
     return OnnxProbe(slim, path.parent, origins, held=held)
 
 
-def _own_origins(path: Path) -> Mapping[str, Origin]:
+def _own_origins(path: Path) -> Mapping[str, NodeOrigin]:
     """What torch's exporter left in the model itself."""
     import onnx_ir
 
-    from .onnx_debug import _origin
+    from .onnx_debug import _node_origin
 
     model = onnx_ir.load(path)
-    found = {node.name: _origin(node, "") for node in model.graph.all_nodes() if node.name}
+    found = {node.name: _node_origin(node, "") for node in model.graph.all_nodes() if node.name}
     return {
-        name: Origin(
+        name: NodeOrigin(
             module=o.get("module", ""),
             cls=o.get("class", ""),
             source=o.get("source", ""),
@@ -82,7 +82,12 @@ class OnnxProbe:
     loader = _LOADER
 
     def __init__(
-        self, model: onnx.ModelProto, folder: Path, origins: Mapping[str, Origin], *, held: Held
+        self,
+        model: onnx.ModelProto,
+        folder: Path,
+        origins: Mapping[str, NodeOrigin],
+        *,
+        held: WeightStore,
     ) -> None:
         import onnx
 
@@ -101,16 +106,16 @@ class OnnxProbe:
         self.ends: Mapping[str, str] = {name: name for name in self.outputs}
         self._protos = {node.name: node for node in graph.node}
         self._reads = {node.name: tuple(_reads(node)) for node in graph.node}
-        self.nodes = with_absorbed(tuple(self._described(origins)), origins)
+        self.nodes = assign_absorbed_layers(tuple(self._describe_nodes(origins)), origins)
 
-    def _described(self, origins: Mapping[str, Origin]) -> Iterator[ProbeNode]:
-        made: dict[str, Origin] = {}
+    def _describe_nodes(self, origins: Mapping[str, NodeOrigin]) -> Iterator[ProbeNode]:
+        made: dict[str, NodeOrigin] = {}
         fixed = set(self._constants)
         for node in self._model.graph.node:
-            origin = origins.get(node.name, UNKNOWN)
-            if origin is UNKNOWN and node.op_type not in _QUANTIZERS and node.input:
+            origin = origins.get(node.name, UNKNOWN_ORIGIN)
+            if origin is UNKNOWN_ORIGIN and node.op_type not in _QUANTIZERS and node.input:
                 # what was put in goes with what it follows; a quantizer may stand for a ReLU too
-                origin = made.get(node.input[0], UNKNOWN)
+                origin = made.get(node.input[0], UNKNOWN_ORIGIN)
             made.update(dict.fromkeys(node.output, origin))
             reads = self._reads[node.name]
             if reads and all(name in fixed for name in reads) and _ROUNDING in node.name:
@@ -181,7 +186,7 @@ class OnnxProbe:
         if name in self._held.arrays:
             return self._held.arrays[name]
         if name in self._constants:
-            return values_of(self._constants[name], self._folder)
+            return constant_values(self._constants[name], self._folder)
         return self.part({}, [name])[name]
 
     def reach(self, node: ProbeNode) -> Reach | None:
@@ -283,7 +288,7 @@ class OnnxProbe:
         except RunnerError:
             raise
         except Exception as error:  # the runtime's edge
-            raise refused("ONNX Runtime", error, " ".join(lines_of(error))) from error
+            raise runner_error("ONNX Runtime", error, " ".join(text_lines(error))) from error
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -297,13 +302,13 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
         yield from dict.fromkeys(n for n in names if n and n not in made)
 
 
-def _inside(node: onnx.NodeProto, origins: Mapping[str, Origin]) -> tuple[str, ...] | None:
+def _inside(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | None:
     """The modules of the operators in a node's bodies; None where it has no body."""
     bodies = list(_bodies(node))
     if not bodies:
         return None
     names = [one.name for body in bodies for one in all_nodes(body)]
-    modules = dict.fromkeys(origins.get(name, UNKNOWN).module for name in names)
+    modules = dict.fromkeys(origins.get(name, UNKNOWN_ORIGIN).module for name in names)
     return tuple(module for module in modules if module)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
 from ..core.probe import Form, ProbeNode, Reach
-from .absorbed import with_absorbed
-from .onnx_origins import Origin, origins_of
-from .opened import lines_of, refused
+from .absorbed import assign_absorbed_layers
+from .onnx_origins import NodeOrigin, read_origins
+from .opened import runner_error, text_lines
 
 if TYPE_CHECKING:
     import openvino
@@ -47,12 +47,12 @@ def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
     return OpenVinoProbe(path, settings, _origins(path))
 
 
-def _origins(path: Path) -> Mapping[str, Origin]:
+def _origins(path: Path) -> Mapping[str, NodeOrigin]:
     """`model.fp16.xml` has its own sidecar, or that of `model.onnx`."""
     bare = path.with_name(path.name.partition(".")[0] + path.suffix)
     for place in (path, bare):
         for folder in (path.parent, path.parent.parent):  # a rejected one's may stand above
-            found = origins_of(folder / place.name)
+            found = read_origins(folder / place.name)
             if found:
                 return found
     return {}
@@ -64,7 +64,7 @@ class OpenVinoProbe:
     loader = _LOADER
 
     def __init__(
-        self, path: Path, settings: Mapping[str, str], origins: Mapping[str, Origin]
+        self, path: Path, settings: Mapping[str, str], origins: Mapping[str, NodeOrigin]
     ) -> None:
         self.runs = 0
         self._path = path
@@ -81,12 +81,12 @@ class OpenVinoProbe:
             for name in result.input_value(0).get_names()
         }
         self._fixed: set[str] = set()
-        self.nodes = with_absorbed(tuple(self._described(model, origins)), origins)
+        self.nodes = assign_absorbed_layers(tuple(self._describe_nodes(model, origins)), origins)
 
-    def _described(
-        self, model: openvino.Model, origins: Mapping[str, Origin]
+    def _describe_nodes(
+        self, model: openvino.Model, origins: Mapping[str, NodeOrigin]
     ) -> Iterator[ProbeNode]:
-        known = _inherited(model, origins)
+        known = _inherit_origins(model, origins)
         owners: dict[str, str] = {}  # modules by what is computed of their weights alone
         for op in model.get_ordered_ops():
             kind = op.get_type_name()
@@ -118,13 +118,13 @@ class OpenVinoProbe:
         """By OpenVINO's own inference from the feed's shapes, without a run."""
         model = self._read()
         shapes = {
-            parameter.output(0): list(self._fed(feed, _title(parameter, 0)).shape)
+            parameter.output(0): list(self._bind_feed(feed, _title(parameter, 0)).shape)
             for parameter in model.get_parameters()
         }
         try:
             model.reshape(shapes)
         except RuntimeError as error:
-            raise _refused(error) from error
+            raise _openvino_error(error) from error
         found: dict[str, Form] = {}
         for op in model.get_ordered_ops():
             for index in range(op.get_output_size()):
@@ -142,7 +142,7 @@ class OpenVinoProbe:
         names = [name for name in dict.fromkeys(tensors) if name not in self.outputs]
         for name in names:
             model.add_outputs(ports[name])
-        arrays = [self._fed(feed, _title(one, 0)) for one in model.get_parameters()]
+        arrays = [self._bind_feed(feed, _title(one, 0)) for one in model.get_parameters()]
         results = self._run(model, arrays)
         found = dict(zip((*self.outputs, *names), results, strict=True))
         return {name: found[name] for name in (*self.outputs, *names)}
@@ -181,7 +181,7 @@ class OpenVinoProbe:
 
         model = self._read()
         ports = _ports(model)
-        fed = {name: self._fed(given, name) for name in self.inputs if self._has(given, name)}
+        fed = {name: self._bind_feed(given, name) for name in self.inputs if self._has(given, name)}
         cuts = {**{n: a for n, a in given.items() if n in ports}, **fed}
         results = [opset8.result(ports[name]) for name in wanted]
         ends = {result.get_friendly_name() for result in results}
@@ -200,13 +200,13 @@ class OpenVinoProbe:
         try:
             part = openvino.Model(results, parameters, "part")
         except RuntimeError as error:
-            raise _refused(error) from error
+            raise _openvino_error(error) from error
         return part, arrays
 
     def _has(self, given: Feed, name: str) -> bool:
         return any(one in given for one in (name, *self._ports[name]))
 
-    def _fed(self, feed: Feed, name: str) -> Array:
+    def _bind_feed(self, feed: Feed, name: str) -> Array:
         """The feed's array for one of the model's inputs, which has several names."""
         for one in (name, *self._ports[name]):
             if one in feed:
@@ -222,7 +222,7 @@ class OpenVinoProbe:
         try:
             return openvino.Core().read_model(str(self._path))
         except RuntimeError as error:
-            raise _refused(error) from error
+            raise _openvino_error(error) from error
 
     def _run(self, model: openvino.Model, arrays: Sequence[Array]) -> list[Array]:
         import openvino
@@ -233,7 +233,7 @@ class OpenVinoProbe:
             found = compiled(list(arrays))
             return [found[i].copy() for i in range(len(compiled.outputs))]
         except RuntimeError as error:
-            raise _refused(error) from error
+            raise _openvino_error(error) from error
 
 
 def _ports(model: openvino.Model) -> dict[str, Any]:
@@ -256,12 +256,14 @@ def _source(op: Any, index: int = 0) -> str:
     return _title(port.get_node(), port.get_index())
 
 
-def _inherited(model: openvino.Model, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+def _inherit_origins(
+    model: openvino.Model, origins: Mapping[str, NodeOrigin]
+) -> dict[str, NodeOrigin]:
     """Origins by layer. The ONNX node's name stays with the last of the layers that it became.
 
     The others belong to the first that reads them, as a LayerNormalization's MVN to its addition.
     """
-    found: dict[str, Origin] = {}
+    found: dict[str, NodeOrigin] = {}
     for op in reversed(model.get_ordered_ops()):
         name = str(op.get_friendly_name())
         origin = origins.get(name) or origins.get(name.partition("/")[0])
@@ -283,13 +285,13 @@ def _owner(op: Any, reads: Sequence[str], owners: Mapping[str, str]) -> str:
     return next((owners[one] for one in reads if owners.get(one)), "")
 
 
-def _foreign(name: str, owners: Sequence[str]) -> Origin:
+def _foreign(name: str, owners: Sequence[str]) -> NodeOrigin:
     """What the names in an IR say: that of the layer, where it is a scope, and of its weights."""
     scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
-    return Origin(module=".".join(scope), weights=next(filter(None, owners), ""))
+    return NodeOrigin(module=".".join(scope), weights=next(filter(None, owners), ""))
 
 
-def _inside(op: Any, origins: Mapping[str, Origin]) -> tuple[str, ...] | None:
+def _inside(op: Any, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | None:
     """The modules of the layers in a layer's bodies; None where it has no body."""
     bodies = _bodies(op)
     if not bodies:
@@ -319,6 +321,6 @@ def _attributes(op: Any) -> dict[str, str]:
     }
 
 
-def _refused(error: RuntimeError) -> RunnerError:
-    told = [one for one in lines_of(error) if not one.startswith(("Exception from ", "Check '"))]
-    return refused("OpenVINO", error, "\n".join(told))
+def _openvino_error(error: RuntimeError) -> RunnerError:
+    told = [one for one in text_lines(error) if not one.startswith(("Exception from ", "Check '"))]
+    return runner_error("OpenVINO", error, "\n".join(told))

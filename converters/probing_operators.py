@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.errors import RunnerError
-from .opened import refused
+from .opened import runner_error
 
 if TYPE_CHECKING:
-    from .probing_torchscript import Step
+    from .probing_torchscript import TorchScriptStep
 
 _Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
@@ -140,7 +140,7 @@ def _change(kind: str, args: list[Any]) -> Sequence[Any] | None:
     return _CHANGES[kind](args) if kind in _CHANGES and is_collection(args[0]) else None
 
 
-def compute(step: Step, args: list[Any]) -> Sequence[Any]:
+def compute(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     """Run one operator; returns what it gives, in order.
 
     Raises:
@@ -154,7 +154,7 @@ def compute(step: Step, args: list[Any]) -> Sequence[Any]:
         if made is None:
             made = plain(args) if plain else _by_torch(step, args)
     except Exception as error:  # the runtime's edge
-        raise refused("torch", error, f"{step.name}: {error}") from error
+        raise runner_error("torch", error, f"{step.name}: {error}") from error
     if len(made) != len(step.outputs):
         raise RunnerError(
             f"torch gives {len(made)} results of {step.name}, not {len(step.outputs)}",
@@ -163,7 +163,7 @@ def compute(step: Step, args: list[Any]) -> Sequence[Any]:
     return made
 
 
-def _by_torch(step: Step, args: list[Any]) -> Sequence[Any]:
+def _by_torch(step: TorchScriptStep, args: list[Any]) -> Sequence[Any]:
     import torch
 
     try:

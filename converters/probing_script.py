@@ -16,7 +16,7 @@ from ..core.contract import Feed, Runner
 from ..core.errors import Hint, Option, RunnerError, UsageError
 from ..core.probe import Form
 from .probing_operators import compute
-from .probing_torchscript import Flat, TorchScriptProbe
+from .probing_torchscript import FlatGraph, TorchScriptProbe
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ _CALLS = ("prim::CallMethod", "prim::CallFunction", "prim::fork")
 
 
 @dataclass(kw_only=True)
-class _Unrolled(Flat):
+class _UnrolledGraph(FlatGraph):
     """A graph as it ran: what it computed on the way is in `live`."""
 
     live: dict[str, Any] = field(default_factory=dict)
@@ -150,13 +150,13 @@ class ScriptProbe(TorchScriptProbe):
         self.scope = scope
         self._module = module
         self._parameters = inputs  # of forward, by input
-        super().__init__(Flat(root=module), tuple(inputs), ((), ()), runner)
+        super().__init__(FlatGraph(root=module), tuple(inputs), ((), ()), runner)
 
     def forms(self, feed: Feed) -> Mapping[str, Form]:
         """Of every tensor that the script computes on this feed."""
-        flat = _Unrolled(root=self._module)
+        flat = _UnrolledGraph(root=self._module)
         inputs = {parameter: name for name, parameter in self._parameters.items()}
-        ends = flat.run(self._module, self._fed(feed), inputs)
+        ends = flat.run(self._module, self._bind_feed(feed), inputs)
         flat.live.clear()
         names = tuple(self._runner.run(feed))
         runs = self.runs + 2

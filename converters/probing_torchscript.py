@@ -11,7 +11,7 @@ from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs, Runner
 from ..core.errors import UsageError
 from ..core.probe import Form, ProbeNode, Reach
-from .opened import present
+from .opened import order_inputs
 from .probing_operators import WITH_RESULT, compute, is_changing
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _MOVED = "aten::to"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TorchScriptStep:
     """One operator of the flat graph; names are unique in it."""
 
     name: str
@@ -45,11 +45,11 @@ class Step:
 
 
 @dataclass(kw_only=True)
-class Flat:
+class FlatGraph:
     """A module's graph with all that it calls laid out in one."""
 
     root: Any
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TorchScriptStep] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)  # constants, parameters and submodules
     paths: dict[str, str] = field(default_factory=dict)  # of submodules and parameters
     kinds: dict[str, str] = field(default_factory=dict)  # classes by module path
@@ -114,7 +114,7 @@ class Flat:
         )
         outputs = self._renamed(node, names, (reads, made), outputs)
         self.steps.append(
-            Step(
+            TorchScriptStep(
                 name=title,
                 kind=kind,
                 module=path,
@@ -162,7 +162,7 @@ def open_probe(
     Raises:
         UsageError: its code branches or loops: there is no one order of execution to look into.
     """
-    flat = Flat(root=module)
+    flat = FlatGraph(root=module)
     ends = flat.lay(module, "forward", list(inputs), "")
     return TorchScriptProbe(flat, tuple(inputs), (tuple(outputs), tuple(ends)), runner)
 
@@ -175,7 +175,7 @@ class TorchScriptProbe:
 
     def __init__(
         self,
-        flat: Flat,
+        flat: FlatGraph,
         inputs: tuple[str, ...],
         ends: tuple[tuple[str, ...], tuple[str, ...]],
         runner: Runner,
@@ -192,9 +192,9 @@ class TorchScriptProbe:
                 given = list(maker.inputs)
         self.ends: Mapping[str, str] = dict(zip(ends[0], given, strict=False))
         self.outputs = tuple(given)
-        self.nodes = tuple(self._described())
+        self.nodes = tuple(self._describe_nodes())
 
-    def _described(self) -> Iterator[ProbeNode]:
+    def _describe_nodes(self) -> Iterator[ProbeNode]:
         fixed = self._flat.fixed
         for step in self._flat.steps:
             yield ProbeNode(
@@ -226,13 +226,13 @@ class TorchScriptProbe:
                     dtype = str(value.dtype).removeprefix("torch.")
                     found[name] = Form(shape=tuple(value.shape), dtype=dtype)
 
-        self._evaluate(self._fed(feed), self.outputs, keep)
+        self._evaluate(self._bind_feed(feed), self.outputs, keep)
         return found
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
         """The archive itself, and beside it the tensors inside."""
         names = tuple(tensors)
-        found = self._arrays(self._evaluate(self._fed(feed), names), names)
+        found = self._arrays(self._evaluate(self._bind_feed(feed), names), names)
         self.runs += 1
         outputs = self._runner.run(feed)
         own = {self.ends[name]: array for name, array in outputs.items() if name in self.ends}
@@ -241,7 +241,7 @@ class TorchScriptProbe:
     def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
         """The operators between."""
         names = tuple(wanted)
-        return self._arrays(self._evaluate(self._fed(given), names), names)
+        return self._arrays(self._evaluate(self._bind_feed(given), names), names)
 
     def constant(self, name: str) -> Array:
         """A parameter, a buffer or a constant of the code."""
@@ -268,7 +268,7 @@ class TorchScriptProbe:
         torch.jit.save(traced, str(folder / "model.pt"))
         return "model.pt"
 
-    def _fed(self, feed: Feed) -> dict[str, Any]:
+    def _bind_feed(self, feed: Feed) -> dict[str, Any]:
         import torch
 
         return {name: torch.tensor(array) for name, array in feed.items()}
@@ -290,32 +290,34 @@ class TorchScriptProbe:
         with torch.no_grad():
             for place, step in enumerate(steps):
                 made = dict(zip(step.outputs, self._results(step, values), strict=True))
-                found.update((name, _kept(value)) for name, value in made.items() if name in wanted)
+                found.update(
+                    (name, _keep_copy(value)) for name, value in made.items() if name in wanted
+                )
                 values.update((name, v) for name, v in made.items() if name not in given)
                 keep(made)
                 for name in [name for name in step.inputs if last[name] == place]:
                     values.pop(name, None)
         return found
 
-    def _between(self, given: Mapping[str, Any], wanted: Sequence[str]) -> list[Step]:
+    def _between(self, given: Mapping[str, Any], wanted: Sequence[str]) -> list[TorchScriptStep]:
         needed: set[str] = set()
         waiting = list(wanted)
         while waiting:
             name = waiting.pop()
             step = self._steps.get(name)
             if step is None and name not in given and name not in self._flat.fixed:
-                present(given, [name])  # says which input is missing
+                order_inputs(given, [name])  # says which input is missing
             if step is None or step.name in needed:
                 continue
             needed.add(step.name)
             waiting += [one for one in step.inputs if one not in given]
         return [step for step in self._flat.steps if step.name in needed]
 
-    def _results(self, step: Step, values: Mapping[str, Any]) -> Sequence[Any]:
+    def _results(self, step: TorchScriptStep, values: Mapping[str, Any]) -> Sequence[Any]:
         fixed = self._flat.fixed
         return compute(step, [values[n] if n in values else fixed[n] for n in step.inputs])
 
-    def _owner(self, step: Step) -> str:
+    def _owner(self, step: TorchScriptStep) -> str:
         """The module of the first weight among an operator's inputs."""
         paths = [self._flat.paths.get(name, "") for name in step.inputs]
         return self._in_users(next((p.rpartition(".")[0] for p in paths if "." in p), ""))
@@ -327,7 +329,7 @@ class TorchScriptProbe:
         return "" if module == self.scope else module.removeprefix(f"{self.scope}.")
 
 
-def _kept(value: Any) -> Any:
+def _keep_copy(value: Any) -> Any:
     """What later operators do not write into: `aten::add_` and `aten::relu_` do."""
     return value.clone() if hasattr(value, "clone") else value
 

@@ -20,7 +20,7 @@ _ENDLESS = 2**31  # what torch takes for a size without an upper bound is larger
 _LEAST = 2  # where torch lets a range begin that it was told to begin at 0 or 1
 
 
-def specs_of(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+def record_specs(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
     """The inputs as a record has them; none where it has none, or none that can be read."""
     texts = record.get("signature")
     if not isinstance(texts, list) or not texts:
@@ -37,14 +37,14 @@ def tensor_infos(
     """Inputs and outputs, under the record's names where it has them."""
     signature = program.graph_signature
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    names = users_names(program, specs_of(record))
+    names = symbol_names(program, record_specs(record))
     return (
-        _infos(signature.user_inputs, record.get("inputs"), values, names),
-        _infos(signature.user_outputs, record.get("outputs"), values, names),
+        _list_tensors(signature.user_inputs, record.get("inputs"), values, names),
+        _list_tensors(signature.user_outputs, record.get("outputs"), values, names),
     )
 
 
-def users_names(
+def symbol_names(
     program: torch.export.ExportedProgram, specs: Sequence[InputSpec]
 ) -> dict[str, str]:
     """The user's name for each of torch's symbols, and for sizes that follow from one."""
@@ -61,13 +61,13 @@ def users_names(
     return names
 
 
-def ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> str:
+def size_ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> str:
     """The sizes that the program takes: `batch=1..8, seq=1..`."""
-    names = users_names(program, specs)
+    names = symbol_names(program, specs)
     dims = {dim.name: dim for spec in specs for dim in spec.dims}
     shown = []
     for symbol, found in program.range_constraints.items():
-        name = _named(str(symbol), names)
+        name = _rename_symbols(str(symbol), names)
         low = int(found.lower)
         if low == _LEAST and name in dims:  # 2 stands for any size: 0 and 1 are not set apart
             low = min(low, dims[name].low)
@@ -76,12 +76,12 @@ def ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) ->
     return ", ".join(shown)
 
 
-def operators(program: torch.export.ExportedProgram) -> Counter[str]:
+def count_operators(program: torch.export.ExportedProgram) -> Counter[str]:
     """How often each operator is called."""
     return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
 
 
-def weight_elements(program: torch.export.ExportedProgram) -> Counter[str]:
+def count_weights(program: torch.export.ExportedProgram) -> Counter[str]:
     """Elements of parameters and buffers by dtype."""
     found: Counter[str] = Counter()
     for tensor in program.state_dict.values():
@@ -89,12 +89,12 @@ def weight_elements(program: torch.export.ExportedProgram) -> Counter[str]:
     return found
 
 
-def _named(text: str, names: Mapping[str, str]) -> str:
+def _rename_symbols(text: str, names: Mapping[str, str]) -> str:
     """A size as torch writes it, in the user's names."""
     return names.get(text) or _SYMBOL.sub(lambda m: names.get(m.group(), m.group()), text)
 
 
-def _infos(
+def _list_tensors(
     ids: Sequence[object],
     shown: Sequence[str] | None,
     values: Mapping[str, Any],
@@ -105,6 +105,6 @@ def _infos(
     for name, key in zip(known, ids, strict=True):
         value = values.get(str(key))
         dtype = str(getattr(value, "dtype", "?")).removeprefix("torch.")
-        dims = tuple(_named(str(dim), names) for dim in getattr(value, "shape", ()))
+        dims = tuple(_rename_symbols(str(dim), names) for dim in getattr(value, "shape", ()))
         infos.append(TensorInfo(name=name, dtype=dtype, dims=dims))
     return tuple(infos)

@@ -20,7 +20,7 @@ from . import (
     tensorrt_onnx,
     torchscript_module,
 )
-from .plugins import Plugin, plugins
+from .plugins import PluginTarget, find_plugins
 
 BUILT_IN: tuple[Target, ...] = (
     torchscript_module,
@@ -31,7 +31,7 @@ BUILT_IN: tuple[Target, ...] = (
     tensorrt_onnx,
     tensorrt_engine,
 )
-_PLUGINS, REFUSED = plugins(BUILT_IN)  # REFUSED says which targets of others are none, and why
+_PLUGINS, REFUSED = find_plugins(BUILT_IN)  # REFUSED says which targets of others are none, and why
 TARGETS: tuple[Target, ...] = (*BUILT_IN, *cast("tuple[Target, ...]", _PLUGINS))  # only to be read
 
 
@@ -44,11 +44,11 @@ def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
     """
     for target in targets:
         if name == target.NAME:
-            return _itself(target)
+            return _own_object(target)
     raise unknown("target", name, [target.NAME for target in targets])
 
 
-def target_of(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
+def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
     """The target whose model file `path` is, by suffix and content; the longest suffix tells.
 
     Raises:
@@ -60,38 +60,40 @@ def target_of(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
         raise UsageError(f"no such file: {path}", hint=hint)
     claiming = [target for target in targets if target.claims(path)]
     if claiming:
-        return _itself(max(claiming, key=lambda target: len(target.SUFFIX)))
+        return _own_object(max(claiming, key=lambda target: len(target.SUFFIX)))
     suffixes = ", ".join(f"{target.NAME} (*{target.SUFFIX})" for target in targets)
     raise UsageError(f"{path} is no artifact that modelc knows", hint=f"known: {suffixes}")
 
 
-def _itself(target: Target) -> Target:
+def _own_object(target: Target) -> Target:
     """The target; of another package's, its own object."""
-    return target.loaded() if isinstance(target, Plugin) else target
+    return target.loaded() if isinstance(target, PluginTarget) else target
 
 
 def package_of(target: Target, targets: tuple[Target, ...] = TARGETS) -> str:
     """The package that a target is of, with its version; empty for modelc's own."""
-    found = (one.package for one in targets if isinstance(one, Plugin) and one.NAME == target.NAME)
+    found = (
+        one.package for one in targets if isinstance(one, PluginTarget) and one.NAME == target.NAME
+    )
     return next(found, "")
 
 
-def faults_of(targets: tuple[Target, ...] = TARGETS) -> tuple[str, ...]:
+def plugin_faults(targets: tuple[Target, ...] = TARGETS) -> tuple[str, ...]:
     """Targets of other packages that are refused or cannot be loaded, each with the reason."""
-    broken = (one.fault for one in targets if isinstance(one, Plugin))
+    broken = (one.fault for one in targets if isinstance(one, PluginTarget))
     return (*REFUSED, *filter(None, broken))
 
 
-def deferred(target: Target) -> Deferred | None:
+def as_deferred(target: Target) -> Deferred | None:
     """The target, if a host that cannot make it can prepare it for one that can."""
     return target if isinstance(target, Deferred) else None
 
 
-def prepares(target: Target, targets: tuple[Target, ...] = TARGETS) -> bool:
+def is_stage(target: Target, targets: tuple[Target, ...] = TARGETS) -> bool:
     """Whether the target is only a stage on the way to a deferred one: nobody runs it."""
     return any(
         origin.partition(":")[0] == target.NAME
         for one in targets
-        if deferred(one) is not None
+        if as_deferred(one) is not None
         for origin in one.MADE_FROM.values()
     )

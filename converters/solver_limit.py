@@ -25,7 +25,7 @@ class SolverTimeoutError(RefusedError):
 
 
 @contextmanager
-def limited_solver(seconds: float) -> Iterator[None]:
+def limit_solver(seconds: float) -> Iterator[None]:
     """Stop a capture in the block once torch's solver has taken so long, over all its calls.
 
     Raises:

@@ -46,7 +46,7 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
-HERE = Host()
+THIS_HOST = Host()
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 
 
@@ -73,7 +73,7 @@ def preflight(job: Job) -> Preflight:
     return look(job)
 
 
-def convert(job: Job, host: Host = HERE) -> Converted:
+def convert(job: Job, host: Host = THIS_HOST) -> Converted:
     """Build the engine in a process of its own, and write beside it what it is.
 
     Args:
@@ -101,14 +101,14 @@ def convert(job: Job, host: Host = HERE) -> Converted:
         profiles=profiles_for(job.signature, options.profiles),
         options=options,
     )
-    builder, built = _build(request, job, driver.devices[0], host)
-    sidecar = replace(_sidecar(request, built, driver, builder), origin=dict(job.metadata))
+    builder, built = _build_engine(request, job, driver.devices[0], host)
+    sidecar = replace(_make_sidecar(request, built, driver, builder), origin=dict(job.metadata))
     path = write_sidecar(sidecar, engine)
     return Converted(
         files=((engine.name, "model"), (path.name, "config")),
         versions={"tensorrt": built.tensorrt},
-        options=_told(sidecar),
-        notes=(*built.notes, *_unread(built)),
+        options=_engine_facts(sidecar),
+        notes=(*built.notes, *_coverage_notes(built)),
         judged_as=Precision.FP16 if _is_tf32(job, options) else None,
     )
 
@@ -125,7 +125,7 @@ def _is_tf32(job: Job, options: EngineOptions) -> bool:
     return options.tf32 and job.precision is Precision.FP32
 
 
-def _build(
+def _build_engine(
     request: BuildRequest, job: Job, device: CudaDevice, host: Host
 ) -> tuple[BuilderChoice, Built]:
     """With the package where it is here, else with trtexec; or with the one that was named."""
@@ -146,7 +146,7 @@ def _build(
     raise MissingError(f"the builder {missing} is not installed", hint=package.MEND)
 
 
-def _sidecar(
+def _make_sidecar(
     request: BuildRequest, built: Built, driver: Driver, builder: BuilderChoice
 ) -> EngineSidecar:
     device = driver.devices[0]
@@ -166,18 +166,18 @@ def _sidecar(
         profiles=tuple(map(told, request.profiles)),
         layers=found.layers,
         plugins=options.plugins,
-        options=_changed(options),
+        options=_option_changes(options),
         stripped=options.strip_weights,
     )
 
 
-def _unread(built: Built) -> tuple[str, ...]:
+def _coverage_notes(built: Built) -> tuple[str, ...]:
     """Why it is not known what the engine computes in, where it is not."""
     _, why = understood(built.layers)
     return (why,) if why else ()
 
 
-def _changed(options: EngineOptions) -> dict[str, str]:
+def _option_changes(options: EngineOptions) -> dict[str, str]:
     """The options that are not what they would be by themselves, as text."""
     plain = EngineOptions()
     aside = {"profiles", "plugins", "cache_folder", "timing_cache", "timeout", "weights"}
@@ -188,7 +188,7 @@ def _changed(options: EngineOptions) -> dict[str, str]:
     }
 
 
-def _told(sidecar: EngineSidecar) -> dict[str, str]:
+def _engine_facts(sidecar: EngineSidecar) -> dict[str, str]:
     """What the manifest says of the engine."""
     return {
         "gpu": f"{sidecar.gpu} (compute capability {sidecar.capability})",
@@ -270,10 +270,10 @@ def carried(path: Path) -> Mapping[str, str]:
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
     """What the engine computes in, from its sidecar; by time where it runs here, else by layers."""
     layers = read_sidecar(path).layers
-    return coverage_of(layers, _times(path, example, device, layers)) if layers else None
+    return coverage_of(layers, _layer_times(path, example, device, layers)) if layers else None
 
 
-def _times(
+def _layer_times(
     path: Path, example: Feed, device: str, layers: tuple[Layer, ...]
 ) -> Mapping[str, float] | None:
     """Milliseconds by layer; None where the engine cannot be run, or nothing computes."""

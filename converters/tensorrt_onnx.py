@@ -20,12 +20,12 @@ from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
 from . import onnx_faults, onnx_graph, probing_onnx
-from .guarded import guarded
-from .installed import versions
+from .guarded import call_framework
+from .installed import package_versions
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
-from .onnx_half import to_half
-from .onnx_lowering import lowered
-from .onnx_origins import origins_of
+from .onnx_half import convert_to_half
+from .onnx_lowering import lower_model
+from .onnx_origins import read_origins
 from .trt.findings import Finding, Model, Severity, shown, told
 from .trt.qdq import check_qdq
 
@@ -70,13 +70,13 @@ def convert(job: Job) -> Converted:
         raise RuntimeError("a job for engine-ready ONNX came without its parent")
     path = job.folder / (job.stem + SUFFIX)
     if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
-        return _checked(job, job.parent, path)
-    half = to_half(job, job.parent, path)
-    warnings = _refuse_faults(_load(path), path, required=False)
+        return _convert_qdq(job, job.parent, path)
+    half = convert_to_half(job, job.parent, path)
+    warnings = _raise_qdq_faults(_load_model(path), path, required=False)
     return Converted(
         files=half.files,
         versions=half.versions,
-        options={**half.options, **lowered(path, job.runtimes)},
+        options={**half.options, **lower_model(path, job.runtimes)},
         notes=(*half.notes, *warnings),
     )
 
@@ -86,38 +86,38 @@ def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) ->
     return onnx_graph.planned(asked, runtimes, precision)
 
 
-def _checked(job: Job, parent: Path, path: Path) -> Converted:
+def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
     """The parent under our name and record, once its Q/DQ are what TensorRT takes."""
-    model = _load(parent)
-    warnings = _refuse_faults(model, parent, required=job.precision is Precision.INT8)
+    model = _load_model(parent)
+    warnings = _raise_qdq_faults(model, parent, required=job.precision is Precision.INT8)
     set_metadata(model, job.metadata)
     files = save_model(model, path, external_data=job.external_data)
     options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
-    options |= lowered(path, job.runtimes)
+    options |= lower_model(path, job.runtimes)
     check_model(path)
     return Converted(
         files=(*files, *copy_sidecar(parent, path)),
-        versions=versions("onnx", "onnx-ir"),
+        versions=package_versions("onnx", "onnx-ir"),
         options=options,
         notes=warnings,
     )
 
 
-def _load(path: Path) -> Model:
+def _load_model(path: Path) -> Model:
     import onnx_ir
 
-    return guarded("onnx_ir", lambda: onnx_ir.load(path))
+    return call_framework("onnx_ir", lambda: onnx_ir.load(path))
 
 
-def _refuse_faults(model: Model, path: Path, *, required: bool) -> tuple[str, ...]:
+def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str, ...]:
     """The warnings on a model's Q/DQ.
 
     Raises:
         ConversionError: an error; the message names nodes and modules.
     """
-    findings = check_qdq(model, origins_of(path), required=required)
+    findings = check_qdq(model, read_origins(path), required=required)
     for finding in findings:
-        _LOG.log(_level(finding), "%s", finding)
+        _LOG.log(_log_level(finding), "%s", finding)
     errors = told(findings, Severity.ERROR)
     if errors:
         raise ConversionError(
@@ -127,7 +127,7 @@ def _refuse_faults(model: Model, path: Path, *, required: bool) -> tuple[str, ..
     return told(findings, Severity.WARNING)
 
 
-def _level(finding: Finding) -> int:
+def _log_level(finding: Finding) -> int:
     return logging.ERROR if finding.severity is Severity.ERROR else logging.WARNING
 
 

@@ -10,9 +10,9 @@ from ..core.runtime_contract import FaultKind
 from .fault_values import (
     EPSILON_FACTOR,
     FACTOR,
-    SMALL,
-    TIMES,
-    Change,
+    FACTOR_TEXT,
+    SMALL_NUMBER,
+    FaultChange,
     SizeFault,
     alter_element,
     swap_rows,
@@ -35,18 +35,18 @@ _ENDLESS = 1 << 31  # turns of a loop: a `while` has all that int64 holds
 def has_open_loop(module: torch.jit.ScriptModule) -> bool:
     """Whether a script has a `while`: with a fault in it, its condition may hold for ever."""
     return any(
-        node.kind() == "prim::Loop" and (_constant(next(node.inputs())) or 0) >= _ENDLESS
-        for node in _nodes(module.inlined_graph)
+        node.kind() == "prim::Loop" and (_constant_value(next(node.inputs())) or 0) >= _ENDLESS
+        for node in _block_nodes(module.inlined_graph)
     )
 
 
-def _constant(value: Any) -> Any:
+def _constant_value(value: Any) -> Any:
     return value.toIValue() if value.node().kind() == "prim::Constant" else None
 
 
 def plant_in_state(
     state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
-) -> Change | None:
+) -> FaultChange | None:
     """Alter one element of a float tensor, or swap two of its rows, in place."""
     import torch
 
@@ -63,11 +63,11 @@ def plant_in_state(
 
 def plant_in_script(
     module: torch.jit.ScriptModule, kind: FaultKind, random: Random
-) -> Change | None:
+) -> FaultChange | None:
     """Change a loaded TorchScript module in place, before it runs."""
     if kind is FaultKind.WEIGHT:
         return plant_in_state(module.state_dict(), kind, random)
-    places = list(_script_places(module, kind))
+    places = list(_script_nodes(module, kind))
     if kind is FaultKind.SWAP and (not places or random.random() < 1 / 2):
         return plant_in_state(module.state_dict(), kind, random)
     if not places:
@@ -77,7 +77,7 @@ def plant_in_script(
     return f"{path}: {node.kind()}" if path else str(node.kind()), change
 
 
-def _script_places(
+def _script_nodes(
     module: torch.jit.ScriptModule, kind: FaultKind
 ) -> Iterator[tuple[str, Any, Any]]:
     """Nodes of forward and of the modules that it calls, with the modules' paths."""
@@ -85,26 +85,26 @@ def _script_places(
         if not hasattr(part, "graph"):
             continue  # a module that nothing calls has no forward
         graph = part.graph
-        for node in _nodes(graph):
-            if _suits(node, kind):
+        for node in _block_nodes(graph):
+            if _can_alter_node(node, kind):
                 yield path, graph, node
 
 
-def _nodes(block: Any) -> Iterator[Any]:
+def _block_nodes(block: Any) -> Iterator[Any]:
     for node in block.nodes():
         yield node
         for inner in node.blocks():
-            yield from _nodes(inner)
+            yield from _block_nodes(inner)
 
 
-def _suits(node: Any, kind: FaultKind) -> bool:
+def _can_alter_node(node: Any, kind: FaultKind) -> bool:
     inputs = list(node.inputs())
     if kind is FaultKind.SWAP:
         one, other = _ORDERED.get(node.kind(), (0, 0))
         if one == other or len(inputs) <= other or inputs[one] == inputs[other]:
             return False
         return all(str(inputs[place].type()) == "Tensor" for place in (one, other))
-    found = any(_number(one, kind) is not None for one in inputs)
+    found = any(_float_constant(one, kind) is not None for one in inputs)
     return found and _has_number(node.kind(), kind)
 
 
@@ -120,12 +120,12 @@ def _has_number(operator: str, kind: FaultKind) -> bool:
     return operator.startswith("aten::") and not normalises and "dropout" not in operator
 
 
-def _number(value: Any, kind: FaultKind) -> float | None:
+def _float_constant(value: Any, kind: FaultKind) -> float | None:
     """The float constant that a value is, where it is a number that `kind` changes."""
     if value.node().kind() != "prim::Constant" or str(value.type()) != "float":
         return None
     number = float(value.toIValue())
-    small = 0 < abs(number) <= SMALL
+    small = 0 < abs(number) <= SMALL_NUMBER
     return number if number and small == (kind is FaultKind.EPSILON) else None
 
 
@@ -137,20 +137,20 @@ def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
         node.replaceInput(other, inputs[one])
         return f"inputs {one} and {other} in each other's place"
     times = EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR
-    found = [(place, _number(one, kind)) for place, one in enumerate(inputs)]
+    found = [(place, _float_constant(one, kind)) for place, one in enumerate(inputs)]
     place, number = next((place, one) for place, one in found if one is not None)
     graph.setInsertPoint(node)
     node.replaceInput(place, graph.insertConstant(number * times))
     return f"{number:.4g} -> {number * times:.4g}"
 
 
-def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> Change | None:
+def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultChange | None:
     """Multiply the first float output of a script's graph where an input has a size."""
     import torch
 
     given = list(graph.inputs())[1:]
     place = inputs.index(fault.input) if fault.input in inputs else None
-    found = _output(graph)
+    found = _first_output(graph)
     if place is None or place >= len(given) or found is None:
         return None
     reader, at, output = found
@@ -171,10 +171,10 @@ def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> Change
     more = step("aten::mul", [hit, constant(FACTOR - 1)], real)
     times = step("aten::add", [more, constant(1)], real)
     reader.replaceInput(at, step("aten::mul", [output, times], output.type()))
-    return "output", TIMES
+    return "output", FACTOR_TEXT
 
 
-def _output(graph: Any) -> tuple[Any, int, Any] | None:
+def _first_output(graph: Any) -> tuple[Any, int, Any] | None:
     """The first tensor that is returned, by itself or in a tuple: who reads it, and where."""
     end = graph.return_node()
     for at, value in enumerate(list(end.inputs())):
@@ -189,14 +189,14 @@ def _output(graph: Any) -> tuple[Any, int, Any] | None:
 
 def plant_in_program(
     program: torch.export.ExportedProgram, kind: FaultKind, random: Random
-) -> Change | None:
+) -> FaultChange | None:
     """Change an exported program in place; None in one with a `while`, which might not end."""
     graphs = [one.graph for one in program.graph_module.modules() if hasattr(one, "graph")]
     if any("while_loop" in str(node.target) for graph in graphs for node in graph.nodes):
         return None
     if kind is FaultKind.WEIGHT:
         return plant_in_state(program.state_dict, kind, random)
-    nodes = [node for node in program.graph.nodes if _changes(node, kind)]
+    nodes = [node for node in program.graph.nodes if _can_alter_call(node, kind)]
     if kind is FaultKind.SWAP and (not nodes or random.random() < 1 / 2):
         return plant_in_state(program.state_dict, kind, random)
     if not nodes:
@@ -205,17 +205,17 @@ def plant_in_program(
     return str(node.name), _alter_call(node, kind)
 
 
-def _changes(node: Any, kind: FaultKind) -> bool:
+def _can_alter_call(node: Any, kind: FaultKind) -> bool:
     if node.op != "call_function":
         return False
     if kind is FaultKind.SWAP:
-        one, other = _ORDERED.get(_operator(node), (0, 0))
+        one, other = _ORDERED.get(_operator_name(node), (0, 0))
         pair = [node.args[place] for place in (one, other)] if other < len(node.args) else []
-        return one != other and len(pair) > 1 and pair[0] is not pair[1] and _alike(pair)
-    return _numbers(node, kind) != []
+        return one != other and len(pair) > 1 and pair[0] is not pair[1] and _is_same_type(pair)
+    return _number_args(node, kind) != []
 
 
-def _alike(pair: Sequence[Any]) -> bool:
+def _is_same_type(pair: Sequence[Any]) -> bool:
     """Whether both are float tensors of one shape, so that nothing else of the graph changes."""
     values = [getattr(one, "meta", {}).get("val") for one in pair]
     shapes = [getattr(value, "shape", None) for value in values]
@@ -223,31 +223,31 @@ def _alike(pair: Sequence[Any]) -> bool:
     return all(floats) and shapes[0] == shapes[1]
 
 
-def _operator(node: Any) -> str:
+def _operator_name(node: Any) -> str:
     """`aten::sub` of the call of `aten.sub.Tensor`."""
     return str(getattr(node.target, "name", str)()).partition(".")[0]
 
 
-def _numbers(node: Any, kind: FaultKind) -> list[int]:
+def _number_args(node: Any, kind: FaultKind) -> list[int]:
     """The places of the call's float arguments that `kind` changes."""
-    if not _has_number(_operator(node), kind):
+    if not _has_number(_operator_name(node), kind):
         return []
     epsilon = kind is FaultKind.EPSILON
     return [
         place
         for place, value in enumerate(node.args)
-        if isinstance(value, float) and value and (0 < abs(value) <= SMALL) == epsilon
+        if isinstance(value, float) and value and (0 < abs(value) <= SMALL_NUMBER) == epsilon
     ]
 
 
 def _alter_call(node: Any, kind: FaultKind) -> str:
     if kind is FaultKind.SWAP:
-        one, other = _ORDERED[_operator(node)]
+        one, other = _ORDERED[_operator_name(node)]
         pair = node.args[one], node.args[other]
         node.update_arg(one, pair[1])
         node.update_arg(other, pair[0])
         return f"inputs {one} and {other} in each other's place"
-    place = _numbers(node, kind)[0]
+    place = _number_args(node, kind)[0]
     number = node.args[place]
     altered = number * (EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR)
     node.update_arg(place, altered)

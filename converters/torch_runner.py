@@ -9,13 +9,13 @@ from ..core.arrays import to_array
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import Hint, MissingError, Option
 from ..core.tree import name_leaves
-from .opened import OpenedModel, lines_of, present, refused
+from .opened import RunnerBase, order_inputs, runner_error, text_lines
 
 if TYPE_CHECKING:
     import torch
 
 
-class TorchRunner(OpenedModel):
+class TorchRunner(RunnerBase):
     """Calls `function` with tensors in the order of `inputs`.
 
     `outputs` renames the tensors that come back, where there are as many; None keeps the names
@@ -39,13 +39,13 @@ class TorchRunner(OpenedModel):
         """Run on tensors of their own memory; outputs come back as numpy arrays."""
         import torch
 
-        given = present(feed, self.inputs)
+        given = order_inputs(feed, self.inputs)
         tensors = [torch.tensor(array, device=self._device) for array in given]
         try:
             with torch.no_grad():
                 value = self._function(tensors)
         except Exception as error:  # the runtime's edge: torch raises anything
-            raise refused("torch", error, _telling(error)) from error
+            raise runner_error("torch", error, _error_line(error)) from error
         found = name_leaves(
             value, lambda leaf: isinstance(leaf, torch.Tensor), taken=self.inputs
         ).found
@@ -56,9 +56,9 @@ class TorchRunner(OpenedModel):
         return {name: to_array(t) for name, t in zip(names, tensors, strict=True)}
 
 
-def _telling(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     """TorchScript puts a trace of the user's source before what it has to say."""
-    lines = lines_of(error)
+    lines = text_lines(error)
     traced = any(line.startswith("Traceback of TorchScript") for line in lines)
     return lines[-1] if traced else ""
 
@@ -89,7 +89,7 @@ def torch_settings(device: str) -> dict[str, str]:
     return dict.fromkeys(names, "False")
 
 
-def float_state(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:
+def float_tensors(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:
     """The float32 tensors of a state dict, each once though it has several names."""
     import torch
 

@@ -31,15 +31,15 @@ from ..core.signature import Signature
 from ..core.whole import require_room
 from ..core.zip_archive import members_of
 from . import probing_script, probing_torchscript
-from .call_record import call_record, carried_in, origin_of, parse_record
+from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
 from .capture.strategies import torchscript_of
-from .fault_values import draw_size, planted
-from .guarded import guarded
-from .installed import versions
-from .opened import refused
-from .program_facts import specs_of
+from .fault_values import draw_size, fault_record
+from .guarded import call_framework
+from .installed import package_versions
+from .opened import runner_error
+from .program_facts import record_specs
 from .torch_faults import has_open_loop, plant_at_size, plant_in_script
-from .torch_runner import TorchRunner, check_device, float_state, torch_settings
+from .torch_runner import TorchRunner, check_device, float_tensors, torch_settings
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ _BESIDE_WEIGHTS = 1 << 18  # bytes of code, constants and debug tables, at least
 
 def readiness() -> Readiness:
     """Torch is a dependency of modelc, so this is always ready."""
-    return Readiness(ready=True, version=versions("torch").get("torch", ""))
+    return Readiness(ready=True, version=package_versions("torch").get("torch", ""))
 
 
 def claims(path: Path) -> bool:
@@ -74,19 +74,19 @@ def convert(job: Job) -> Converted:
 
     taken = torchscript_of(job)
     name = job.stem + SUFFIX
-    _require_room(job.folder, taken.module)
-    guarded(
+    _check_space(job.folder, taken.module)
+    call_framework(
         "torch.jit.save",
         lambda: torch.jit.save(
             taken.module,
             str(job.folder / name),
-            _extra_files={RECORD: call_record(job, taken.call)},
+            _extra_files={RECORD: build_call_record(job, taken.call)},
         ),
     )
-    stripped(job.folder / name)
+    strip_debug_files(job.folder / name)
     return Converted(
         files=((name, "model"),),
-        versions=versions("torch"),
+        versions=package_versions("torch"),
         options={"call": taken.call},
         notes=taken.notes,
         frozen=taken.frozen,
@@ -94,13 +94,13 @@ def convert(job: Job) -> Converted:
     )
 
 
-def _require_room(folder: Path, module: torch.jit.ScriptModule) -> None:
+def _check_space(folder: Path, module: torch.jit.ScriptModule) -> None:
     """See that the archive has room: on a full disk torch's writer ends the process."""
     tensors = (*module.parameters(), *module.buffers())
     require_room(folder, sum(one.nbytes for one in tensors) + _BESIDE_WEIGHTS)
 
 
-def stripped(path: Path) -> None:
+def strip_debug_files(path: Path) -> None:
     """Leave out what only tracebacks use: it holds paths, and lines of the user's source.
 
     In place: torch writes the weights before the code, and they are not copied.
@@ -130,14 +130,14 @@ def judging_settings(device: str) -> Mapping[str, str]:
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Load the archive on the CPU or a CUDA device."""
     check_device(device)
-    module, record = _load(path, device)
+    module, record = _load_archive(path, device)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
     call: Callable[..., object] = module
     if record.get("call") == "flat":
         return TorchRunner(
             lambda tensors: call(*tensors), inputs, outputs=record["outputs"], device=device
         )
-    binding = bind(inputs, parameters_of_schema(_schema(module)))
+    binding = bind(inputs, parameters_of_schema(_forward_schema(module)))
     return TorchRunner(
         lambda tensors: binding.call(call, tensors), inputs, outputs=None, device=device
     )
@@ -149,19 +149,19 @@ def open_probe(path: Path, signature: Signature) -> Probe:
     Raises:
         UsageError: its inputs are not those of the signature.
     """
-    module, record = _load(path, "cpu")
+    module, record = _load_archive(path, "cpu")
     runner = open_runner(path, "cpu", signature)
     flat = record.get("call") == "flat"
     if flat and not probing_script.has_calls(module):
         return probing_torchscript.open_probe(module, record["inputs"], record["outputs"], runner)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
-    parameters = [one.name for one in _schema(module).arguments[1:]]
+    parameters = [one.name for one in _forward_schema(module).arguments[1:]]
     given = probing_script.parameters_by_input(inputs, parameters)
     scope = probing_torchscript.SCOPE if flat else ""
     return probing_script.ScriptProbe(module, given, runner, scope=scope)
 
 
-def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
+def _load_archive(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:
     import torch
 
     extra: dict[str, Any] = {RECORD: ""}
@@ -169,12 +169,12 @@ def _load(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, An
         module: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]  # torch's own
             str(path), map_location=device, _extra_files=extra
         )
-        return module, parse_record(extra[RECORD])
+        return module, parse_call_record(extra[RECORD])
     except Exception as error:  # torch's edge: its reader raises anything at garbage
-        raise refused("torch.jit.load", error) from error
+        raise runner_error("torch.jit.load", error) from error
 
 
-def _schema(module: torch.jit.ScriptModule) -> Any:
+def _forward_schema(module: torch.jit.ScriptModule) -> Any:
     """What forward takes and gives; the stubs do not know that a script's forward has one."""
     forward: Any = module.forward
     return forward.schema
@@ -182,8 +182,8 @@ def _schema(module: torch.jit.ScriptModule) -> Any:
 
 def weights(path: Path) -> Iterator[Array]:
     """The float32 tensors of its state."""
-    module, _ = _load(path, "cpu")
-    yield from float_state(module.state_dict())
+    module, _ = _load_archive(path, "cpu")
+    yield from float_tensors(module.state_dict())
 
 
 def plant_fault(
@@ -195,7 +195,7 @@ def plant_fault(
     """
     import torch
 
-    module, record = _load(path, "cpu")
+    module, record = _load_archive(path, "cpu")
     if has_open_loop(module):
         return None
     size = draw_size(signature, random) if kind is FaultKind.SIZE else None
@@ -207,42 +207,42 @@ def plant_fault(
     if done is None:
         return None
     copy = folder / path.name
-    _require_room(folder, module)
+    _check_space(folder, module)
     torch.jit.save(module, str(copy), _extra_files={RECORD: dumps(record)})
-    return planted(copy, done, size)
+    return fault_record(copy, done, size)
 
 
 def carried(path: Path) -> dict[str, str]:
     """What the archive says of the job that made it."""
-    return carried_in(path)
+    return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:
     """Parameters, operators and the record, without running anything."""
-    module, record = _load(path, "cpu")
+    module, record = _load_archive(path, "cpu")
     weights: Counter[str] = Counter()
     for tensor in [*module.parameters(), *module.buffers()]:
         weights[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
-    operators = _operators(module.inlined_graph)
+    operators = _count_operators(module.inlined_graph)
     names = list(record.get("outputs") or ())
     facts = {"call": str(record.get("call", "native"))}
     return Inspection(
         target=NAME,
-        inputs=tuple(_inputs(module, record)),
+        inputs=tuple(_input_infos(module, record)),
         outputs=tuple(TensorInfo(name=name, dtype="Tensor", dims=()) for name in names),
         facts=facts,
         weights=weights,
         operators=operators,
-        metadata=origin_of(record),
+        metadata=record_origin(record),
     )
 
 
-def _inputs(module: torch.jit.ScriptModule, record: Mapping[str, Any]) -> Iterator[TensorInfo]:
+def _input_infos(module: torch.jit.ScriptModule, record: Mapping[str, Any]) -> Iterator[TensorInfo]:
     """The inputs by the names that a caller gives them, with dtype and dims where these are known.
 
     Called natively, they are the parameters of the user's own forward.
     """
-    specs, arguments = specs_of(record), _schema(module).arguments[1:]
+    specs, arguments = record_specs(record), _forward_schema(module).arguments[1:]
     native = record.get("call", "native") == "native"
     names = [a.name for a in arguments] if native else [spec.name for spec in specs]
     if specs and len(names) == len(specs):
@@ -256,7 +256,7 @@ def coverage(path: Path, example: Feed, device: str) -> None:
     """Torch computes in the dtypes of the module: there is nothing to measure."""
 
 
-def _operators(graph: Any) -> Counter[str]:
+def _count_operators(graph: Any) -> Counter[str]:
     """Operator counts of a graph, its nested blocks included."""
     counts: Counter[str] = Counter()
     blocks = [graph]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.registry import target_named, target_of
+from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import Hint, Option, UsageError
 from ..core.precision import Precision
@@ -58,7 +58,7 @@ def build_order(path: Path, order: Order) -> Order:
 
 def _precision_of(path: Path) -> Precision:
     """INT8 where the model is quantized already; else it is taken for full precision."""
-    quantized = target_of(path).inspect(path).quantized
+    quantized = target_for(path).inspect(path).quantized
     return Precision.INT8 if quantized else Precision.FP32
 
 
@@ -67,7 +67,7 @@ def _is_parent(path: Path, wanted: Wanted) -> bool:
     origins = {target.NAME: target for target in _origins(wanted)}
     if not path.is_file() or not any(path.name.endswith(t.SUFFIX) for t in origins.values()):
         return False
-    return target_of(path).NAME in origins
+    return target_for(path).NAME in origins
 
 
 def _origins(wanted: Wanted) -> Iterator[Target]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..converters.model_files import files_of
+from ..converters.model_files import list_model_files
 from ..core.contract import Quantized
 from ..core.digest import record_of, sha256_of
 from .caching.digests import Digests
@@ -32,7 +32,7 @@ def key_of(work: Quantization) -> str:
         digest_of_code(Digests(None)),
         machine(),
         *(f"{name}={version}" for name, version in sorted(packages().items())),
-        *(f"{file.name}:{sha256_of(file)}" for file in files_of(work.parent)),
+        *(f"{file.name}:{sha256_of(file)}" for file in list_model_files(work.parent)),
         *(str(spec) for spec in work.signature.inputs),
         work.quantizer.NAME,
         work.consumer,
@@ -65,7 +65,7 @@ class CalibrationCache:
 
     def keep(self, key: str, result: Quantized, what: str = "") -> None:
         """Store a result; where the folder cannot be written, it is not."""
-        files = files_of(result.path)
+        files = list_model_files(result.path)
         calibrated = Calibrated(
             model=result.path.name,
             versions=dict(result.versions),

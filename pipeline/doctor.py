@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
-from ..converters.libraries import Host, check_libraries, this_host
-from ..converters.packages import clashes, unmet
+from ..converters.libraries import LibraryHost, check_libraries, inspect_host
+from ..converters.packages import check_requirements, find_clashes
 from ..converters.quantizers.registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
@@ -38,7 +38,7 @@ class Surroundings:
     `cpu` is the text of Linux's /proc/cpuinfo, empty elsewhere; `own` is what modelc requires.
     """
 
-    host: Host
+    host: LibraryHost
     cpu: str
     own: tuple[str, ...]
     folders: Mapping[str, Path] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Surroundings:
 def surroundings(folders: Mapping[str, Path]) -> Surroundings:
     """This host, this Python."""
     return Surroundings(
-        host=this_host(),
+        host=inspect_host(),
         cpu=_CPUINFO.read_text("utf-8", "replace") if _CPUINFO.is_file() else "",
         own=own_requirements(),
         folders=folders,
@@ -77,8 +77,8 @@ def examine(
             _cpu(found.cpu),
             *(_space(name, folder) for name, folder in found.folders.items()),
             *check_libraries(found.host),
-            *unmet(found.host.packages, found.own),
-            *clashes(found.host.packages),
+            *check_requirements(found.host.packages, found.own),
+            *find_clashes(found.host.packages),
         ),
         targets=tuple(_buildable(t.NAME, t.MADE_FROM, t.readiness()) for t in targets),
         quantizers=tuple(_buildable(q.NAME, q.METHODS, q.readiness()) for q in quantizers),

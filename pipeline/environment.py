@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from ..converters.installed import versions
+from ..converters.installed import package_versions
 
 _PACKAGES = (
     "torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "nncf",
@@ -15,7 +15,7 @@ NOT_PACKAGES = ("python", "platform")
 
 def packages() -> dict[str, str]:
     """The versions of what converts, quantizes and runs, as far as it is installed."""
-    return versions(*_PACKAGES)
+    return package_versions(*_PACKAGES)
 
 
 def environment() -> dict[str, str]:

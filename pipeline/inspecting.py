@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..converters.registry import target_of
+from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import Hint, ModelcError, UsageError
 from ..sources.weight_sets import describe_weight_sets, weights_kind
@@ -45,7 +45,7 @@ def inspect(path: str | Path, *, trust: bool = False) -> Looked:
     """
     place = Path(path)
     _refuse_folder(place)
-    target = target_of(place)
+    target = target_for(place)
     if isinstance(target, Program) and target.INSPECT_OPENS:
         refuse_foreign_program(place, target, trust=trust)
     beside = record_beside(place)

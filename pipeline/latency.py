@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.registry import prepares
+from ..converters.registry import is_stage
 from ..core.contract import Feed, Runner, Target
 from ..core.precision import Precision
 from ..core.records import Latency
@@ -29,7 +29,7 @@ def step_latency(step: Step, path: Path, parent: Parent, bench: Bench) -> Latenc
     Of others that are not FP32 as well, where the order asks for it.
     """
     timed = step.quantizers or (bench.order.timed and step.wanted.precision is not Precision.FP32)
-    if not timed or parent.path is None or prepares(step.target):
+    if not timed or parent.path is None or is_stage(step.target):
         return None
     feeds = [r.feed.arrays for r in (*bench.held_out, *bench.subject.references)]
     with bench.stage.step(f"time {step.name}", log=step.name) as clock:

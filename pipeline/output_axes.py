@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..converters.onnx_axes import MADE_UP
+from ..converters.onnx_axes import GENERATED_AXIS
 from ..core.signature import Signature
 from ..validators.judge import ReferenceOutputs
 
@@ -43,4 +43,4 @@ def _axes(
         if len(set(given)) == 1:
             continue
         same = (name for name in sizes[0] if given == [one[name] for one in sizes])
-        yield axis, next(same, f"{output}{MADE_UP}{axis}")
+        yield axis, next(same, f"{output}{GENERATED_AXIS}{axis}")

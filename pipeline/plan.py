@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..converters.quantizers.registry import quantizer_named, quantizers_for
-from ..converters.registry import TARGETS, deferred, target_named, target_of
+from ..converters.registry import TARGETS, as_deferred, target_for, target_named
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
 from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError
@@ -115,7 +115,7 @@ class _Planner:
         self.steps: dict[str, Step] = {}
         self.given: str | None = None
         if order.parent is not None:
-            target = target_of(order.parent, targets)
+            target = target_for(order.parent, targets)
             self.given = Wanted(target=target.NAME, precision=order.parent_precision).name
 
     def add(self, wanted: Wanted) -> None:
@@ -173,7 +173,7 @@ class _Planner:
         """Whether the order's parent must be in the folder: another host is to build from it."""
         parent = self.order.parent
         elsewhere = parent is not None and parent.resolve().parent != self.order.out.resolve()
-        return elsewhere and deferred(target) is not None
+        return elsewhere and as_deferred(target) is not None
 
     def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
         """Those that quantize for this step: none where its parent is quantized already."""
@@ -332,7 +332,7 @@ def pending_of(target: Target) -> Readiness | None:
     readiness = target.readiness()
     if readiness.ready:
         return None
-    if deferred(target) is None:
+    if as_deferred(target) is None:
         raise MissingError(f"{target.NAME}: {readiness.reason}", hint=readiness.mend)
     return readiness
 

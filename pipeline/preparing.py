@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..converters.registry import deferred
+from ..converters.registry import as_deferred
 from ..core.contract import Readiness
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.manifest import Pending
@@ -17,7 +17,7 @@ def prepare(step: Step, parent: Parent, readiness: Readiness, bench: Bench) -> M
 
     What the framework is sure to refuse is a failure here: another host could not finish it.
     """
-    target = deferred(step.target)
+    target = as_deferred(step.target)
     if target is None or parent.path is None:
         raise RuntimeError(f"{step.name} cannot be prepared")
     try:

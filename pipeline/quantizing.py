@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..converters.onnx_origins import sidecar_of
+from ..converters.onnx_origins import debug_sidecar_path
 from ..core.contract import CalibrationFeeds, Quantized, QuantizeJob, Quantizer
 from ..core.errors import ConversionError, Hint, Option
 from ..core.precision import Precision
@@ -62,9 +62,9 @@ def quantized(
         else:
             result = found
             clock.detail = "from the cache"
-        sidecar = sidecar_of(work.parent)
+        sidecar = debug_sidecar_path(work.parent)
         if sidecar.exists():
-            shutil.copyfile(sidecar, sidecar_of(result.path))
+            shutil.copyfile(sidecar, debug_sidecar_path(result.path))
     return result
 
 

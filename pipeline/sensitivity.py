@@ -11,7 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..converters.guarded import guarded
+from ..converters.guarded import call_framework
 from ..core.contract import Array, Outputs, Runner
 from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
@@ -138,7 +138,7 @@ class _FaultTrial:
                 signature, path = self.case.subject.signature, self.case.candidate.path
                 plant = partial(target.plant_fault, path, kind, random, signature, Path(folder))
                 try:
-                    fault = guarded("planting a fault", plant)
+                    fault = call_framework("planting a fault", plant)
                 except ConversionError:  # a framework may not write what it reads
                     fault = None
                 if fault is None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..converters.registry import target_of
+from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.digest import sha256_of
 from ..core.domain import Domain
@@ -78,7 +78,7 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         ModelcError: the file or the checkpoint cannot be used.
     """
     judging = judging or Judging()
-    target = target_of(path)
+    target = target_for(path)
     candidate = Candidate(
         name=path.name,
         target=target,

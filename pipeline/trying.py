@@ -10,7 +10,7 @@ from shutil import rmtree
 
 from ..converters.capture.causes import left_torch
 from ..converters.capture.program import Scripted
-from ..converters.onnx_origins import matching
+from ..converters.onnx_origins import match_nodes
 from ..converters.quantizers.sensitivity import readable
 from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
@@ -251,7 +251,7 @@ def quantization_of(step: Step, way: Way, parent: Parent, bench: Bench) -> Quant
     if way.quantizer is None or parent.path is None or bench.calibration is None:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
     lowering = bench.order.lowering
-    patterns = matching(parent.path, lowering.keep) if lowering.keep else ()
+    patterns = match_nodes(parent.path, lowering.keep) if lowering.keep else ()
     return Quantization(
         quantizer=way.quantizer,
         consumer=step.target.NAME,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..converters.registry import TARGETS, prepares
+from ..converters.registry import TARGETS, is_stage
 from ..core.contract import Native, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..core.whole import drafted
@@ -166,7 +166,7 @@ _TAIL = """
 
 def _defaults(targets: tuple[Target, ...]) -> Iterator[str]:
     """What holds for every model: formats that are ready here, and precision."""
-    ready = [one for one in targets if one.readiness().ready and not prepares(one, targets)]
+    ready = [one for one in targets if one.readiness().ready and not is_stage(one, targets)]
     usual = [one.NAME for one in ready if not isinstance(one, Native)]
     others = [one.NAME for one in ready if one.NAME not in usual]
     yield "[defaults]             # for every model, unless its own table says otherwise\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.contract import Job
-from ..guarded import guarded
-from ..solver_limit import limited_solver
+from ..guarded import call_framework
+from ..solver_limit import limit_solver
 from .dims import Shapes, export_in_ranges
 from .eager import example_tensors, model_of
 from .from_script import from_script, holds_script
@@ -28,17 +28,17 @@ def exported(job: Job, *, strict: bool = False) -> Exported:
     what = f"torch.export{' (strict)' if strict else ''}"
     flat = model.flat
     if holds_script(model):
-        flat = guarded(what, lambda: from_script(model, tensors))
+        flat = call_framework(what, lambda: from_script(model, tensors))
 
     def export(shapes: Shapes) -> torch.export.ExportedProgram:
-        return guarded(
+        return call_framework(
             what,
             lambda: torch.export.export(flat, tensors, dynamic_shapes=(shapes,), strict=strict),
             job.signature,
         )
 
     texts = sizes_as_text(lambda place: job.programs.update({AS_TEXT: place}))
-    with torch.no_grad(), limited_solver(job.capture_timeout), texts:
+    with torch.no_grad(), limit_solver(job.capture_timeout), texts:
         return export_in_ranges(job, export)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Job
 from ...core.errors import Hint, Option
-from ..guarded import guarded
+from ..guarded import call_framework
 from .causes import RefusedError
 from .eager import model_of
 from .program import Scripted
@@ -36,7 +36,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
     if isinstance(module, torch.jit.ScriptModule):
         return module
     with _types_of_its_own(), _annotations_as_types(module):
-        made = guarded("torch.jit.script", lambda: torch.jit.script(module))
+        made = call_framework("torch.jit.script", lambda: torch.jit.script(module))
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
             f"torch.jit.script made a {type(made).__name__} of {type(module).__name__}",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..guarded import guarded
+from ..guarded import call_framework
 from .causes import RefusedError
 
 Place: TypeAlias = tuple[str, int]  # file and line
@@ -46,7 +46,7 @@ def size_places(trace: Callable[[], object]) -> frozenset[Place]:
 
     try:
         with Values():
-            guarded("torch.jit.trace", trace)
+            call_framework("torch.jit.trace", trace)
     except RefusedError:
         return frozenset()
     return frozenset(place for place, sizes in seen.items() if sizes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.contract import Branch, Job
 from ...core.errors import Hint, Option
 from ...core.findings import Warned
-from ..guarded import guarded
+from ..guarded import call_framework
 from .compared import right_interval, wrong_elsewhere
 from .constraints import NarrowError
 from .eager import example_tensors, model_of
@@ -46,7 +46,7 @@ def traced(job: Job) -> Scripted:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("always")
         warnings.showwarning = _keeper(caught)
-        made = guarded("torch.jit.trace", trace)
+        made = call_framework("torch.jit.trace", trace)
     for warning in caught:
         _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Array
-from ..guarded import guarded
-from ..onnx_sessions import heed_threads
+from ..guarded import call_framework
+from ..onnx_sessions import limit_threads
 from .feeding import Samples
 from .wiring import PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, values
 from .workplace import Workplace
@@ -97,7 +97,7 @@ def observe(place: Workplace, quantized: onnx.ModelProto, samples: Samples) -> A
     path = place.folder / _NAME
     onnx.save(model, str(path))
     del model, wiring
-    found = guarded("ONNX Runtime", lambda: _run(path, scales, axes, samples))
+    found = call_framework("ONNX Runtime", lambda: _run(path, scales, axes, samples))
     path.unlink()
     return found
 
@@ -146,7 +146,7 @@ def _run(
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    heed_threads(options)
+    limit_threads(options)
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     fed = {value.name for value in session.get_inputs()}

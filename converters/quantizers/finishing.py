@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import QuantizeJob
-from ..guarded import guarded
+from ..guarded import call_framework
 from .activations import Activations
 from .bias_correction import correct_biases
 from .folding import fold_weights
@@ -41,7 +41,7 @@ def finish(
     """
     import onnx
 
-    corrected = guarded(
+    corrected = call_framework(
         "bias correction", lambda: correct_biases(model, place.load(), activations.means)
     )
     products = check(model, activations.useful)
@@ -51,7 +51,7 @@ def finish(
     put_in_order(model.graph)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
-    guarded(
+    call_framework(
         "the ONNX writer",
         lambda: onnx.save(
             model,
@@ -60,6 +60,6 @@ def finish(
             location=data if place.external else None,
         ),
     )
-    guarded("the ONNX checker", lambda: onnx.checker.check_model(str(path)))
+    call_framework("the ONNX checker", lambda: onnx.checker.check_model(str(path)))
     place.clear()
     return Finished(path=path, products=products, corrected=corrected)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
-from ..installed import versions
+from ..installed import package_versions
 from .activations import observe
 from .feeding import Reader, Samples, samples_of
 from .finishing import Finished, finish
@@ -39,7 +39,7 @@ _PATCHED = ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "regi
 
 def readiness() -> Readiness:
     """Whether ModelOpt and what its ONNX part imports are installed."""
-    found = versions(*_NEEDS)
+    found = package_versions(*_NEEDS)
     missing = [name for name in _NEEDS if name not in found]
     if missing:
         return Readiness(
@@ -143,7 +143,7 @@ def _result(job: QuantizeJob, method: str, finished: Finished, lost: list[str]) 
     told = "kept in floating point, as their values would be lost in 8 bits: "
     return Quantized(
         path=finished.path,
-        versions=versions("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx"),
+        versions=package_versions("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx"),
         options={
             "quantizer": NAME,
             "method": method,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError, Hint, Option
-from ..guarded import guarded
-from ..installed import versions
+from ..guarded import call_framework
+from ..installed import package_versions
 from .feeding import Samples, samples_of
 from .guard import NothingQuantizedError
 from .method import method_of
@@ -46,7 +46,7 @@ _INTEGERS = ("<Type: 'int8_t'>", "<Type: 'uint8_t'>")
 
 def readiness() -> Readiness:
     """Whether nncf and openvino are installed."""
-    found = versions("nncf", "openvino")
+    found = package_versions("nncf", "openvino")
     if len(found) < 2:  # noqa: PLR2004 - both
         return Readiness(
             ready=False,
@@ -74,12 +74,12 @@ def quantize(job: QuantizeJob) -> Quantized:
     )
     count = _check(made)
     path = job.folder / _FILE
-    guarded(
+    call_framework(
         "OpenVINO's writer", lambda: openvino.save_model(made, str(path), compress_to_fp16=False)
     )
     return Quantized(
         path=path,
-        versions=versions("nncf", "openvino"),
+        versions=package_versions("nncf", "openvino"),
         options={
             "quantizer": NAME,
             "method": method,

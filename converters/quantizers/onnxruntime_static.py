@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
-from ..installed import versions
+from ..installed import package_versions
 from .activations import observe
 from .feeding import samples_of
 from .finishing import Finished, finish
@@ -43,7 +43,7 @@ _FUSING = ("tensorrt-onnx",)  # who fuses sums into convolutions, and takes symm
 
 def readiness() -> Readiness:
     """Whether an ONNX Runtime is installed."""
-    found = versions("onnxruntime-gpu", "onnxruntime")
+    found = package_versions("onnxruntime-gpu", "onnxruntime")
     if not found:
         return Readiness(
             ready=False, reason="onnxruntime is not installed", mend="pip install onnxruntime"
@@ -191,7 +191,7 @@ def _result(job: QuantizeJob, method: str, finished: Finished, lost: Collection[
     told = "kept in floating point, as their values would be lost in 8 bits: "
     return Quantized(
         path=finished.path,
-        versions=versions("onnxruntime-gpu", "onnxruntime", "onnx"),
+        versions=package_versions("onnxruntime-gpu", "onnxruntime", "onnx"),
         options={
             "quantizer": NAME,
             "method": method,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.contract import QuantizeJob
 from ...core.signature import Signature
-from ..guarded import guarded
-from ..openvino_bounds import bounded
-from ..openvino_reading import read
+from ..guarded import call_framework
+from ..openvino_bounds import partial_shape
+from ..openvino_reading import read_openvino
 
 if TYPE_CHECKING:
     import openvino
@@ -25,10 +25,10 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     """
     from openvino.passes import ConstantFolding, Manager
 
-    model = read(job.parent)
+    model = read_openvino(job.parent)
     taken = inputs_of(model, job.signature)
-    shapes = {spec.name: bounded(spec) for spec in job.signature.inputs if spec.name in taken}
-    guarded("OpenVINO's reshape", lambda: model.reshape(shapes))
+    shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in taken}
+    call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     manager = Manager()
     manager.register_pass(ConstantFolding())
     manager.run_passes(model)

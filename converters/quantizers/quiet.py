@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ...core.errors import ConversionError, ModelcError
-from ..guarded import guarded
+from ..guarded import call_framework
 
 Made = TypeVar("Made")
 _LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
@@ -23,7 +23,7 @@ def quietly(what: str, make: Callable[[], Made]) -> Made:
     """
     try:
         with _hushed():
-            return guarded(what, make)
+            return call_framework(what, make)
     except ConversionError as error:
         if isinstance(error.__cause__, ModelcError):
             raise error.__cause__ from None

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import Feed, Outputs, QuantizeJob
-from ..guarded import guarded
-from ..onnx_origins import all_nodes, origins_of
-from ..onnx_sessions import heed_threads
+from ..guarded import call_framework
+from ..onnx_origins import all_nodes, read_origins
+from ..onnx_sessions import limit_threads
 from .sites import Layer, Site, Sites, find_sites
 from .wiring import DEQUANTIZE, QUANTIZE, Wiring
 from .workplace import workplace_of
@@ -62,7 +62,7 @@ class Switchboard:
             _switch(index): np.array(index in on) for index in range(len(self._sites.sites))
         }
         taken = {name: array for name, array in feed.items() if name in self._inputs} | switches
-        found = guarded("ONNX Runtime", lambda: self._session.run(self._outputs, taken))
+        found = call_framework("ONNX Runtime", lambda: self._session.run(self._outputs, taken))
         return dict(zip(self._outputs, found, strict=True))
 
 
@@ -78,15 +78,15 @@ def open_switchboard(job: QuantizeJob, quantized: Path) -> Switchboard:
     """
     import onnx
 
-    rounded = guarded("onnx", lambda: onnx.load(str(quantized)))
+    rounded = call_framework("onnx", lambda: onnx.load(str(quantized)))
     opset = max(o.version for o in rounded.opset_import if o.domain in {"", "ai.onnx"})
     place = workplace_of(job, opset=opset)
     model = place.load()
-    sites = find_sites(model.graph, rounded.graph, origins_of(job.parent))
+    sites = find_sites(model.graph, rounded.graph, read_origins(job.parent))
     _Switching(model, rounded).apply(sites.sites)
     del rounded
     path = job.folder / _NAME
-    guarded(
+    call_framework(
         "the ONNX writer",
         lambda: onnx.save(model, str(path), save_as_external_data=True, location=_DATA),
     )
@@ -99,10 +99,10 @@ def _session(path: Path) -> onnxruntime.InferenceSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    heed_threads(options)
+    limit_threads(options)
     options.log_severity_level = 3  # errors
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return guarded(
+    return call_framework(
         "ONNX Runtime",
         lambda: onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]

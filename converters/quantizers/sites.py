@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..onnx_origins import Origin, named
+from ..onnx_origins import NodeOrigin, node_title
 from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring, values
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Sites:
 
 
 def find_sites(
-    parent: onnx.GraphProto, quantized: onnx.GraphProto, origins: Mapping[str, Origin]
+    parent: onnx.GraphProto, quantized: onnx.GraphProto, origins: Mapping[str, NodeOrigin]
 ) -> Sites:
     """Compare the two graphs node by node, by name; nodes inside other nodes are left out."""
     before, after = Wiring(parent), Wiring(quantized)
@@ -101,11 +101,11 @@ def find_sites(
     )
 
 
-def _title(node: onnx.NodeProto, origins: Mapping[str, Origin]) -> str:
+def _title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
     """By the module that owns the weights: a normalisation is folded into its convolution."""
     origin = origins.get(node.name)
     if origin is None or not origin.weights:
-        return named(node, origins)
+        return node_title(node, origins)
     return f"{origin.weights} ({node.op_type} {node.name})"
 
 

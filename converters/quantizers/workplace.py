@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import QuantizeJob
 from ...core.errors import ConversionError, Hint, Option
-from ..guarded import guarded
-from ..model_files import copy_external
+from ..guarded import call_framework
+from ..model_files import copy_external_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -50,8 +50,8 @@ def workplace_of(job: QuantizeJob, *, opset: int) -> Workplace:
 
     folder = job.folder / _FOLDER
     folder.mkdir()
-    model = guarded("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
-    external = copy_external(model, job.parent, folder)
+    model = call_framework("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
+    external = copy_external_weights(model, job.parent, folder)
     path = folder / _NAME
     found = _opset(model)
     if found < opset:

@@ -11,7 +11,7 @@ from ...core.arrays import to_array
 from ...core.contract import Feed, Outputs
 from ...core.errors import RunnerError
 from ...core.signature import Signature
-from ..opened import OpenedModel, present
+from ..opened import RunnerBase, order_inputs
 from .network import DTYPES
 from .opening import LoadedEngine
 from .profiles import Profile, ShapeRange, fitting, told
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PROFILED_RUNS = 10
 
 
-class EngineRunner(OpenedModel):
+class EngineRunner(RunnerBase):
     """An engine with one execution context; each run takes the first profile that fits."""
 
     def __init__(
@@ -63,7 +63,7 @@ class EngineRunner(OpenedModel):
     ) -> Outputs:
         import torch
 
-        given = present(feed, self.inputs)
+        given = order_inputs(feed, self.inputs)
         stream, within = _stream(self._device)
         handle = stream.cuda_stream if stream is not None else 0
         with within:

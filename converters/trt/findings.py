@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..onnx_origins import UNKNOWN, Origin
+from ..onnx_origins import UNKNOWN_ORIGIN, NodeOrigin
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -67,17 +67,19 @@ def shown(lines: tuple[str, ...]) -> str:
     return "; ".join(lines[:_SHOWN]) + more
 
 
-def place_of(node: Node, origins: Mapping[str, Origin]) -> str:
+def place_of(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
     """`layers.3.fc1 (QuantizeLinear fc1_q)`: the module that a node is of, or serves."""
     module = module_of(node, origins)
     title = " ".join(part for part in (node.op_type, node.name) if part)
     return f"{module} ({title})" if module else title
 
 
-def module_of(node: Node, origins: Mapping[str, Origin]) -> str:
+def module_of(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
     """The module of a node; that of the next one along where a tool put the node in."""
     near = (node, *walk(node))
-    return next((m for one in near if (m := origins.get(one.name or "", UNKNOWN).module)), "")
+    return next(
+        (m for one in near if (m := origins.get(one.name or "", UNKNOWN_ORIGIN).module)), ""
+    )
 
 
 def walk(node: Node) -> Iterator[Node]:

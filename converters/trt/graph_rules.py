@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..onnx_origins import Origin
+from ..onnx_origins import NodeOrigin
 from .findings import Finding, Model, Node, Severity, Value, domain_of, place_of
 from .operators import (
     BODIES,
@@ -30,7 +30,7 @@ _FLOAT_MAX = 3.4028234663852886e38  # of float32
 class Look:
     """What the rules need to know beside the node. `plugins`: the user names plugin libraries."""
 
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, NodeOrigin]
     plugins: bool = False
 
     def finding(self, node: Node, what: str, detail: str = "", *, sure: bool = True) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...core.diagnosis import Check, State
-from ..asking import Answer
+from ..asking import LibraryReport
 from . import package
 from .driver import CudaDevice, Driver
 
@@ -69,7 +69,7 @@ def _device(device: CudaDevice) -> Check:
     )
 
 
-def check_package(installed: package.Installed, answer: Answer | None) -> tuple[Check, ...]:
+def check_package(installed: package.Installed, answer: LibraryReport | None) -> tuple[Check, ...]:
     """TensorRT's package, imported in another process, and trtexec.
 
     Args:
@@ -79,7 +79,7 @@ def check_package(installed: package.Installed, answer: Answer | None) -> tuple[
     return (_package(installed, answer), _program(installed))
 
 
-def _package(installed: package.Installed, answer: Answer | None) -> Check:
+def _package(installed: package.Installed, answer: LibraryReport | None) -> Check:
     if not installed.importable or answer is None:
         return Check(
             name="tensorrt",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import TensorInfo
 from ...core.errors import ConversionError, Hint, Option
-from ..onnx_origins import UNKNOWN, origins_of
+from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from .messages import KeptLog
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ def parse(
 
 
 def _refused(parser: tensorrt.OnnxParser, path: Path, log: KeptLog) -> ConversionError:
-    origins = origins_of(path)
+    origins = read_origins(path)
     told: list[str] = []
     for index in range(parser.num_errors):
         error: tensorrt.ParserError = parser.get_error(index)
         name, operator = error.node_name(), error.node_operator()
-        origin = origins.get(name, UNKNOWN)
+        origin = origins.get(name, UNKNOWN_ORIGIN)
         node = " ".join(part for part in (operator, name) if part) or "the model"
         where = f"{origin.module} ({node})" if origin.module else node
         source = f" at {origin.source}" if origin.source else ""

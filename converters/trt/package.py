@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...core.contract import Readiness
 from ...core.errors import MissingError
-from ..installed import versions
+from ..installed import package_versions
 from .driver import Driver, probe
 
 FLOOR = (10, 13)  # strongly typed networks and the names that are used are the same from here on
@@ -49,7 +49,7 @@ class Installed:
 
 def find(which: Which = shutil.which) -> Installed:
     """Look, without importing anything."""
-    known = versions(*PACKAGES)
+    known = package_versions(*PACKAGES)
     importable = util.find_spec("tensorrt") is not None
     package = next((known[name] for name in PACKAGES if name in known), "") if importable else ""
     return Installed(importable=importable, package=package, program=which(PROGRAM))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ...core.contract import Job, Preflight
 from ...core.precision import Precision
 from ...core.signature import Dim, Signature
-from ..guarded import guarded
-from ..onnx_origins import origins_of
+from ..guarded import call_framework
+from ..onnx_origins import read_origins
 from .findings import Finding, Model, Severity, told
 from .graph_rules import Look, double_findings, node_findings
 from .memory import Memory, estimate
@@ -59,14 +59,14 @@ def load(path: Path) -> Model:
     import onnx_ir
     from onnx_ir.passes.common import ShapeInferencePass
 
-    model = guarded("onnx_ir", lambda: onnx_ir.load(path))
+    model = call_framework("onnx_ir", lambda: onnx_ir.load(path))
     # The types of what quantizers put in are not in their files. Nothing is lost where it fails.
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     return model
 
 
 def _findings(model: Model, path: Path, job: Job, options: EngineOptions) -> Iterator[Finding]:
-    origins = origins_of(path)
+    origins = read_origins(path)
     yield from _missing_files(model, path)
     yield from _opset(model)
     yield from _dims(model, job.signature, options)

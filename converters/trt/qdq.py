@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..onnx_origins import Origin
+from ..onnx_origins import NodeOrigin
 from .findings import Finding, Model, Node, Severity, Value, domain_of, place_of, readers_of
 from .qdq_pairs import (
     DEQUANTIZE,
@@ -41,7 +41,7 @@ _POINTWISE = ("Clip", "HardSwish", "LeakyRelu", "Relu", "Sigmoid")  # fused into
 class _Check:
     """The findings as they come."""
 
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, NodeOrigin]
     found: list[Finding] = field(default_factory=list)
 
     def error(self, node: Node, what: str, detail: str = "") -> None:
@@ -56,7 +56,7 @@ class _Check:
 
 
 def check_qdq(
-    model: Model, origins: Mapping[str, Origin], *, required: bool = True
+    model: Model, origins: Mapping[str, NodeOrigin], *, required: bool = True
 ) -> tuple[Finding, ...]:
     """Every fault of a model's Q/DQ.
 

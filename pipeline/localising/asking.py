@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...converters.registry import TARGETS, target_of
+from ...converters.registry import TARGETS, target_for
 from ...core.contract import EAGER, Target
 from ...core.errors import UsageError
 from ...core.events import Tell, silence
@@ -125,7 +125,7 @@ def _probed(path: Path) -> Probed:
     Raises:
         UsageError: they cannot.
     """
-    target: Target = target_of(path)
+    target: Target = target_for(path)
     if isinstance(target, Probed):
         return target
     origin = next(iter(target.MADE_FROM.values()))

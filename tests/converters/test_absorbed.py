@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.absorbed import with_absorbed
-from modelc.converters.onnx_origins import Origin
+from modelc.converters.absorbed import assign_absorbed_layers
+from modelc.converters.onnx_origins import NodeOrigin
 from modelc.core.probe import ProbeNode
 
 ORIGINS = {
-    "add": Origin(module="block", operator="Add"),
-    "relu": Origin(module="block.relu", cls="nn.ReLU", operator="Relu", after="add"),
+    "add": NodeOrigin(module="block", operator="Add"),
+    "relu": NodeOrigin(module="block.relu", cls="nn.ReLU", operator="Relu", after="add"),
 }
 
 
@@ -39,7 +39,11 @@ def chain(*operators: str) -> list[ProbeNode]:
 def test_the_end_of_the_quantizer_belongs_to_the_activation(
     operators: tuple[str, ...], end: str
 ) -> None:
-    named = {node.name: node for node in with_absorbed(chain(*operators), ORIGINS) if node.module}
+    named = {
+        node.name: node
+        for node in assign_absorbed_layers(chain(*operators), ORIGINS)
+        if node.module
+    }
     assert {name: node.module for name, node in named.items()} == {
         "add": "block",
         end: "block.relu",
@@ -50,4 +54,4 @@ def test_the_end_of_the_quantizer_belongs_to_the_activation(
 def test_an_activation_that_is_there_keeps_its_own() -> None:
     nodes = chain("QuantizeLinear", "DequantizeLinear")
     relu = ProbeNode(name="relu", operator="Relu", inputs=("t3",), outputs=("r",), attributes={})
-    assert with_absorbed([*nodes, relu], ORIGINS) == (*nodes, relu)
+    assert assign_absorbed_layers([*nodes, relu], ORIGINS) == (*nodes, relu)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import aoti_compiling, aoti_package, exported_program
-from modelc.converters.registry import target_of
+from modelc.converters.registry import target_for
 from modelc.core.archive_guard import refuse_code
 from modelc.core.contract import Job, Native, Runner
 from modelc.core.errors import CheckpointError, ConversionError, RunnerError
@@ -154,7 +154,7 @@ class TestPackage:
     def test_its_content_tells_it_from_a_program(self, path: Path, tmp_path: Path) -> None:
         renamed = tmp_path / "model.pt2"
         renamed.write_bytes(path.read_bytes())
-        assert target_of(renamed) is aoti_package
+        assert target_for(renamed) is aoti_package
         assert not exported_program.claims(renamed)
 
     def test_it_ships_neither_the_users_data_nor_sources(self, path: Path) -> None:
@@ -183,13 +183,13 @@ def test_a_compiler_without_headers_is_named(tmp_path: Path) -> None:
     fake = tmp_path / "g++"
     fake.write_text("#!/bin/sh\necho 'fatal error: omp.h: No such file or directory' >&2\nexit 1\n")
     fake.chmod(0o700)
-    assert "omp.h" in aoti_compiling.lacking_headers(str(fake))
-    assert "does not run" in aoti_compiling.lacking_headers(str(tmp_path / "absent"))
+    assert "omp.h" in aoti_compiling.find_header_fault(str(fake))
+    assert "does not run" in aoti_compiling.find_header_fault(str(tmp_path / "absent"))
 
 
 @pytest.mark.needs("aoti")
 def test_headers_that_are_here_are_found() -> None:
-    assert aoti_compiling.lacking_headers(aoti_compiling.compiler()) == ""
+    assert aoti_compiling.find_header_fault(aoti_compiling.find_compiler()) == ""
 
 
 @pytest.mark.needs("aoti")

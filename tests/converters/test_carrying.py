@@ -63,9 +63,9 @@ IR = (
 def test_an_ir_says_what_is_in_its_place_alone(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     path.write_text(IR.format('<checkpoint value="abc"/>'))
-    assert openvino_told.carried_in(path) == {"checkpoint": "abc"}
+    assert openvino_told.read_ir_metadata(path) == {"checkpoint": "abc"}
     path.write_text("<net><modelc><checkpoint value='abc'/></modelc></net>")
-    assert openvino_told.carried_in(path) == {}
+    assert openvino_told.read_ir_metadata(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_an_ir_with_a_document_type_or_two_answers_or_no_end_is_refused(
     path = tmp_path / "model.xml"
     path.write_text(text)
     with pytest.raises(RunnerError, match="not what OpenVINO writes"):
-        openvino_told.carried_in(path)
+        openvino_told.read_ir_metadata(path)
 
 
 def archive(path: Path, **records: str) -> Path:
@@ -97,8 +97,10 @@ def archive(path: Path, **records: str) -> Path:
 
 def test_an_archive_says_where_it_came_from_and_not_how_it_is_called(tmp_path: Path) -> None:
     told = json.dumps({"checkpoint": "abc", "call": "flat", "inputs": ["x"]})
-    assert call_record.carried_in(archive(tmp_path / "m.pt2", m=told)) == {"checkpoint": "abc"}
-    assert call_record.carried_in(archive(tmp_path / "empty.pt2")) == {}
+    assert call_record.read_torch_metadata(archive(tmp_path / "m.pt2", m=told)) == {
+        "checkpoint": "abc"
+    }
+    assert call_record.read_torch_metadata(archive(tmp_path / "empty.pt2")) == {}
 
 
 @pytest.mark.parametrize(
@@ -114,13 +116,13 @@ def test_an_archive_with_two_records_or_none_that_can_be_read_is_refused(
     tmp_path: Path, records: dict[str, str], why: str
 ) -> None:
     with pytest.raises(RunnerError, match=why):
-        call_record.carried_in(archive(tmp_path / "m.pt2", **records))
+        call_record.read_torch_metadata(archive(tmp_path / "m.pt2", **records))
 
 
 def test_what_is_no_archive_or_no_onnx_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(RunnerError):
-        call_record.carried_in(path)
+        call_record.read_torch_metadata(path)
     with pytest.raises(RunnerError):
-        onnx_files.carried_in(path)
+        onnx_files.read_onnx_metadata(path)

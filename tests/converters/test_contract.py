@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.registry import TARGETS, target_named, target_of
+from modelc.converters.registry import TARGETS, target_for, target_named
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.errors import UsageError
 from modelc.core.precision import Precision
@@ -90,7 +90,7 @@ def test_a_checkpoint_or_a_sample_is_not_claimed(each: Target, digits_source: So
 
 
 def test_a_model_is_claimed_by_its_own_target_alone(target: Target, model_file: Path) -> None:
-    assert target_of(model_file) is target
+    assert target_for(model_file) is target
 
 
 def contents(path: Path) -> Iterator[bytes]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.converters.input_guard import refuse_misfits
+from modelc.converters.input_guard import check_feed
 from modelc.core.contract import Feed
 from modelc.core.errors import RunnerError
 from modelc.core.grammar import parse_input
@@ -29,7 +29,7 @@ def feed(batch: int = 2, height: int = 16, k: int = 2, *, ids: int | None = None
 
 @pytest.mark.parametrize("good", [feed(), feed(1), feed(4, 40, 5)])
 def test_what_fits_is_taken(good: Feed) -> None:
-    refuse_misfits(good, SPECS)
+    check_feed(good, SPECS)
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_what_fits_is_taken(good: Feed) -> None:
 )
 def test_what_does_not_fit_is_named(bad: Feed, said: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        refuse_misfits(bad, SPECS)
+        check_feed(bad, SPECS)
     assert said in caught.value.message

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from modelc.converters import onnx_graph
-from modelc.converters.model_files import files_of
+from modelc.converters.model_files import list_model_files
 from modelc.converters.onnx_guard import read_graph
 from modelc.core.errors import ConversionError, RunnerError
 from modelc.core.signature import Signature
@@ -75,7 +75,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="outside its folder"):
         read_graph(path)
     with pytest.raises(ConversionError, match="outside its folder"):
-        files_of(path)
+        list_model_files(path)
 
 
 def test_links_as_the_hub_lays_them_are_followed(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_links_as_the_hub_lays_them_are_followed(tmp_path: Path) -> None:
     (snapshot / "m.onnx").symlink_to(path)
     (snapshot / "link.bin").symlink_to(tmp_path / "blobs" / "w.bin")
     read_graph(snapshot / "m.onnx")
-    assert len(files_of(snapshot / "m.onnx")) == 2
+    assert len(list_model_files(snapshot / "m.onnx")) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from modelc.converters import onnx_graph
-from modelc.converters.onnx_lowering import KEY, lowered, opset_for
+from modelc.converters.onnx_lowering import LOADS_IN, choose_opset, lower_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, UsageError
@@ -53,33 +53,33 @@ Written = Callable[[onnx.ModelProto], Path]
 
 
 def test_the_opset_is_the_newest_that_runs_in_all_and_the_exporter_writes() -> None:
-    assert opset_for(None, OLD, default=20, last=23) == 20
-    assert opset_for(None, ["onnxruntime==1.24"], default=20, last=20) == 20
-    assert opset_for(None, ["onnxruntime==1.24"], default=20, last=23) == 21  # 23 lacks kernels
-    assert opset_for(None, ["onnxruntime==1.15"], default=20, last=23) == 18  # 19 lacks kernels
-    assert opset_for(None, ["onnxruntime==1.24", "onnxruntime==1.14"], default=20, last=23) == 18
+    assert choose_opset(None, OLD, default=20, last=23) == 20
+    assert choose_opset(None, ["onnxruntime==1.24"], default=20, last=20) == 20
+    assert choose_opset(None, ["onnxruntime==1.24"], default=20, last=23) == 21  # 23 lacks kernels
+    assert choose_opset(None, ["onnxruntime==1.15"], default=20, last=23) == 18  # 19 lacks kernels
+    assert choose_opset(None, ["onnxruntime==1.24", "onnxruntime==1.14"], default=20, last=23) == 18
 
 
 def test_a_lower_opset_is_the_users_to_ask_for() -> None:
-    assert opset_for(18, OLD, default=20, last=23) == 18
+    assert choose_opset(18, OLD, default=20, last=23) == 18
 
 
 def test_a_higher_opset_than_is_loaded_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"--opset 21 is beyond what --for allows: onnxruntime"):
-        opset_for(21, OLD, default=20, last=23)
+        choose_opset(21, OLD, default=20, last=23)
 
 
 def test_without_runtimes_nothing_is_touched(written: Written) -> None:
     path = written(model_of(opset=23, ir=11))
     before = path.read_bytes()
-    assert lowered(path, ()) == {}
+    assert lower_model(path, ()) == {}
     assert path.read_bytes() == before
 
 
 def test_the_ir_version_is_lowered_and_said(written: Written) -> None:
     path = written(model_of(opset=18, ir=10))
-    assert lowered(path, OLD) == {
-        KEY: "onnxruntime 1.17 (opset <= 20, IR <= 9)",
+    assert lower_model(path, OLD) == {
+        LOADS_IN: "onnxruntime 1.17 (opset <= 20, IR <= 9)",
         "ir": "9",
         "opset": "18",
     }
@@ -88,7 +88,7 @@ def test_the_ir_version_is_lowered_and_said(written: Written) -> None:
 
 def test_a_lower_ir_version_stays(written: Written) -> None:
     path = written(model_of(ir=7))
-    assert lowered(path, OLD)["ir"] == "7"
+    assert lower_model(path, OLD)["ir"] == "7"
 
 
 FAULTS = {
@@ -111,7 +111,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_would_not_load_is_refused_by_name(fault: str, written: Written) -> None:
     with pytest.raises(ConversionError, match=fault) as caught:
-        lowered(written(FAULTS[fault]), OLD)
+        lower_model(written(FAULTS[fault]), OLD)
     assert "onnxruntime 1.17" in caught.value.message
 
 
@@ -123,7 +123,7 @@ def test_what_is_in_a_branch_counts(written: Written) -> None:
     branch = helper.make_node("If", ["flag"], ["y"], then_branch=body, else_branch=body)
     model = model_of(branch, domains=[("mine", 1)], weights=[flag])
     with pytest.raises(ConversionError, match="is an operator of mine: Odd"):
-        lowered(written(model), OLD)
+        lower_model(written(model), OLD)
 
 
 def test_an_operator_that_the_model_defines_itself_is_no_fault(written: Written) -> None:
@@ -131,7 +131,7 @@ def test_an_operator_that_the_model_defines_itself_is_no_fault(written: Written)
     own = helper.make_function("mine", "Odd", ["a"], ["b"], [node], [helper.make_opsetid("", 18)])
     call = helper.make_node("Odd", ["x"], ["y"], domain="mine")
     model = model_of(call, domains=[("mine", 1)], functions=[own])
-    assert lowered(written(model), OLD)["opset"] == "18"
+    assert lower_model(written(model), OLD)["opset"] == "18"
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_contrib_operators_are_onnx_runtimes_alone(
     node = helper.make_node("FastGelu", ["x"], ["y"], domain="com.microsoft")
     path = written(model_of(node, domains=[("com.microsoft", 1)]))
     if fits:
-        assert lowered(path, [runtime])
+        assert lower_model(path, [runtime])
     else:
         with pytest.raises(ConversionError, match=r"operator of com\.microsoft: FastGelu"):
-            lowered(path, [runtime])
+            lower_model(path, [runtime])
 
 
 class Small(nn.Module):
@@ -174,7 +174,7 @@ def test_an_export_is_what_the_runtime_loads(
     assert next(o.version for o in model.opset_import if o.domain == "") == opset
     assert model.ir_version <= ir
     assert made.options["opset"] == str(opset)
-    assert made.options[KEY].startswith(runtime.replace("==", " "))
+    assert made.options[LOADS_IN].startswith(runtime.replace("==", " "))
     with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         assert runner.run({"x": np.ones((2, 3), np.float32)})["output"].shape == (2, 2)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.onnx_runtimes import allowed_by, runtime_of
+from modelc.converters.onnx_runtimes import combine_runtimes, parse_runtime
 from modelc.core.errors import UsageError
 
 
@@ -22,12 +22,12 @@ from modelc.core.errors import UsageError
     ],
 )
 def test_a_release_loads_what_its_makers_say(text: str, opset: int, ir: int) -> None:
-    limits = runtime_of(text).limits
+    limits = parse_runtime(text).limits
     assert (limits.opset, limits.ir) == (opset, ir)
 
 
 def test_several_runtimes_allow_the_least_of_each() -> None:
-    allowed = allowed_by(["onnxruntime==1.17", "tensorrt==10.6"])
+    allowed = combine_runtimes(["onnxruntime==1.17", "tensorrt==10.6"])
     assert allowed is not None
     assert (allowed.opset, allowed.ir, allowed.ml, allowed.contrib) == (20, 9, 0, False)
     assert str(allowed) == (
@@ -36,7 +36,7 @@ def test_several_runtimes_allow_the_least_of_each() -> None:
 
 
 def test_nothing_named_allows_everything() -> None:
-    assert allowed_by([]) is None
+    assert combine_runtimes([]) is None
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,6 @@ def test_nothing_named_allows_everything() -> None:
 )
 def test_what_is_not_known_is_refused_with_what_is(text: str, said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        runtime_of(text)
+        parse_runtime(text)
     assert said in caught.value.message
     assert hint in caught.value.hint

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_graph
-from modelc.converters.onnx_script_lists import without_lists
+from modelc.converters.onnx_script_lists import replace_slice_lists
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -64,7 +64,7 @@ def test_a_loop_over_slices_takes_any_length(job_of: JobOf, net: type[nn.Module]
 
 def test_the_module_itself_keeps_its_list() -> None:
     module = torch.jit.script(Cells().eval())
-    copied = without_lists(module)
+    copied = replace_slice_lists(module)
     assert "aten::unbind" in str(module.inlined_graph)
     assert "aten::unbind" not in str(copied.graph)
     x = torch.randn(2, 7, 4)
@@ -73,4 +73,4 @@ def test_the_module_itself_keeps_its_list() -> None:
 
 def test_without_such_a_list_a_module_stays_as_it_is() -> None:
     module = torch.jit.script(Changed().eval())
-    assert without_lists(module) is module
+    assert replace_slice_lists(module) is module

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from modelc.converters import onnx_graph
-from modelc.converters.onnx_script_names import OF_NAMES
+from modelc.converters.onnx_script_names import TORCHSCRIPT_OPS
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -158,4 +158,4 @@ def test_a_name_is_written_as_eager_computes_it(
 
 
 def test_every_name_has_a_call() -> None:
-    assert {f"aten::{name.partition('-')[0]}" for name in CALLS} == set(OF_NAMES)
+    assert {f"aten::{name.partition('-')[0]}" for name in CALLS} == set(TORCHSCRIPT_OPS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_graph
-from modelc.converters.onnx_size_numbers import _as_written
+from modelc.converters.onnx_size_numbers import _decimal_value
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -95,4 +95,4 @@ def test_whole_numbers_of_data_are_left_alone(job_of: JobOf) -> None:
 
 @pytest.mark.parametrize("number", [0.57, 0.29, 0.125, 1.1, 1 / 3, 2 / 3, 1 / 7, 1 / 9, 10.0, 3e-5])
 def test_a_factor_is_what_was_written(number: float) -> None:
-    assert _as_written(np.float32(number)) == number
+    assert _decimal_value(np.float32(number)) == number

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from modelc.converters.capture.causes import RefusedError
-from modelc.converters.openvino_reading import read, root_of
+from modelc.converters.openvino_reading import read_openvino, root_refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_spectra_of_signals_of_any_length_are_read(
 ) -> None:
     import openvino
 
-    model = read(saved(tmp_path / "m.onnx", window=window, half=half))
+    model = read_openvino(saved(tmp_path / "m.onnx", window=window, half=half))
     config = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", config)
     for samples in (8, 9, 20, 35):
@@ -76,12 +76,12 @@ Summary:
 
     monkeypatch.setattr(openvino.Core, "read_model", refuse)
     with pytest.raises(RefusedError) as caught:
-        read(saved(tmp_path / "m.onnx"))
+        read_openvino(saved(tmp_path / "m.onnx"))
     assert caught.value.message.startswith("OpenVINO refused the model: STFT: Shape of signal")
     assert "--static" in caught.value.hint
 
 
 def test_what_names_no_operator_is_told_as_it_is(tmp_path: Path) -> None:
-    assert root_of("Exception from core.cpp:84:\nno such file") == ""
+    assert root_refusal("Exception from core.cpp:84:\nno such file") == ""
     with pytest.raises(RefusedError, match="Could not open the file"):
-        read(tmp_path / "none.onnx")
+        read_openvino(tmp_path / "none.onnx")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_reading import read
+from modelc.converters.openvino_reading import read_openvino
 from modelc.converters.openvino_recurrent import keep_lengths
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_a_row_ends_at_its_length(kind: str, direction: str, tmp_path: Path) -> 
     path = tmp_path / "m.onnx"
     onnx.save(recurrent(kind, direction), path)
     session = onnxruntime.InferenceSession(str(path))
-    model = read(path)
+    model = read_openvino(path)
     keep_lengths(model)
     run = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     rng = np.random.default_rng(1)
@@ -84,7 +84,7 @@ def test_static_sizes_and_lengths_of_the_whole_stay(tmp_path: Path) -> None:
     for name, model in (("static", recurrent("GRU", "forward", 8)), ("whole", whole)):
         path = tmp_path / f"{name}.onnx"
         onnx.save(model, path)
-        read_model = read(path)
+        read_model = read_openvino(path)
         read_model.reshape({"x": [8 if name == "static" else -1, 2, INPUTS], "lengths": [2]})
         before = len(read_model.get_ops())
         keep_lengths(read_model)

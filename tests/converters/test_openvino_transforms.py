@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_transforms import transform
+from modelc.converters.openvino_transforms import fourier_transform
 
 pytestmark = pytest.mark.needs("openvino")
 
@@ -23,7 +23,7 @@ def test_a_transform_is_as_near_as_that_of_float32(axis: int, dynamic: bool, inv
         shape[axis] = length
         taken = [-1 if dynamic else size for size in shape]
         x = op.parameter([*taken, 2], np.float32, name="x")
-        model = openvino.Model([transform(x.output(0), axis, inverse=inverse)], [x])
+        model = openvino.Model([fourier_transform(x.output(0), axis, inverse=inverse)], [x])
         run = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         given = rng.standard_normal((*shape, 2)).astype(np.float32)
         exact = given[..., 0].astype(np.float64) + 1j * given[..., 1]
@@ -39,7 +39,7 @@ def test_squares_beyond_32_bits_are_right(length: int) -> None:
     from openvino import opset15 as op
 
     x = op.parameter([-1, 2], np.float32, name="x")
-    model = openvino.Model([transform(x.output(0), 0, inverse=False)], [x])
+    model = openvino.Model([fourier_transform(x.output(0), 0, inverse=False)], [x])
     run = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     given = np.random.default_rng(0).standard_normal((length, 2)).astype(np.float32)
     wanted, found = np.fft.fft(given[:, 0] + 1j * given[:, 1]), run([given])[0]

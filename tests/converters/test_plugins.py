@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import onnx_graph
-from modelc.converters.plugins import GROUP, Plugin, plugins
-from modelc.converters.registry import BUILT_IN, package_of, target_named, target_of
+from modelc.converters.plugins import GROUP, PluginTarget, find_plugins
+from modelc.converters.registry import BUILT_IN, package_of, target_for, target_named
 from modelc.core.errors import MissingError
 
 GOOD = """\
@@ -64,20 +64,22 @@ def entry(name: str, value: str = "json") -> metadata.EntryPoint:
 
 def test_a_name_of_modelcs_own_is_refused() -> None:
     for name in (*(target.NAME for target in BUILT_IN), "checkpoint"):
-        taken, refused = plugins(BUILT_IN, [entry(name)])
+        taken, refused = find_plugins(BUILT_IN, [entry(name)])
         assert taken == ()
         assert refused[0].endswith("is refused: modelc has that name itself")
 
 
 def test_two_packages_with_one_name_are_both_refused() -> None:
-    taken, refused = plugins(BUILT_IN, [entry("mine", "a"), entry("mine", "b"), entry("other")])
+    taken, refused = find_plugins(
+        BUILT_IN, [entry("mine", "a"), entry("mine", "b"), entry("other")]
+    )
     assert [one.NAME for one in taken] == ["other"]
     assert len(refused) == 2
 
 
 @pytest.mark.parametrize("name", ["Mine", "mine:fp16", "../mine", "", "mine-", "a b"])
 def test_a_name_that_could_be_no_target_is_refused(name: str) -> None:
-    assert plugins(BUILT_IN, [entry(name)])[0] == ()
+    assert find_plugins(BUILT_IN, [entry(name)])[0] == ()
 
 
 def test_no_package_is_loaded_for_its_name(installed: Installed) -> None:
@@ -95,7 +97,7 @@ def test_a_target_of_another_package_is_listed_with_where_it_is_from(installed: 
 
 
 def test_without_such_packages_no_column_says_where_from() -> None:
-    taken, refused = plugins(BUILT_IN, [])
+    taken, refused = find_plugins(BUILT_IN, [])
     assert (taken, refused) == ((), ())
     assert package_of(onnx_graph) == ""
 
@@ -132,8 +134,8 @@ def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> Non
     assert "the target 'onnx' of modelc-mine 1.5 is refused" in ran.stderr
 
 
-def broken() -> Plugin:
-    return Plugin(entry("mine", "no_such_module_at_all"))
+def broken() -> PluginTarget:
+    return PluginTarget(entry("mine", "no_such_module_at_all"))
 
 
 def test_a_broken_target_that_is_asked_for_is_missing() -> None:
@@ -143,7 +145,7 @@ def test_a_broken_target_that_is_asked_for_is_missing() -> None:
 
 def test_a_broken_target_claims_no_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
-    found = target_of(tmp_path / "model.onnx", (broken(), *BUILT_IN))  # type: ignore[arg-type]  # only to be read
+    found = target_for(tmp_path / "model.onnx", (broken(), *BUILT_IN))  # type: ignore[arg-type]  # only to be read
     assert found is onnx_graph
 
 

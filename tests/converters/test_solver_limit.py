@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import symbolic_shapes
 
 from modelc.converters.capture.exporting import exported
-from modelc.converters.solver_limit import SolverTimeoutError, limited_solver
+from modelc.converters.solver_limit import SolverTimeoutError, limit_solver
 from modelc.core.contract import Job
 
 JobOf = Callable[..., Job]
@@ -47,6 +47,6 @@ def test_the_next_capture_is_not_touched(job_of: JobOf) -> None:
 
 
 def test_time_within_the_limit_changes_nothing(job_of: JobOf) -> None:
-    with limited_solver(60.0):
+    with limit_solver(60.0):
         made = exported(job_of(nn.Linear(8, 4), "input:float32[b=1..4,8]"))
     assert made.program.range_constraints

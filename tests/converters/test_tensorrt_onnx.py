@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.converters import onnx_graph, tensorrt_onnx
-from modelc.converters.registry import target_of
+from modelc.converters.registry import target_for
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
@@ -108,7 +108,7 @@ def test_it_is_known_as_engine_ready_and_not_as_any_onnx(
 ) -> None:
     job = from_parent(quantized(tmp_path), Precision.INT8)
     path = job.folder / tensorrt_onnx.convert(job).files[0][0]
-    assert target_of(path).NAME == tensorrt_onnx.NAME
+    assert target_for(path).NAME == tensorrt_onnx.NAME
     assert tensorrt_onnx.inspect(path).target == tensorrt_onnx.NAME
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.torchscript_module import inspect, stripped
+from modelc.converters.torchscript_module import inspect, strip_debug_files
 
 Save = Callable[[nn.Module, Path], None]
 
@@ -49,7 +49,7 @@ def test_what_tracebacks_use_is_cut_out_of_the_file_where_it_lies(
     module, path = Net().eval(), tmp_path / "model.torchscript.pt"
     save(module, path)
     whole, before = path.stat(), places(path)
-    stripped(path)
+    strip_debug_files(path)
     after = places(path)
     assert [name for name in before if not name.endswith(".debug_pkl")] == list(after)
     assert len(after) < len(before)
@@ -70,9 +70,9 @@ def test_what_tracebacks_use_is_cut_out_of_the_file_where_it_lies(
 def test_a_file_without_any_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "model.torchscript.pt"
     scripted(Net(), path)
-    stripped(path)
+    strip_debug_files(path)
     once = path.read_bytes()
-    stripped(path)
+    strip_debug_files(path)
     assert path.read_bytes() == once
 
 

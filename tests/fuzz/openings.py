@@ -259,12 +259,12 @@ def _npy_seeds() -> list[bytes]:
 
 
 def _onnx(data: bytes, folder: Path) -> None:
-    from modelc.converters.registry import target_of
+    from modelc.converters.registry import target_for
     from modelc.core.signature import Signature
 
     path = _placed(data, folder, "m.onnx")
     (folder / "w.bin").write_bytes(bytes(64))
-    target = target_of(path)
+    target = target_for(path)
     target.inspect(path)
     with target.open_runner(path, "cpu", Signature(inputs=())):
         pass
@@ -301,11 +301,11 @@ def _onnx_models() -> Iterator[onnx.ModelProto]:
 
 
 def _archive(data: bytes, folder: Path) -> None:
-    from modelc.converters.registry import target_of
+    from modelc.converters.registry import target_for
     from modelc.core.archive_guard import refuse_code
 
     path = _placed(data, folder, "m.pt2")
-    target = target_of(path)
+    target = target_for(path)
     refuse_code(path)
     if target.NAME == "aoti":
         target.inspect(path)
@@ -332,10 +332,10 @@ def _index(data: bytes, folder: Path) -> None:
 
 
 def _sidecar(data: bytes, folder: Path) -> None:
-    from modelc.converters.onnx_origins import origins_of
+    from modelc.converters.onnx_origins import read_origins
 
     _placed(data, folder, "m.debug.json")
-    origins_of(folder / "m.onnx")
+    read_origins(folder / "m.onnx")
 
 
 def _engine(data: bytes, folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.opened import OpenedModel
+from modelc.converters.opened import RunnerBase
 from modelc.core.capture import Capture
 from modelc.core.contract import (
     EAGER,
@@ -31,7 +31,7 @@ from modelc.pipeline.single import validate_file
 from modelc.sample_models.gate import gate
 
 
-class FakeRunner(OpenedModel):
+class FakeRunner(RunnerBase):
     """Answers with a function."""
 
     def __init__(self, signature: Signature, answer: Callable[[Feed], Outputs]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import asking
-from modelc.converters.asking import Answer, Said, ask
-from modelc.converters.libraries import Host
-from modelc.converters.packages import Installed
+from modelc.converters.asking import LibraryReport, ProbeResult, probe_libraries
+from modelc.converters.libraries import LibraryHost
+from modelc.converters.packages import InstalledPackages
 from modelc.converters.registry import TARGETS
 from modelc.converters.trt import package
 from modelc.converters.trt.driver import CudaDevice, Driver
@@ -30,14 +30,14 @@ DRIVER = Driver(version=13010, devices=(H200,))
 NONE = Driver(version=None, devices=(), reason="no CUDA driver")
 VNNI = "model name\t: A CPU\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16\n"
 SAID = {
-    "onnxruntime": Answer(
+    "onnxruntime": LibraryReport(
         said=(
-            Said(name="CUDAExecutionProvider", works=True, told=""),
-            Said(name="CPUExecutionProvider", works=True, told=""),
+            ProbeResult(name="CUDAExecutionProvider", works=True, told=""),
+            ProbeResult(name="CPUExecutionProvider", works=True, told=""),
         )
     ),
-    "openvino": Answer(said=(Said(name="CPU", works=True, told="A CPU"),)),
-    "tensorrt": Answer(said=(Said(name="tensorrt", works=True, told="11.4.0"),)),
+    "openvino": LibraryReport(said=(ProbeResult(name="CPU", works=True, told="A CPU"),)),
+    "tensorrt": LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="11.4.0"),)),
 }
 TENSORRT = package.Installed(importable=True, package="11.4.0", program=None)
 
@@ -47,18 +47,18 @@ def packages(
     cuda: Mapping[str, str] | None = None,
     needs: Mapping[str, Sequence[str]] | None = None,
     **versions: str,
-) -> Installed:
+) -> InstalledPackages:
     """Those that modelc needs, less some, and others: `nvidia_cudnn_cu12="9.1"`."""
     named = {name.replace("_", "-"): version for name, version in versions.items()}
     kept = {name: v for name, v in VERSIONS.items() if name not in left_out}
-    return Installed(versions=kept | named, needs=needs or {}, cuda=cuda or {})
+    return InstalledPackages(versions=kept | named, needs=needs or {}, cuda=cuda or {})
 
 
 def around(
-    found: Installed | None = None,
+    found: InstalledPackages | None = None,
     driver: Driver = DRIVER,
     *,
-    answers: Mapping[str, Answer] | None = None,
+    answers: Mapping[str, LibraryReport] | None = None,
     tensorrt: package.Installed = TENSORRT,
     cpu: str = VNNI,
     own: tuple[str, ...] = OWN,
@@ -66,10 +66,10 @@ def around(
     """A GPU host on which all is well, but for what is given."""
     said = {**SAID, **(answers or {})}
 
-    def answer(libraries: Iterable[str]) -> Mapping[str, Answer]:
+    def answer(libraries: Iterable[str]) -> Mapping[str, LibraryReport]:
         return {name: said[name] for name in libraries}
 
-    host = Host(packages=found or packages(), driver=driver, tensorrt=tensorrt, ask=answer)
+    host = LibraryHost(packages=found or packages(), driver=driver, tensorrt=tensorrt, ask=answer)
     return Surroundings(host=host, cpu=cpu, own=own)
 
 
@@ -94,7 +94,7 @@ def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
     given = around(
         driver=NONE,
         tensorrt=package.Installed(),
-        answers={"onnxruntime": Answer(said=(cpu_only, SAID["onnxruntime"].said[1]))},
+        answers={"onnxruntime": LibraryReport(said=(cpu_only, SAID["onnxruntime"].said[1]))},
     )
     found = diagnose(given)
     missing = {one.name for one in found.checks if one.state is State.MISSING}
@@ -144,7 +144,7 @@ def test_a_driver_without_device_says_why() -> None:
 
 def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
     reason = "libnvonnxparser.so.11: cannot open shared object file"
-    said = Answer(said=(Said(name="tensorrt", works=False, told=reason),))
+    said = LibraryReport(said=(ProbeResult(name="tensorrt", works=False, told=reason),))
     found = diagnose(around(answers={"tensorrt": said}))
     (broken,) = found.broken
     assert broken.name == "tensorrt"
@@ -153,14 +153,16 @@ def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
 
 
 def test_a_tensorrt_that_crashes_on_import_is_broken() -> None:
-    found = check(around(answers={"tensorrt": Answer(failure="it crashed (SIGSEGV)")}), "tensorrt")
+    found = check(
+        around(answers={"tensorrt": LibraryReport(failure="it crashed (SIGSEGV)")}), "tensorrt"
+    )
     assert found.state is State.BROKEN
     assert "SIGSEGV" in found.told
 
 
 def test_an_old_tensorrt_is_a_warning() -> None:
     old = package.Installed(importable=True, package="10.3.0")
-    said = Answer(said=(Said(name="tensorrt", works=True, told="10.3.0"),))
+    said = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
     assert check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is State.WARN
 
 
@@ -225,7 +227,7 @@ def test_a_version_that_another_package_does_not_like_is_a_warning() -> None:
         (packages("pillow"), "pillow is not installed, >=11.0 is needed"),
     ],
 )
-def test_our_own_floors_are_held(given: Installed, told: str) -> None:
+def test_our_own_floors_are_held(given: InstalledPackages, told: str) -> None:
     found = check(around(given), "what modelc needs")
     assert (found.state, found.told) == (State.BROKEN, told)
 
@@ -233,10 +235,10 @@ def test_our_own_floors_are_held(given: Installed, told: str) -> None:
 def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> None:
     reason = "RuntimeError: operator torchvision::nms does not exist"
     broken = {
-        name: Answer(said=(Said(name=name, works=False, told=reason),))
+        name: LibraryReport(said=(ProbeResult(name=name, works=False, told=reason),))
         for name in ("torchvision", "transformers")
     }
-    timm = {"timm": Answer(said=(Said(name="timm", works=True, told="1.0"),))}
+    timm = {"timm": LibraryReport(said=(ProbeResult(name="timm", works=True, told="1.0"),))}
     given = around(
         packages(torchvision="0.20.0", timm="1.0", transformers="5.1", torch="2.13.0+cpu"),
         answers={**broken, **timm},
@@ -251,7 +253,7 @@ def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> No
 
 
 def test_a_package_that_hangs_as_it_is_imported_is_named() -> None:
-    hangs = {"timm": Answer(failure="no answer within 30 s")}
+    hangs = {"timm": LibraryReport(failure="no answer within 30 s")}
     found = check(around(packages(timm="1.0"), answers=hangs), "timm")
     assert found.state is State.BROKEN
     assert found.told.endswith("cannot be imported: no answer within 30 s")
@@ -273,7 +275,7 @@ def test_the_innermost_cause_of_a_failed_import_is_told(
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (said,) = ask(["torchvision"])["torchvision"].said
+    (said,) = probe_libraries(["torchvision"])["torchvision"].said
     assert (said.works, said.told) == (False, told)
 
 
@@ -303,8 +305,10 @@ def test_an_extras_floor_holds_where_its_package_is_installed() -> None:
 
 
 def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> None:
-    lost = Said(name="CUDAExecutionProvider", works=False, told="libcublasLt.so.12: no such file")
-    given = around(answers={"onnxruntime": Answer(said=(lost, SAID["onnxruntime"].said[1]))})
+    lost = ProbeResult(
+        name="CUDAExecutionProvider", works=False, told="libcublasLt.so.12: no such file"
+    )
+    given = around(answers={"onnxruntime": LibraryReport(said=(lost, SAID["onnxruntime"].said[1]))})
     found = check(given, "CUDAExecutionProvider")
     assert (found.state, found.told) == (State.WARN, "libcublasLt.so.12: no such file")
     assert check(given, "ONNX Runtime").told == "loads CPUExecutionProvider"
@@ -314,7 +318,7 @@ def test_a_provider_that_does_not_load_is_a_warning_where_there_is_a_gpu() -> No
     ("name", "label"), [("onnxruntime", "ONNX Runtime"), ("openvino", "OpenVINO")]
 )
 def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str) -> None:
-    given = around(answers={name: Answer(failure="it crashed (SIGILL)")})
+    given = around(answers={name: LibraryReport(failure="it crashed (SIGILL)")})
     found = check(given, label)
     assert found.state is State.BROKEN
     assert "SIGILL" in found.told
@@ -322,13 +326,13 @@ def test_a_library_that_is_installed_and_silent_is_broken(name: str, label: str)
 
 
 def test_a_library_that_is_not_installed_is_missing() -> None:
-    silent = Answer(failure="ModuleNotFoundError: No module named 'openvino'")
+    silent = LibraryReport(failure="ModuleNotFoundError: No module named 'openvino'")
     given = around(packages("openvino"), answers={"openvino": silent})
     assert check(given, "OpenVINO").state is State.MISSING
 
 
 def test_a_crash_in_the_middle_keeps_what_was_said() -> None:
-    said = Answer(said=SAID["onnxruntime"].said[:1], failure="it crashed (SIGSEGV)")
+    said = LibraryReport(said=SAID["onnxruntime"].said[:1], failure="it crashed (SIGSEGV)")
     states = [
         one.state
         for one in diagnose(around(answers={"onnxruntime": said})).checks
@@ -392,20 +396,22 @@ def command(code: str) -> tuple[str, ...]:
 def test_what_was_said_before_a_crash_is_kept_and_the_signal_named() -> None:
     line = '{"name": "A", "works": true, "told": ""}'
     code = f"import os; os.write(1, b'{line}' + bytes([10])); os.write(1, b'{{cut'); os.abort()"
-    found = ask(["any"], command=command(code))["any"]
-    assert found == Answer(
-        said=(Said(name="A", works=True, told=""),), failure="it crashed (SIGABRT)"
+    found = probe_libraries(["any"], command=command(code))["any"]
+    assert found == LibraryReport(
+        said=(ProbeResult(name="A", works=True, told=""),), failure="it crashed (SIGABRT)"
     )
 
 
 def test_an_error_of_the_library_is_told_by_its_last_line() -> None:
-    found = ask(["any"], command=command("import no_such_library"))["any"]
+    found = probe_libraries(["any"], command=command("import no_such_library"))["any"]
     assert found.failure == "ModuleNotFoundError: No module named 'no_such_library'"
 
 
 def test_a_library_that_hangs_is_not_waited_for() -> None:
     start = time.perf_counter()
-    found = ask(["any"], command=command("import time; time.sleep(60)"), patience=0.5)["any"]
+    found = probe_libraries(["any"], command=command("import time; time.sleep(60)"), patience=0.5)[
+        "any"
+    ]
     assert found.failure == "no answer within 0.5 s"
     assert time.perf_counter() - start < 10
 
@@ -423,10 +429,10 @@ def with_fake(folder: Path, source: str) -> tuple[str, ...]:
 
 def test_a_missing_shared_library_of_tensorrt_is_its_answer(tmp_path: Path) -> None:
     fake = with_fake(tmp_path, "print('chatter')\nraise ImportError('libnvonnxparser.so.11: gone')")
-    (said,) = ask(["tensorrt"], command=fake)["tensorrt"].said
-    assert said == Said(name="tensorrt", works=False, told="libnvonnxparser.so.11: gone")
+    (said,) = probe_libraries(["tensorrt"], command=fake)["tensorrt"].said
+    assert said == ProbeResult(name="tensorrt", works=False, told="libnvonnxparser.so.11: gone")
 
 
 def test_the_version_of_a_tensorrt_that_loads_is_its_answer(tmp_path: Path) -> None:
     fake = with_fake(tmp_path, "__version__ = '11.4.0.106'")
-    assert ask(["tensorrt"], command=fake)["tensorrt"].said[0].told == "11.4.0.106"
+    assert probe_libraries(["tensorrt"], command=fake)["tensorrt"].said[0].told == "11.4.0.106"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from modelc.converters import onnx_graph
-from modelc.converters.onnx_coverage import coverage
-from modelc.converters.onnx_flops import flops
+from modelc.converters.onnx_coverage import measure_coverage
+from modelc.converters.onnx_flops import node_flops
 from modelc.core.contract import Converted
 from modelc.core.precision import Precision
 
@@ -28,9 +28,9 @@ WDQ = "[wd] wd = DequantizeLinear(w8, s, z)"
 
 def test_layers_of_float_are_of_their_inputs_type(onnx_file: OnnxFile, made: Made) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = MatMul(x, w) }", w=EYE)
-    found = {"fp32": coverage(path, X)}
+    found = {"fp32": measure_coverage(path, X)}
     for precision in (Precision.FP16, Precision.BF16):
-        found[str(precision)] = coverage(made(path, precision, X)[0], X)
+        found[str(precision)] = measure_coverage(made(path, precision, X)[0], X)
     for name, one in found.items():
         assert (one.layers, one.share, one.work) == ({name: 1}, {name: 1.0}, "layers")
         assert one.source == "ONNX types"
@@ -40,7 +40,7 @@ def test_a_layer_with_both_inputs_dequantized_is_int8(onnx_file: OnnxFile) -> No
     path = onnx_file(
         f"g (float[N,4] x) => (float[N,4] y) {{ {QDQ} {WDQ} [one] y = MatMul(xd, wd) }}", **SCALES
     )
-    found = coverage(path, X)
+    found = measure_coverage(path, X)
     assert (found.layers, found.share) == ({"int8": 1}, {"int8": 1.0})
 
 
@@ -56,7 +56,7 @@ def test_a_layer_with_both_inputs_dequantized_is_int8(onnx_file: OnnxFile) -> No
 )
 def test_a_layer_that_lost_its_integers_is_not_int8(onnx_file: OnnxFile, body: str) -> None:
     path = onnx_file(f"g (float[N,4] x) => (float[N,4] y) {{ {body} }}", w=EYE, **SCALES)
-    assert coverage(path, X).layers == {"fp32": 1}
+    assert measure_coverage(path, X).layers == {"fp32": 1}
 
 
 def test_a_change_of_shape_keeps_the_integers(onnx_file: OnnxFile) -> None:
@@ -69,7 +69,7 @@ def test_a_change_of_shape_keeps_the_integers(onnx_file: OnnxFile) -> None:
         shape=np.array([-1, 4], np.int64),
         **SCALES,
     )
-    assert coverage(path, X).layers == {"int8": 1}
+    assert measure_coverage(path, X).layers == {"int8": 1}
 
 
 def test_a_32_bit_dequantize_is_not_int8(onnx_file: OnnxFile) -> None:
@@ -81,7 +81,7 @@ def test_a_32_bit_dequantize_is_not_int8(onnx_file: OnnxFile) -> None:
         w32=np.eye(4, dtype=np.int32),
         **SCALES,
     )
-    assert coverage(path, X).layers == {"fp32": 1}
+    assert measure_coverage(path, X).layers == {"fp32": 1}
 
 
 def test_operators_on_integers_are_int8(onnx_file: OnnxFile) -> None:
@@ -89,7 +89,7 @@ def test_operators_on_integers_are_int8(onnx_file: OnnxFile) -> None:
         "g (int8[N,4] x) => (int32[N,4] y) { [one] y = MatMulInteger(x, w8) }",
         w8=np.eye(4, dtype=np.int8),
     )
-    assert coverage(path, {"x": np.ones((2, 4), np.int8)}).layers == {"int8": 1}
+    assert measure_coverage(path, {"x": np.ones((2, 4), np.int8)}).layers == {"int8": 1}
 
 
 def test_the_share_is_of_flops(onnx_file: OnnxFile) -> None:
@@ -102,7 +102,7 @@ def test_the_share_is_of_flops(onnx_file: OnnxFile) -> None:
         w=np.ones((4, 12), np.float32),
         **SCALES,
     )
-    found = coverage(path, X)
+    found = measure_coverage(path, X)
     assert found.layers == {"int8": 1, "fp32": 1}
     assert found.share == {"int8": 0.25, "fp32": 0.75}
 
@@ -117,24 +117,24 @@ def test_a_layer_in_a_body_has_no_flops_and_the_share_is_of_layers(onnx_file: On
         }""",
         w=EYE,
     )
-    found = coverage(path, {**X, "c": np.array(True)})
+    found = measure_coverage(path, {**X, "c": np.array(True)})
     assert (found.layers, found.share, found.work) == ({"fp32": 2}, {"fp32": 1.0}, "layers")
 
 
 def test_a_model_that_does_not_run_here_still_has_layers(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = MatMul(x, w) }", w=EYE)
-    found = coverage(path, {"x": np.ones((2, 5), np.float32)})
+    found = measure_coverage(path, {"x": np.ones((2, 5), np.float32)})
     assert (found.layers, found.work) == ({"fp32": 1}, "layers")
 
 
 def test_a_model_without_compute_layers_has_none(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = Relu(x) }")
-    assert coverage(path, X).layers == {}
+    assert measure_coverage(path, X).layers == {}
 
 
 def test_the_target_measures_what_the_file_says(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = MatMul(x, w) }", w=EYE)
-    assert onnx_graph.coverage(path, X, "cpu") == coverage(path, X)
+    assert onnx_graph.coverage(path, X, "cpu") == measure_coverage(path, X)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,11 @@ def test_flops_are_two_for_each_multiply_and_add(
 
     names = [f"i{index}" for index in range(len(inputs))]
     node = helper.make_node(operator, names, ["o"], **attributes)
-    assert flops(node, {**dict(zip(names, inputs, strict=True)), "o": output}) == wanted
+    assert node_flops(node, {**dict(zip(names, inputs, strict=True)), "o": output}) == wanted
 
 
 def test_flops_of_an_ellipsis_are_not_known() -> None:
     from onnx import helper
 
     node = helper.make_node("Einsum", ["a", "b"], ["o"], equation="...ij,...jk->...ik")
-    assert flops(node, {"a": (2, 3, 5), "b": (2, 5, 4), "o": (2, 3, 4)}) is None
+    assert node_flops(node, {"a": (2, 3, 5), "b": (2, 5, 4), "o": (2, 3, 4)}) is None

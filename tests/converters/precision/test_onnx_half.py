@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from modelc.converters import onnx_graph
-from modelc.converters.onnx_autocast import autocast, draft_of
+from modelc.converters.onnx_autocast import run_autocast, write_draft
 from modelc.core.contract import Converted, Feed
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.precision import Precision
@@ -72,7 +72,7 @@ def test_the_same_model_cast_without_the_forecast_overflows(
     mlp: Path, job_for: JobFor, tmp_path: Path
 ) -> None:
     job = job_for(mlp, FP16, WIDE)
-    naive = autocast(draft_of(load(mlp), mlp, job.folder / "draft"), job, keep=())
+    naive = run_autocast(write_draft(load(mlp), mlp, job.folder / "draft"), job, keep=())
     path = tmp_path / "naive.onnx"
     path.write_bytes(naive.SerializeToString())
     assert sqnr(run(mlp, WIDE)["y"], run(path, WIDE)["y"]) < 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.onnx_origins import matching, named, origins_of, sidecar_of
+from modelc.converters.onnx_origins import debug_sidecar_path, match_nodes, node_title, read_origins
 from modelc.core.errors import UsageError
 
 from .conftest import OnnxFile, load
@@ -45,18 +45,18 @@ def chain(onnx_file: OnnxFile) -> Path:
 def test_a_pattern_is_a_node_an_operator_or_a_module(
     chain: Path, pattern: str, names: tuple[str, ...]
 ) -> None:
-    assert matching(chain, [pattern]) == names
+    assert match_nodes(chain, [pattern]) == names
 
 
 def test_a_name_with_brackets_is_taken_as_it_is(chain: Path) -> None:
     model = load(chain)
     model.graph.node[0].name = "relu[0]"
     chain.write_bytes(model.SerializeToString())
-    assert matching(chain, ["relu[0]"]) == ("relu[0]",)
+    assert match_nodes(chain, ["relu[0]"]) == ("relu[0]",)
 
 
 def test_patterns_add_up_in_the_order_of_the_graph(chain: Path) -> None:
-    assert matching(chain, ["head", "query"]) == ("query", "head")
+    assert match_nodes(chain, ["head", "query"]) == ("query", "head")
 
 
 def test_nodes_of_bodies_are_found(onnx_file: OnnxFile) -> None:
@@ -64,19 +64,19 @@ def test_nodes_of_bodies_are_found(onnx_file: OnnxFile) -> None:
         [branch] y = If (c) <then_branch = t () => (float[N] p) { [inner] p = Neg(x) },
                              else_branch = e () => (float[N] q) { [other] q = Relu(x) }>
     }""")
-    assert matching(path, ["Neg"]) == ("inner",)
+    assert match_nodes(path, ["Neg"]) == ("inner",)
 
 
 def test_a_pattern_without_a_match_names_what_is_near(chain: Path) -> None:
     with pytest.raises(UsageError, match=r"'encoder\.layr\.3' matches no node") as error:
-        matching(chain, ["Relu", "encoder.layr.3"])
+        match_nodes(chain, ["Relu", "encoder.layr.3"])
     assert "encoder.layer.3" in error.value.hint
 
 
 def test_a_node_without_a_name_cannot_be_kept(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     with pytest.raises(UsageError, match="no name"):
-        matching(path, ["Relu"])
+        match_nodes(path, ["Relu"])
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ def test_a_node_without_a_name_cannot_be_kept(onnx_file: OnnxFile) -> None:
     [("model.onnx", "model.debug.json"), ("model.fp16.trt.onnx", "model.fp16.trt.debug.json")],
 )
 def test_the_sidecar_has_the_models_whole_stem(model: str, sidecar: str) -> None:
-    assert sidecar_of(Path("out") / model) == Path("out") / sidecar
+    assert debug_sidecar_path(Path("out") / model) == Path("out") / sidecar
 
 
 def test_a_model_without_a_sidecar_has_no_origins(onnx_file: OnnxFile) -> None:
-    assert origins_of(onnx_file(CHAIN)) == {}
+    assert read_origins(onnx_file(CHAIN)) == {}
 
 
 def test_a_sidecar_that_is_none_of_ours_is_refused(chain: Path) -> None:
-    sidecar_of(chain).write_text("[]", "utf-8")
+    debug_sidecar_path(chain).write_text("[]", "utf-8")
     with pytest.raises(UsageError, match="not a debug sidecar"):
-        origins_of(chain)
+        read_origins(chain)
 
 
 def test_a_node_is_named_by_its_module(chain: Path) -> None:
     first, second = load(chain).graph.node[:2]
-    origins = origins_of(chain)
-    assert named(second, origins) == "encoder.layer.3.attention.query (Neg query)"
-    assert named(first, {}) == "Relu relu"
+    origins = read_origins(chain)
+    assert node_title(second, origins) == "encoder.layer.3.attention.query (Neg query)"
+    assert node_title(first, {}) == "Relu relu"

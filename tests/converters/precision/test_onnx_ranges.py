@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters.onnx_ranges import forecast, measured
+from modelc.converters.onnx_ranges import forecast_overflows, measure_ranges
 from modelc.core.precision import Precision
 
 from .conftest import OnnxFile, load
@@ -32,7 +32,7 @@ def big(onnx_file: OnnxFile, *, factor: float) -> Path:
 
 def test_an_activation_beyond_fp16_is_named_by_module(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), -400, np.float32)}
-    (found,) = forecast(big(onnx_file, factor=1e-2), [feed], FP16)
+    (found,) = forecast_overflows(big(onnx_file, factor=1e-2), [feed], FP16)
     assert str(found) == "mlp.up (MatMul up): activations reach 1.2e+05 > 65504"
     assert found.value == 120000
     assert found.keep == ("up", "act")
@@ -40,19 +40,19 @@ def test_an_activation_beyond_fp16_is_named_by_module(onnx_file: OnnxFile) -> No
 
 def test_what_touches_the_activation_is_kept_with_it(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), 400, np.float32)}
-    found = forecast(big(onnx_file, factor=1e-2), [feed], FP16)
+    found = forecast_overflows(big(onnx_file, factor=1e-2), [feed], FP16)
     assert {name for one in found for name in one.keep} == {"up", "act", "down"}
 
 
 def test_the_largest_feed_decides(onnx_file: OnnxFile) -> None:
     feeds = [ONE, {"x": np.full((3, 4), 400, np.float32)}, ONE]
-    assert forecast(big(onnx_file, factor=1e-2), feeds, FP16)
-    assert not forecast(big(onnx_file, factor=1e-2), [ONE, ONE], FP16)
+    assert forecast_overflows(big(onnx_file, factor=1e-2), feeds, FP16)
+    assert not forecast_overflows(big(onnx_file, factor=1e-2), [ONE, ONE], FP16)
 
 
 def test_bfloat16_holds_what_float32_holds(onnx_file: OnnxFile) -> None:
     feed = {"x": np.full((2, 4), 400, np.float32)}
-    assert forecast(big(onnx_file, factor=1e-2), [feed], BF16) == ()
+    assert forecast_overflows(big(onnx_file, factor=1e-2), [feed], BF16) == ()
 
 
 def test_fusion_does_not_hide_what_lies_between_two_nodes(onnx_file: OnnxFile) -> None:
@@ -63,19 +63,19 @@ def test_fusion_does_not_hide_what_lies_between_two_nodes(onnx_file: OnnxFile) -
         }""",
         w=np.full((2, 2, 3, 3), -1e5, np.float32),
     )
-    ranges = measured(load(path), path.parent, [{"x": np.ones((1, 2, 6, 6), np.float32)}])
+    ranges = measure_ranges(load(path), path.parent, [{"x": np.ones((1, 2, 6, 6), np.float32)}])
     assert ranges["a"].low == pytest.approx(-1.8e6)
     assert ranges["y"].peak == 0
 
 
 def test_an_empty_tensor_has_no_range(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [n] y = Neg(x) }")
-    ranges = measured(load(path), path.parent, [{"x": np.zeros((0, 4), np.float32)}])
+    ranges = measure_ranges(load(path), path.parent, [{"x": np.zeros((0, 4), np.float32)}])
     assert ranges["y"].peak == 0
 
 
 def test_activations_that_are_all_tiny_are_found(onnx_file: OnnxFile) -> None:
-    (found,) = forecast(big(onnx_file, factor=1e-10), [ONE], FP16)[1:]
+    (found,) = forecast_overflows(big(onnx_file, factor=1e-10), [ONE], FP16)[1:]
     assert "activations stay below 3.0e-08" in found.reason
     assert found.keep == ("down",)
 
@@ -97,7 +97,7 @@ def test_weights_that_fp16_cannot_hold_are_named(
     onnx_file: OnnxFile, weights: np.ndarray[tuple[int, ...], np.dtype[np.float64]], reason: str
 ) -> None:
     path = onnx_file(PRODUCT, modules={"linear": "head"}, w=weights.astype(np.float32))
-    found = forecast(path, [{"x": np.full((1, 4), 1e3, np.float32)}], FP16)[0]
+    found = forecast_overflows(path, [{"x": np.full((1, 4), 1e3, np.float32)}], FP16)[0]
     assert (found.module, found.keep) == ("head", ("linear",))
     assert found.reason == reason.replace("\\", "")
 
@@ -105,20 +105,20 @@ def test_weights_that_fp16_cannot_hold_are_named(
 def test_one_tiny_weight_among_others_is_no_loss(onnx_file: OnnxFile) -> None:
     weights = EYE.copy()
     weights[0, 1] = 1e-9
-    assert forecast(onnx_file(PRODUCT, w=weights), [ONE], FP16) == ()
+    assert forecast_overflows(onnx_file(PRODUCT, w=weights), [ONE], FP16) == ()
 
 
 def test_weights_in_a_file_of_their_own_are_read(onnx_file: OnnxFile) -> None:
     path = onnx_file(PRODUCT, external=True, w=EYE * 1e5)
     assert (path.parent / "model.data").exists()
-    assert forecast(path, [ONE], FP16)[0].tensor == "w"
+    assert forecast_overflows(path, [ONE], FP16)[0].tensor == "w"
 
 
 def test_an_infinite_constant_is_no_overflow(onnx_file: OnnxFile) -> None:
     path = onnx_file(
         "g (float[N,4] x) => (float[N,4] y) { [least] y = Min(x, w) }", w=np.float32(np.inf)
     )
-    assert forecast(path, [ONE], FP16) == ()
+    assert forecast_overflows(path, [ONE], FP16) == ()
 
 
 def test_a_guard_of_a_division_is_kept_up_to_the_division(onnx_file: OnnxFile) -> None:
@@ -132,9 +132,9 @@ def test_a_guard_of_a_division_is_kept_up_to_the_division(onnx_file: OnnxFile) -
         }""",
         eps=np.float32(1e-12),
     )
-    (found,) = forecast(path, [ONE], FP16)
+    (found,) = forecast_overflows(path, [ONE], FP16)
     assert found.keep == ("guard", "root", "divide")
 
 
 def test_a_sound_model_has_no_forecast(onnx_file: OnnxFile) -> None:
-    assert forecast(onnx_file(PRODUCT, w=EYE), [ONE], FP16) == ()
+    assert forecast_overflows(onnx_file(PRODUCT, w=EYE), [ONE], FP16) == ()

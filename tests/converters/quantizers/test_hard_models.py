@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from modelc.converters.model_files import copy_external, files_of
+from modelc.converters.model_files import copy_external_weights, list_model_files
 from modelc.converters.quantizers.registry import quantizer_named
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.errors import ConversionError
@@ -112,7 +112,7 @@ def test_weights_outside_the_models_folder_are_refused(location: str, tmp_path: 
     (tmp_path / "in").mkdir()
     (tmp_path / "data.bin").write_bytes(bytes(64))
     with pytest.raises(ConversionError, match="outside its folder"):
-        files_of(external_model(tmp_path / "in", location))
+        list_model_files(external_model(tmp_path / "in", location))
 
 
 def test_nothing_is_written_outside_the_work_folder(digits: Subject, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_weights_in_a_folder_below_are_copied_with_it(tmp_path: Path) -> None:
     path = external_model(tmp_path / "in", "w/data.bin")
     model = onnx.load(str(path), load_external_data=False)
     (tmp_path / "out").mkdir()
-    assert copy_external(model, path, tmp_path / "out") == ("w/data.bin",)
+    assert copy_external_weights(model, path, tmp_path / "out") == ("w/data.bin",)
     assert (tmp_path / "out" / "w" / "data.bin").is_file()
 
 
@@ -148,4 +148,4 @@ def test_weights_that_are_not_there_are_told(tmp_path: Path) -> None:
     path = external_model(tmp_path, "gone.bin")
     model = onnx.load(str(path), load_external_data=False)
     with pytest.raises(ConversionError, match=r"'gone\.bin', which is not beside it"):
-        copy_external(model, path, tmp_path)
+        copy_external_weights(model, path, tmp_path)

@@ -12,11 +12,11 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.onnx_origins import Origin
+from modelc.converters.onnx_origins import NodeOrigin
 from modelc.converters.trt.findings import Finding, Severity, told
 from modelc.converters.trt.qdq import check_qdq
 
-ORIGINS = {"conv": Origin(module="stem.conv"), "fc": Origin(module="head.fc")}
+ORIGINS = {"conv": NodeOrigin(module="stem.conv"), "fc": NodeOrigin(module="head.fc")}
 
 
 @dataclass

@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from modelc.cli.render_manifest import show_manifest
-from modelc.converters.onnx_origins import origins_of
+from modelc.converters.onnx_origins import read_origins
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import Converted, Job, Target
 from modelc.core.errors import RunnerError
@@ -48,7 +48,7 @@ GUILTY = "layers.1.attention.value"
 
 def spoil(path: Path) -> None:
     """One weight of one layer 50 % too large."""
-    model, origins = onnx.load(path), origins_of(path)
+    model, origins = onnx.load(path), read_origins(path)
     read = {
         name
         for node in model.graph.node
