@@ -36,7 +36,7 @@ from ..core.signature import Signature
 from ..core.zip_archive import members_of
 from . import aoti_compiling, exported_program, program_facts
 from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
-from .capture.strategies import export_of
+from .capture.strategies import capture_exported_program
 from .input_guard import check_feed
 from .installed import package_versions
 from .opened import order_inputs, runner_error
@@ -86,7 +86,7 @@ def _library_names(path: Path) -> list[str]:
 
 def convert(job: Job) -> Converted:
     """Capture, compile in a process of its own, pack with our record."""
-    taken = export_of(job)
+    taken = capture_exported_program(job)
     name = job.stem + SUFFIX
     place = job.folder / "aoti"
     place.mkdir()

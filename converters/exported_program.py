@@ -30,7 +30,7 @@ from ..core.signature import Signature
 from ..core.zip_archive import fault_of_archive, members_of
 from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
 from .capture.eager import example_tensors
-from .capture.strategies import export_of
+from .capture.strategies import capture_exported_program
 from .fault_values import fault_record
 from .guarded import call_framework
 from .installed import package_versions
@@ -80,7 +80,7 @@ def convert(job: Job) -> Converted:
     """Export and save; stack traces with their paths are left out of the file."""
     import torch
 
-    taken = export_of(job)
+    taken = capture_exported_program(job)
     name = job.stem + SUFFIX
     with _strip_user_data(taken.program) as program:
         call_framework(

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ..core.errors import LOGGED, Hint, first_line
 from ..core.signature import Signature
-from .capture.causes import BY_SCRIPT, RefusedError, cause_of
-from .capture.users import COMPILED, users_place
+from .capture.causes import BY_SCRIPT, RefusedError, find_cause
+from .capture.users import COMPILED, user_place
 
 Made = TypeVar("Made")
 
@@ -65,13 +65,13 @@ def _refusal(
 ) -> RefusedError:
     """The error for a user: the cause in a line, where in the model it is, one way out."""
     inner = _innermost_cause(error)
-    found = cause_of(_error_text(error))
+    found = find_cause(_error_text(error))
     names = {} if found is None else found[1]
     spot = ModelLocation() if locate is None else locate(error, _operator_name(names))
     if spot.operator:
         names = {**names, **dict(zip(("ns", "op"), spot.operator.split("::"), strict=True))}
     names["dim"] = _dim_in(str(inner), signature)
-    place = spot.place or users_place(error)
+    place = spot.place or user_place(error)
     reason, hint = reason_of(error), _PATCH_HINT if place else Hint(LOGGED)
     if found is not None:
         reason = found[0].says.format(**names) or reason

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .capture.causes import RefusedError
-from .capture.users import last_place
+from .capture.users import last_user_place
 
 if TYPE_CHECKING:
     import torch
@@ -223,7 +223,7 @@ def _copy_nodes(
 
 def _no_rule_error(node: torch.fx.Node) -> RefusedError:
     name = "::".join(str(node.target).split(".")[:2])
-    place = last_place(str(node.meta.get("stack_trace") or ""))
+    place = last_user_place(str(node.meta.get("stack_trace") or ""))
     return RefusedError(
         f"operator {name} of complex numbers has no ONNX translation"
         + (f" (at {place})" if place else ""),

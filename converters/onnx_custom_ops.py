@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import ErrorCode, UsageError
 from ..core.names import unknown
 from .capture.causes import CUSTOM_OP, RefusedError
-from .capture.users import users_place
+from .capture.users import user_place
 from .onnx_linear_algebra import MATRIX_OPS
 from .onnx_medians import MEDIAN_OPS
 from .onnx_places import RESIZE_OPS
@@ -183,7 +183,7 @@ def _name_operator_in_errors(
         except Exception as error:  # the user's own code
             if write in _OWN_WRITERS:
                 raise
-            place = users_place(error)
+            place = user_place(error)
             where = f" (at {place})" if place else ""
             raise RefusedError(
                 f"--custom-op {name}: {write.__name__} raised {type(error).__name__}:"

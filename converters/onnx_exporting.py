@@ -9,9 +9,9 @@ from ..core.contract import Job
 from ..core.errors import Hint, Option
 from .capture.causes import RefusedError
 from .capture.eager import example_tensors, model_of
-from .capture.program import Exported, Program
-from .capture.strategies import program_of
-from .capture.users import last_place
+from .capture.program import CapturedProgram, ExportCapture
+from .capture.strategies import capture_program
+from .capture.users import last_user_place
 from .guarded import ModelLocation, call_framework
 from .onnx_complex import split_complex
 from .onnx_custom_ops import (
@@ -36,15 +36,15 @@ DRAFT_STEM = (
 )
 
 
-def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, Program]:
+def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
     """The job's program, captured and translated.
 
     Raises:
         RefusedError: the capture or the exporter refused; the operator and its module are named.
         UsageError: a custom operator that the model has not.
     """
-    taken = program_of(job)
-    if isinstance(taken, Exported):
+    taken = capture_program(job)
+    if isinstance(taken, ExportCapture):
         model = _export_with_dynamo(job, opset, taken.program)
     else:
         model = _export_torchscript(job, opset, taken.module)
@@ -174,7 +174,7 @@ def _locate_node(error: BaseException, scope: str) -> ModelLocation:
             return ModelLocation(
                 operator=_original_operator(node),
                 module=module.removeprefix(scope).removeprefix("."),
-                place=last_place(str(node.meta.get("stack_trace") or "")),
+                place=last_user_place(str(node.meta.get("stack_trace") or "")),
             )
     return ModelLocation()
 
@@ -206,7 +206,7 @@ def _locate_module(module: torch.jit.ScriptModule, operator: str, scope: str) ->
         line = _creation_line(part, operator)
         if line is not None:
             inner = path.removeprefix(scope).removeprefix(".")
-            found = ModelLocation(operator=operator, module=inner, place=last_place(line))
+            found = ModelLocation(operator=operator, module=inner, place=last_user_place(line))
     return found
 
 

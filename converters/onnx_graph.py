@@ -33,7 +33,7 @@ from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
 from . import onnx_coverage, onnx_faults, probing_onnx
 from .capture.eager import model_of
-from .capture.program import Exported, Scripted
+from .capture.program import ExportCapture, ScriptCapture
 from .guarded import call_framework
 from .installed import package_versions
 from .onnx_axes import name_output_axes
@@ -116,7 +116,7 @@ def convert(job: Job) -> Converted:
     opset = _choose_opset(job)
     model, taken = export_onnx(job, opset)
     name_output_axes(model, job.output_axes)
-    scope = model_of(job).scope if isinstance(taken, Exported) or taken.call == "flat" else ""
+    scope = model_of(job).scope if isinstance(taken, ExportCapture) or taken.call == "flat" else ""
     debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
     set_metadata(model, job.metadata)
     conditions = add_guard(model, job.signature) if job.guard else 0
@@ -135,9 +135,9 @@ def convert(job: Job) -> Converted:
         versions=used,
         options=options,
         notes=(*taken.notes, *notes),
-        frozen=taken.frozen if isinstance(taken, Scripted) else (),
-        warned=taken.warned if isinstance(taken, Scripted) else (),
-        places=taken.places if isinstance(taken, Exported) else (),
+        frozen=taken.frozen if isinstance(taken, ScriptCapture) else (),
+        warned=taken.warned if isinstance(taken, ScriptCapture) else (),
+        places=taken.places if isinstance(taken, ExportCapture) else (),
     )
 
 

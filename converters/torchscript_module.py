@@ -32,7 +32,7 @@ from ..core.whole import require_room
 from ..core.zip_archive import members_of
 from . import probing_script, probing_torchscript
 from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
-from .capture.strategies import torchscript_of
+from .capture.strategies import capture_torchscript
 from .fault_values import draw_size, fault_record
 from .guarded import call_framework
 from .installed import package_versions
@@ -72,7 +72,7 @@ def convert(job: Job) -> Converted:
     """Capture and save. A trace takes flat tensors; a script keeps the model's own call."""
     import torch
 
-    taken = torchscript_of(job)
+    taken = capture_torchscript(job)
     name = job.stem + SUFFIX
     _check_space(job.folder, taken.module)
     call_framework(

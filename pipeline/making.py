@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
-from ..converters.capture.causes import is_needless, strict_may_take, telling, way_out
+from ..converters.capture.causes import can_strict_help, hint_for, is_redundant, most_specific
 from ..converters.capture.constraints import NarrowError
 from ..core.capture import Capture
 from ..core.domain import Domain
@@ -70,13 +70,13 @@ class _Tried:
     def all_of(self, ways: Iterable[Way], parent: Parent, bench: Bench) -> None:
         """Try ways until one holds; quantizers are all tried."""
         for way in ways:
-            if way.capture is Capture.EXPORT_STRICT and not strict_may_take(self._of(way)):
+            if way.capture is Capture.EXPORT_STRICT and not can_strict_help(self._of(way)):
                 continue
             began = Clock()
             try:
                 trial = attempt(self.step, way, parent, bench, met=self._of(way))
             except (ConversionError, RunnerError) as error:
-                if is_needless(error) and len(self.step.captures) > 1:
+                if is_redundant(error) and len(self.step.captures) > 1:
                     self._tell(way, "left out", error.message, bench)
                     continue
                 self._refused.append(way)
@@ -264,7 +264,7 @@ def _told_narrow(verdict: Verdict, interval: Interval) -> Verdict:
 def _most_useful(errors: Sequence[ModelcError], bench: Bench) -> ModelcError:
     """The refusal to report: one that leaves a part of the domain; the last where it may."""
     narrow = [error for error in errors if isinstance(error, NarrowError)]
-    return narrow[-1 if bench.order.narrow else 0] if narrow else telling(errors)
+    return narrow[-1 if bench.order.narrow else 0] if narrow else most_specific(errors)
 
 
 def _patches(bench: Bench) -> tuple[str, ...]:
@@ -335,7 +335,7 @@ def _attempt(trial: Trial, clock: Clock) -> Attempt:
 
 def failure_of(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:
     """The record of a step that gave no artifact."""
-    hint = way_out(error, set(step.target.CAPTURES).difference(step.captures))
+    hint = hint_for(error, set(step.target.CAPTURES).difference(step.captures))
     return Failure(
         step=step.name,
         message=error.message,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..converters.capture.users import users_place
+from ..converters.capture.users import user_place
 from ..core.errors import CheckpointError, first_line, text_of
 from ..core.interrupts import copies_ended, is_users_own
 
@@ -52,7 +52,7 @@ def into(log: Path) -> Iterator[None]:
 
 def _ended_by_code(error: BaseException) -> CheckpointError:
     """The error where the model's code raised what nothing but the end of a process may catch."""
-    place = users_place(error)
+    place = user_place(error)
     told = f": {first_line(error)}" if text_of(error) else ""
     return CheckpointError(
         f"the model's code raised {type(error).__name__}{f' at {place}' if place else ''}{told}",

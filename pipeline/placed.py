@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..converters.capture.compared import sizes_that_turn
+from ..converters.capture.compared import branch_sizes
 from ..converters.capture.exporting import AS_TEXT
-from ..converters.capture.resizing import resize_places
+from ..converters.capture.resizing import resize_sizes
 from ..core.capture import Capture
 from ..core.contract import Job
 from ..core.domain import Domain
@@ -38,11 +38,11 @@ def found_places(job: Job, capture: str, bench: Bench) -> tuple[Mapping[str, int
     """
     found = bench.places
     if "resizes" not in found:
-        found["resizes"] = resize_places(job)
+        found["resizes"] = resize_sizes(job)
     if capture.startswith(Capture.EXPORT) and AS_TEXT not in job.programs:
         return (*found["resizes"], *found.get("turns", ()))
     if "turns" not in found:
-        found["turns"] = sizes_that_turn(job)[:_TURNS]
+        found["turns"] = branch_sizes(job)[:_TURNS]
     return (*found["resizes"], *found["turns"])
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
-from ..converters.capture.causes import left_torch
-from ..converters.capture.program import Scripted
+from ..converters.capture.causes import find_numpy_use
+from ..converters.capture.program import ScriptCapture
 from ..converters.onnx_origins import match_nodes
 from ..converters.quantizers.sensitivity import readable
 from ..core.capture import TRACES, Capture
@@ -202,7 +202,7 @@ def _untried(step: Step) -> tuple[Capture, ...]:
 
 def _left_torch(way: Way, converted: Converted, met: Sequence[ModelcError]) -> str:
     """Where forward computes outside of torch, of which a trace keeps the result alone."""
-    return left_torch(met, converted.warned) if way.capture in TRACES else ""
+    return find_numpy_use(met, converted.warned) if way.capture in TRACES else ""
 
 
 def _outside(verdict: Verdict, why: str) -> Verdict:
@@ -397,5 +397,5 @@ def _frozen(
 
     branches = look(bench.subject, bench.order.judging.accept)
     taken = bench.programs.get(way.rewrites, {}).get(str(capture))
-    second = Second(again=again, scripted=taken.scripts if isinstance(taken, Scripted) else ())
+    second = Second(again=again, scripted=taken.scripts if isinstance(taken, ScriptCapture) else ())
     return frozen_by(capture, converted.frozen, branches, bench.subject, second)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 OUTSIDE = "outside"  # in a job's programs: sizes at which conditions of torch.export break
-OFF = 1e-3  # of a value, and of a small one: another arm of a branch is off by more
+MISMATCH = 1e-3  # of a value, and of a small one: another arm of a branch is off by more
 _SMALL = 10  # one distinct value of so many is smaller than what is small here
 _ROUNDINGS = 4  # of the dtype: bfloat16 tells less apart than `off`
 
 
-def wrong_at(
-    made: Callable[..., object], job: Job, places: Iterable[Sizes], *, off: float = OFF
+def first_mismatch(
+    made: Callable[..., object], job: Job, places: Iterable[Sizes], *, off: float = MISMATCH
 ) -> Sizes | None:
     """The first of these sizes at which what was captured gives something else than eager.
 
@@ -32,13 +32,13 @@ def wrong_at(
     the other; `off` is how far apart two values may be, of themselves and of a small value beside
     them. Not of the largest: where -3.4e38 masks some, that would pass anything.
     """
-    return next((sizes for sizes in places if not _answers_alike(made, job, sizes, off)), None)
+    return next((sizes for sizes in places if not _matches_eager(made, job, sizes, off)), None)
 
 
-def _answers_alike(made: Callable[..., object], job: Job, sizes: Sizes, off: float) -> bool:
+def _matches_eager(made: Callable[..., object], job: Job, sizes: Sizes, off: float) -> bool:
     import torch
 
-    tensors = resized(job, sizes)
+    tensors = resize_example(job, sizes)
     with torch.no_grad():
         try:
             expected = model_of(job).flat(*(one.clone() for one in tensors))
@@ -51,11 +51,11 @@ def _answers_alike(made: Callable[..., object], job: Job, sizes: Sizes, off: flo
             _LOG.warning("the program rejects %s: %s", dict(sizes), error)
             return False
     return len(expected) == len(given) and all(
-        _same(one, other, off) for one, other in zip(expected, given, strict=True)
+        _is_close(one, other, off) for one, other in zip(expected, given, strict=True)
     )
 
 
-def sizes_in(signature: Signature, feed: Feed) -> dict[str, int]:
+def feed_sizes(signature: Signature, feed: Feed) -> dict[str, int]:
     """The sizes of the free dims in a feed of the signature."""
     sizes: dict[str, int] = {}
     for spec in signature.inputs:
@@ -66,7 +66,7 @@ def sizes_in(signature: Signature, feed: Feed) -> dict[str, int]:
     return sizes
 
 
-def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
+def resize_example(job: Job, sizes: Sizes) -> list[torch.Tensor]:
     """The example, cut to these sizes of the free dims, or with parts of it once more behind it."""
     import numpy as np
     import torch
@@ -76,7 +76,7 @@ def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
         array = job.example[spec.name]
         for axis, dim in enumerate(spec.dims):
             wanted = dim.size(sizes)
-            array = np.take(array, _picked(array.shape[axis], wanted), axis=axis)
+            array = np.take(array, _pick_parts(array.shape[axis], wanted), axis=axis)
         if spec.values is not None and spec.values.follows:
             bounds = spec.values.at(job.signature.named_sizes(sizes))
             array = np.clip(array, bounds.low, bounds.high).astype(array.dtype)
@@ -86,7 +86,7 @@ def resized(job: Job, sizes: Sizes) -> list[torch.Tensor]:
     return made
 
 
-def _picked(known: int, wanted: int) -> Array:
+def _pick_parts(known: int, wanted: int) -> Array:
     """Which of the known parts of a dim, the first in order and what is more by chance.
 
     In turn they would give the means of the example again. Inputs of one size get the same.
@@ -97,7 +97,7 @@ def _picked(known: int, wanted: int) -> Array:
     return np.concatenate([np.arange(min(known, wanted)), more])
 
 
-def _same(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
+def _is_close(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
     import torch
 
     if (expected.shape, expected.dtype) != (given.shape, given.dtype):
@@ -105,11 +105,11 @@ def _same(expected: torch.Tensor, given: torch.Tensor, off: float) -> bool:
     if not expected.is_floating_point():
         return torch.equal(expected, given)
     share = max(off, _ROUNDINGS * torch.finfo(expected.dtype).eps)
-    least = share * _small(expected)
+    least = share * _small_magnitude(expected)
     return torch.allclose(given, expected, rtol=share, atol=least, equal_nan=True)
 
 
-def _small(values: torch.Tensor) -> float:
+def _small_magnitude(values: torch.Tensor) -> float:
     """A small one of the finite distinct values; a mask counts once, however often it is there."""
     import torch
 

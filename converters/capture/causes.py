@@ -10,11 +10,11 @@ from typing import NamedTuple
 from ...core.capture import Capture
 from ...core.errors import ConversionError, Hint, ModelcError
 from ...core.findings import Warned
-from .constraints import SizesError
+from .constraints import SizeConstraintError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class RefusalCause:
     """One kind of refusal.
 
     `pattern` is looked for in `TYPE: text` of the exceptions; its named groups stand in `says` and
@@ -48,7 +48,7 @@ class RefusedError(ConversionError):
         *,
         hint: str | Hint,
         option: str = "",
-        cause: Cause | None = None,
+        cause: RefusalCause | None = None,
         passing: bool = False,
         detail: str = "",
         placed: bool = False,
@@ -60,7 +60,7 @@ class RefusedError(ConversionError):
         self.lasting = cause is not None and cause.lasting and not passing
 
 
-class _Row(NamedTuple):
+class _CauseRow(NamedTuple):
     """A row as it is written below."""
 
     name: str
@@ -84,7 +84,7 @@ _NAME = r"(?P<ns>\w+)(?:\.|::)(?P<op>\w+)"
 
 # The first that matches is the cause. The words are those of torch 2.13.
 _ROWS = (
-    _Row(
+    _CauseRow(
         "operator",
         0,
         rf"No ONNX function found for <OpOverload\(op='{_NAME}",
@@ -92,8 +92,8 @@ _ROWS = (
         _WRITE,
         False,
     ),
-    _Row("operator", 0, rf"unrecognized namespace {_NAME}", _OPERATOR, _WRITE, False),
-    _Row(
+    _CauseRow("operator", 0, rf"unrecognized namespace {_NAME}", _OPERATOR, _WRITE, False),
+    _CauseRow(
         "opset",
         1,
         rf"Exporting the operator '{_NAME}' to ONNX opset version (?P<opset>\d+) is not supported\."
@@ -102,8 +102,10 @@ _ROWS = (
         "use --opset {added}",
         strict=False,
     ),
-    _Row("operator", 0, rf"Exporting the operator '{_NAME}' to ONNX", _OPERATOR, _WRITE, False),
-    _Row(
+    _CauseRow(
+        "operator", 0, rf"Exporting the operator '{_NAME}' to ONNX", _OPERATOR, _WRITE, False
+    ),
+    _CauseRow(
         "operator",
         2,
         r"Unsupported: ONNX export of (?:operator )?(?P<what>[^.\n]+)",
@@ -111,7 +113,7 @@ _ROWS = (
         "give fixed sizes there, or make it of other operators",
         strict=False,
     ),
-    _Row(
+    _CauseRow(
         "complex",
         2,
         r"ScalarType Complex\w+ is an unexpected tensor scalar type",
@@ -119,14 +121,14 @@ _ROWS = (
         "compute with real and imaginary parts (torch.view_as_real)",
         strict=False,
     ),
-    _Row(
+    _CauseRow(
         "check",
         3,
         r"Could not guard on data-dependent(?:.|\n)*\n\s+assert\b",
         "an assert asks for tensor data",
         "check it outside forward, or leave it out",
     ),
-    _Row(
+    _CauseRow(
         "value",
         2,
         r"Could not extract specialized integer|"
@@ -135,7 +137,7 @@ _ROWS = (
         _TENSORS,
         scripts=True,
     ),
-    _Row(
+    _CauseRow(
         "branch",
         2,
         r"Could not guard on data-dependent|: Data-dependent branching",
@@ -144,7 +146,7 @@ _ROWS = (
         scripts=True,
         strict=False,
     ),
-    _Row(
+    _CauseRow(
         "value",
         2,
         r"DataDependentOutputException: (?P<what>\S+)",
@@ -152,7 +154,7 @@ _ROWS = (
         _TENSORS,
         scripts=True,
     ),
-    _Row(
+    _CauseRow(
         "dims",
         1,
         "Constraints violated",
@@ -160,49 +162,49 @@ _ROWS = (
         "if one size will do, --static {dim} fixes it",
         strict=False,
     ),
-    _Row(
+    _CauseRow(
         "state",
         3,
         r"tensor attributes? (?P<what>.+?) (?:was|were) assigned during export",
         "forward keeps tensors in attributes: {what}",
         "keep them in local names, or register_buffer them",
     ),
-    _Row(
+    _CauseRow(
         "state",
         3,
         r"fake tensor in the exported program constant's list",
         "forward keeps or changes tensors behind the tracer (.data, a cache of its own)",
         "keep them in local names, and change none through .data",
     ),
-    _Row(
+    _CauseRow(
         NUMPY,
         3,
         r"\.numpy\(\) is not supported for tensor subclasses",
         "forward leaves torch for NumPy",
         "write it with torch's operators, or change it in a copy, with --patch PKG.MOD:FN",
     ),
-    _Row(
+    _CauseRow(
         "break",
         6,
         r"Unsupported: (?P<what>[^\n]+)(?:.|\n)*qualname: (?P<call>\w+)",
         "it cannot follow {call}: {what}",
         "leave that call out of forward, or --capture trace",
     ),
-    _Row(
+    _CauseRow(
         "break",
         6,
         r"Unsupported: (?P<what>[^\n]+)",
         "",
         "leave that out of forward, or --capture trace",
     ),
-    _Row(
+    _CauseRow(
         "script",
         7,
         r"variable number of arguments or use keyword-only arguments",
         "TorchScript takes no *args, no **kwargs and no keyword-only arguments with defaults",
         "name the arguments of forward",
     ),
-    _Row(
+    _CauseRow(
         "script",
         7,
         "<--- HERE",  # stands in what scripted code raises when it runs, too
@@ -212,7 +214,7 @@ _ROWS = (
     ),
 )
 CAUSES = tuple(
-    Cause(
+    RefusalCause(
         name=row.name,
         rank=row.rank,
         pattern=re.compile(row.pattern),
@@ -225,15 +227,15 @@ CAUSES = tuple(
     for row in _ROWS
 )
 _NEVER = re.compile(r"(?!)")  # what modelc itself refuses for is in no text of torch's
-CUSTOM_OP = Cause(
+CUSTOM_OP = RefusalCause(
     name="custom-op", pattern=_NEVER, says="", hint="", rank=0, strict=False, lasting=False
 )  # it is the user's function that says why
-NEEDLESS = Cause(name="needless", pattern=_NEVER, says="", hint="", rank=9)
+REDUNDANT = RefusalCause(name="needless", pattern=_NEVER, says="", hint="", rank=9)
 
 _NO_CAUSE = 5  # what no row knows is more telling than what a compiler of Python cannot read
 
 
-def cause_of(text: str) -> tuple[Cause, dict[str, str]] | None:
+def find_cause(text: str) -> tuple[RefusalCause, dict[str, str]] | None:
     """The first row that `TYPE: text` matches, with its named groups."""
     for cause in CAUSES:
         match = cause.pattern.search(text)
@@ -242,12 +244,12 @@ def cause_of(text: str) -> tuple[Cause, dict[str, str]] | None:
     return None
 
 
-def telling(errors: Sequence[ModelcError]) -> ModelcError:
+def most_specific(errors: Sequence[ModelcError]) -> ModelcError:
     """Of several refusals of one model the one that says most; the first of equals."""
     return min(errors, key=_rank)
 
 
-def way_out(error: ModelcError, left: Collection[Capture]) -> Hint:
+def hint_for(error: ModelcError, left: Collection[Capture]) -> Hint:
     """The error's hint, which names no capture that is not `left` to be tried for the format."""
     cause = error.cause if isinstance(error, RefusedError) else None
     if cause is None or not cause.scripts or Capture.SCRIPT in left:
@@ -261,7 +263,7 @@ def _rank(error: ModelcError) -> int:
     return _NO_CAUSE
 
 
-def left_torch(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
+def find_numpy_use(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
     """Where forward leaves torch for NumPy, as a refusal or a tracer's warning says; else empty."""
     for error in errors:
         if isinstance(error, RefusedError) and error.cause and error.cause.name == NUMPY:
@@ -270,17 +272,17 @@ def left_torch(errors: Sequence[ModelcError], warned: Sequence[Warned]) -> str:
     return f"forward leaves torch for NumPy (at {places[0]})" if places else ""
 
 
-def is_needless(error: ModelcError) -> bool:
+def is_redundant(error: ModelcError) -> bool:
     """Whether the capture only says that another one does all that it would do."""
-    return isinstance(error, RefusedError) and error.cause is NEEDLESS
+    return isinstance(error, RefusedError) and error.cause is REDUNDANT
 
 
-def strict_may_take(errors: Sequence[ModelcError]) -> bool:
+def can_strict_help(errors: Sequence[ModelcError]) -> bool:
     """Whether strict mode could take what torch.export refused for these reasons.
 
     Not where a program does not hold at all sizes: that is what the code does, however it is read.
     """
-    if any(isinstance(error, SizesError) for error in errors):
+    if any(isinstance(error, SizeConstraintError) for error in errors):
         return False
     causes = [error.cause for error in errors if isinstance(error, RefusedError)]
     return not any(cause is not None and not cause.strict for cause in causes)

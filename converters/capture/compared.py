@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...core.contract import Job
 from ...core.fitting import Sizes, points, sizes_of
-from .answering import OUTSIDE, resized, sizes_in, wrong_at
-from .constraints import Constraint, all_hold, at_an_end, constraints_in, holds, told
+from .answering import OUTSIDE, feed_sizes, first_mismatch, resize_example
+from .constraints import (
+    SizeConstraint,
+    are_satisfied,
+    boundary_sizes,
+    is_at_range_end,
+    is_satisfied,
+    parse_constraints,
+)
 from .eager import model_of
-from .recording import reads_storage, turning_sizes
-from .symbolic import Followed, follow
+from .recording import find_branch_sizes, reads_storage
+from .symbolic import ShapeTrace, trace_symbolic_shapes
 
 if TYPE_CHECKING:
     from ...core.signature import Signature
@@ -30,7 +37,7 @@ _Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class SizeComparison:
     """The sizes that were tried, in order, which of them is wrong, and what could not be tried.
 
     `lost` says that a size became a plain number on the way.
@@ -42,7 +49,7 @@ class Compared:
     lost: bool = False
 
 
-def wrong_elsewhere(made: Callable[..., object], job: Job) -> tuple[Sizes | None, tuple[str, ...]]:
+def find_wrong_size(made: Callable[..., object], job: Job) -> tuple[Sizes | None, tuple[str, ...]]:
     """The first size at which a trace gives something else than eager, and notes.
 
     Looked at are sizes at which conditions of forward on sizes turn out otherwise than in the
@@ -53,20 +60,20 @@ def wrong_elsewhere(made: Callable[..., object], job: Job) -> tuple[Sizes | None
 
     known = job.programs.get(OUTSIDE)
     if isinstance(known, Sequence):
-        wrong = wrong_at(made, job, known, off=_OFF)
+        wrong = first_mismatch(made, job, known, off=_OFF)
         if wrong is not None or not known:
             return wrong, ()
     seen = job.programs.get(_SEEN)
-    if isinstance(seen, Compared):
-        return wrong_at(made, job, seen.sizes, off=_OFF), seen.notes
+    if isinstance(seen, SizeComparison):
+        return first_mismatch(made, job, seen.sizes, off=_OFF), seen.notes
     if not job.signature.free_dims or isinstance(model_of(job).module, ScriptModule):
         return None, ()
-    found = look_around(made, job)
+    found = compare_sizes(made, job)
     job.programs[_SEEN] = found
     return found.wrong, found.notes
 
 
-def right_interval(
+def find_right_interval(
     made: Callable[..., object], job: Job, wrong: Sizes
 ) -> tuple[str, int, int] | None:
     """The sizes of one dim around the captured one at which a trace is right, as running it shows.
@@ -74,42 +81,42 @@ def right_interval(
     The dim is one that makes the trace wrong by itself; the end is found by halving, on the way
     from the captured size to the wrong one. None where no dim does, or nothing is left.
     """
-    example = sizes_in(job.signature, job.example)
+    example = feed_sizes(job.signature, job.example)
     for name, dim in job.signature.free_dims.items():
         right, bad = example[name], wrong[name]
-        if right == bad or wrong_at(made, job, [{**example, name: bad}], off=_OFF) is None:
+        if right == bad or first_mismatch(made, job, [{**example, name: bad}], off=_OFF) is None:
             continue
         while abs(right - bad) > 1:
             middle = (right + bad) // 2
-            if wrong_at(made, job, [{**example, name: middle}], off=_OFF) is None:
+            if first_mismatch(made, job, [{**example, name: middle}], off=_OFF) is None:
                 right = middle
             else:
                 bad = middle
         low, high = (right, dim.high) if bad < right else (dim.low, right)
-        low, high = _between_turns(made, job, name, (low, high))
+        low, high = _interval_between_branches(made, job, name, (low, high))
         return (name, low, high) if low < high else None
     return None
 
 
-def _between_turns(
+def _interval_between_branches(
     made: Callable[..., object], job: Job, name: str, ends: tuple[int, int]
 ) -> tuple[int, int]:
     """The part of an interval around the captured size without other sizes that are wrong.
 
     Looked at are those at which forward goes another way.
     """
-    example = sizes_in(job.signature, job.example)
+    example = feed_sizes(job.signature, job.example)
     low, high = ends
-    search = _Search(made=None, job=job, waiting=[example], between=(name, *ends))
+    search = _BranchSearch(made=None, job=job, waiting=[example], between=(name, *ends))
     search.run()
     others = {one[name] for one in search.tried if one[name] != example[name]}
     for size in sorted(others, key=lambda one: abs(one - example[name])):
-        if low <= size <= high and wrong_at(made, job, [{**example, name: size}], off=_OFF):
+        if low <= size <= high and first_mismatch(made, job, [{**example, name: size}], off=_OFF):
             low, high = (size + 1, high) if size < example[name] else (low, size - 1)
     return low, high
 
 
-def sizes_that_turn(job: Job) -> tuple[Sizes, ...]:
+def branch_sizes(job: Job) -> tuple[Sizes, ...]:
     """The sizes at which forward goes another way than at the example, as far as it was seen.
 
     What was found for a trace of the job's programs is given; else forward is followed.
@@ -117,14 +124,14 @@ def sizes_that_turn(job: Job) -> tuple[Sizes, ...]:
     from torch.jit import ScriptModule
 
     seen = job.programs.get(_SEEN)
-    if isinstance(seen, Compared):
+    if isinstance(seen, SizeComparison):
         return seen.sizes
     if not job.signature.free_dims or isinstance(model_of(job).module, ScriptModule):
         return ()
-    return look_around(None, job).sizes
+    return compare_sizes(None, job).sizes
 
 
-def look_around(made: Callable[..., object] | None, job: Job, *beside: Sizes) -> Compared:
+def compare_sizes(made: Callable[..., object] | None, job: Job, *beside: Sizes) -> SizeComparison:
     """Try what was captured where forward goes another way by sizes, until it is wrong.
 
     Forward is run with symbols for sizes, again at sizes at which it goes another way: an arm may
@@ -135,15 +142,15 @@ def look_around(made: Callable[..., object] | None, job: Job, *beside: Sizes) ->
         job: its example is where the first way begins.
         beside: sizes at which other ways are known to begin.
     """
-    at = sizes_in(job.signature, job.example)
-    search = _Search(made=made, job=job, waiting=[at, *beside])
+    at = feed_sizes(job.signature, job.example)
+    search = _BranchSearch(made=made, job=job, waiting=[at, *beside])
     wrong = search.run()
     notes, lost = search.notes(), bool(search.lost)
-    return Compared(sizes=tuple(search.tried), wrong=wrong, notes=notes, lost=lost)
+    return SizeComparison(sizes=tuple(search.tried), wrong=wrong, notes=notes, lost=lost)
 
 
 @dataclass(kw_only=True)
-class _Search:
+class _BranchSearch:
     """Ways through forward by sizes, each followed from the first size that takes it.
 
     `between` is a dim and the least and greatest of its sizes that are looked for; of further ways
@@ -156,7 +163,7 @@ class _Search:
     between: tuple[str, int, int] | None = None
     tried: list[Sizes] = field(default_factory=list)
     begun: list[Sizes] = field(default_factory=list)  # where ways begin that are followed
-    met: dict[str, Constraint] = field(default_factory=dict)  # by its text
+    met: dict[str, SizeConstraint] = field(default_factory=dict)  # by its text
     lost: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
@@ -168,7 +175,7 @@ class _Search:
             if not self.waiting:
                 break
             at = self.waiting.pop(0)
-            if self.between is not None and self.met and _key(at) not in self._followed():
+            if self.between is not None and self.met and _sizes_key(at) not in self._followed():
                 continue
             for constraint, sizes in self._other_ways(at):
                 unseen = [one for one in sizes if not self._is_fed(constraint, one)]
@@ -184,20 +191,20 @@ class _Search:
         if not (self.lost or self.ended or self.unread or self.answered or self.waiting):
             return None
         # Symbols did not show all that sizes decide; bytes follow from all of them together.
-        turning = turning_sizes(self.job, at_least_too=of_bytes)
+        turning = find_branch_sizes(self.job, at_least_too=of_bytes)
         self.tried += turning
         return self._wrong_at(turning)
 
     def _wrong_at(self, sizes: Iterable[Sizes]) -> Sizes | None:
-        return None if self.made is None else wrong_at(self.made, self.job, sizes, off=_OFF)
+        return None if self.made is None else first_mismatch(self.made, self.job, sizes, off=_OFF)
 
-    def _is_fed(self, constraint: Constraint, sizes: Sizes) -> bool:
+    def _is_fed(self, constraint: SizeConstraint, sizes: Sizes) -> bool:
         """Whether a feed has these sizes: there the verdict judges."""
         signature = self.job.signature
-        fed = [sizes_in(signature, feed) for feed in self.job.feeds]
-        return sizes in fed or at_an_end(constraint, [sizes], signature)
+        fed = [feed_sizes(signature, feed) for feed in self.job.feeds]
+        return sizes in fed or is_at_range_end(constraint, [sizes], signature)
 
-    def _other_ways(self, at: Sizes) -> Iterator[tuple[Constraint, list[Sizes]]]:
+    def _other_ways(self, at: Sizes) -> Iterator[tuple[SizeConstraint, list[Sizes]]]:
         """For each condition of the way at these sizes, some at which it turns out otherwise.
 
         They are such that the conditions before it turn out as they did: then it is asked.
@@ -206,37 +213,39 @@ class _Search:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they were shown when the trace ran
             found = self._follow(at)
-        constraints, unread = constraints_in(found.guards, signature)
+        constraints, unread = parse_constraints(found.guards, signature)
         self.met.update({one.guard: one for one in constraints})
         self.lost.update(found.lost)
         self.ended.update(dict.fromkeys(filter(None, [found.ended])))
         self.unread.update(dict.fromkeys(unread))
         self.answered = self.answered or found.answered
         for place, constraint in enumerate(constraints):
-            broken = list(_broken(constraint, signature, at))
-            if constraint.assumed and at_an_end(constraint, broken, signature):
+            broken = list(_break_constraint(constraint, signature, at))
+            if constraint.assumed and is_at_range_end(constraint, broken, signature):
                 continue
             if self.between is not None:
                 name, low, high = self.between
                 broken = [one for one in broken if low <= one[name] <= high]
-            reached = (one for one in broken if all_hold(constraints[:place], signature, one))
+            reached = (one for one in broken if are_satisfied(constraints[:place], signature, one))
             sizes = list(itertools.islice(reached, _KEPT)) or broken[:_KEPT]
-            ways = map(self._way, [*self.begun, sizes_in(signature, self.job.example)])
+            ways = map(self._way, [*self.begun, feed_sizes(signature, self.job.example)])
             if sizes and self._way(sizes[0]) not in list(ways):
                 yield constraint, sizes
 
     def _way(self, sizes: Sizes) -> tuple[bool, ...]:
         """How the conditions that were met turn out at these sizes."""
-        return tuple(holds(one, self.job.signature, sizes) for one in self.met.values())
+        return tuple(is_satisfied(one, self.job.signature, sizes) for one in self.met.values())
 
-    def _follow(self, at: Sizes) -> Followed:
+    def _follow(self, at: Sizes) -> ShapeTrace:
         """Forward with symbols for sizes, from these sizes; once in a run."""
         job, seen = self.job, self._followed()
-        if _key(at) not in seen:
-            seen[_key(at)] = follow(model_of(job).flat, tuple(resized(job, at)), job.signature)
-        return seen[_key(at)]
+        if _sizes_key(at) not in seen:
+            seen[_sizes_key(at)] = trace_symbolic_shapes(
+                model_of(job).flat, tuple(resize_example(job, at)), job.signature
+            )
+        return seen[_sizes_key(at)]
 
-    def _followed(self) -> dict[_Key, Followed]:
+    def _followed(self) -> dict[_Key, ShapeTrace]:
         """What was seen in this run, by the sizes that it began at."""
         seen = self.job.programs.setdefault(_FOLLOWED, {})
         if not isinstance(seen, dict):
@@ -249,62 +258,72 @@ class _Search:
         notes = [f"{judged} after {text}" for text in self.ended]
         notes += [f"a condition on sizes could not be looked at: {text}" for text in self.unread]
         if self.lost:
-            notes.append(f"sizes become plain numbers at {_listed(self.lost)}: {judged} from there")
+            notes.append(
+                f"sizes become plain numbers at {_join_sizes(self.lost)}: {judged} from there"
+            )
         if self.waiting:
             more = len(self.waiting)
             notes.append(f"{more} more ways through forward by sizes: {judged} in them")
         return tuple(notes)
 
 
-def _key(sizes: Sizes) -> _Key:
+def _sizes_key(sizes: Sizes) -> _Key:
     return tuple(sorted(sizes.items()))
 
 
-def _listed(places: Iterable[str]) -> str:
+def _join_sizes(places: Iterable[str]) -> str:
     named = list(places)
     more = f" and {len(named) - _TOLD} more" if len(named) > _TOLD else ""
     return f"{', '.join(named[:_TOLD])}{more}"
 
 
-def _broken(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
+def _break_constraint(
+    constraint: SizeConstraint, signature: Signature, at: Sizes
+) -> Iterator[Sizes]:
     """Sizes in range at which a condition does not hold, the least first, each once.
 
     Those that need a search of their own are looked for where all others let it hold.
     """
-    each: tuple[Iterable[Sizes], ...] = (points(signature, at), told(constraint, signature, at))
-    for looked_at in (each, (_paired(constraint, signature, at), _far(constraint, signature, at))):
+    each: tuple[Iterable[Sizes], ...] = (
+        points(signature, at),
+        boundary_sizes(constraint, signature, at),
+    )
+    for looked_at in (
+        each,
+        (_pair_sizes(constraint, signature, at), _distant_sizes(constraint, signature, at)),
+    ):
         found = {
-            _key(sizes): sizes
+            _sizes_key(sizes): sizes
             for sizes in itertools.chain.from_iterable(looked_at)
-            if not holds(constraint, signature, sizes)
+            if not is_satisfied(constraint, signature, sizes)
         }
         yield from sorted(found.values(), key=lambda sizes: sum(sizes.values()))
         if found:
             return
 
 
-def _paired(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
+def _pair_sizes(constraint: SizeConstraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
     """Sizes of two dims, the second made of the first and the numbers that the condition names."""
     dims, named = signature.free_dims, constraint.dims(signature)
     for one, other in itertools.permutations(named, 2):
         low, high = dims[one].low, dims[one].high
         for size in {*sizes_of(dims[one]), *range(low, min(high, low + _PAIRED) + 1)}:
-            for second in _made(size, constraint.numbers):
+            for second in _combine_sizes(size, constraint.numbers):
                 if dims[other].low <= second <= dims[other].high:
                     yield {**at, one: size, other: second}
 
 
-def _far(constraint: Constraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
+def _distant_sizes(constraint: SizeConstraint, signature: Signature, at: Sizes) -> Iterator[Sizes]:
     """Sizes of a dim made of any two numbers: `n // 2 == 15000` is so far out at 30000."""
     numbers = constraint.numbers
     for name in constraint.dims(signature):
         dim = signature.free_dims[name]
-        for size in {size for number in numbers for size in _made(number, numbers)}:
+        for size in {size for number in numbers for size in _combine_sizes(number, numbers)}:
             if dim.low <= size and (size <= dim.high or not dim.bounded):
                 yield {**at, name: size}
 
 
-def _made(size: int, numbers: Iterable[int]) -> Iterator[int]:
+def _combine_sizes(size: int, numbers: Iterable[int]) -> Iterator[int]:
     yield from (size - 1, size, size + 1)
     for number in numbers:
         yield from (size * number, size // (number or 1), number // (size or 1), number - size,

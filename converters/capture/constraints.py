@@ -39,7 +39,7 @@ _BUILTINS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constraint:
+class SizeConstraint:
     """One condition on sizes: torch's own text, the same in the user's names, and the test of it.
 
     `code` is Python that reads sizes as `L['tensors'][0].size()[1]`.
@@ -93,20 +93,22 @@ class _Local(dict[str, list[_Shape]]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class ConstraintCheck:
     """The constraints that do not hold for all sizes of the signature, and what could not be read.
 
     `fit` is what they ask of the dims, where it can be said. `outside` are sizes at which they
     break.
     """
 
-    broken: tuple[Constraint, ...]
+    broken: tuple[SizeConstraint, ...]
     unread: tuple[str, ...]
     fit: Fit | None = None
     outside: tuple[Sizes, ...] = ()
 
 
-def check(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> Checked:
+def check_constraints(
+    program: torch.export.ExportedProgram, signature: Signature, example: Sizes
+) -> ConstraintCheck:
     """Hold the program's guards against sizes of the whole range.
 
     Args:
@@ -114,27 +116,29 @@ def check(program: torch.export.ExportedProgram, signature: Signature, example: 
         signature: the sizes that were asked for.
         example: the free dims' sizes that it was captured at, where every guard holds.
     """
-    constraints, unread = constraints_in(program._guards_code, signature)
+    constraints, unread = parse_constraints(program._guards_code, signature)
     if not signature.free_dims or not constraints:
-        return Checked(broken=(), unread=tuple(unread))
+        return ConstraintCheck(broken=(), unread=tuple(unread))
     looked_at = list(points(signature, example))
     broken, outside = [], []
     for constraint in constraints:
-        at = [*looked_at, *told(constraint, signature, example)]
-        found = [sizes for sizes in at if not holds(constraint, signature, sizes)]
-        if found and not (constraint.assumed and at_an_end(constraint, found, signature)):
+        at = [*looked_at, *boundary_sizes(constraint, signature, example)]
+        found = [sizes for sizes in at if not is_satisfied(constraint, signature, sizes)]
+        if found and not (constraint.assumed and is_at_range_end(constraint, found, signature)):
             broken.append(constraint)
             outside += found[:_KEPT]
     wrong = tuple(broken)
-    return Checked(
+    return ConstraintCheck(
         broken=wrong,
         unread=tuple(unread),
-        fit=fit(partial(all_hold, wrong, signature), signature, example) if wrong else None,
+        fit=fit(partial(are_satisfied, wrong, signature), signature, example) if wrong else None,
         outside=tuple(outside),
     )
 
 
-def told(constraint: Constraint, signature: Signature, example: Sizes) -> Iterator[Sizes]:
+def boundary_sizes(
+    constraint: SizeConstraint, signature: Signature, example: Sizes
+) -> Iterator[Sizes]:
     """Sizes that the constraint itself names, and those around: `seq != 300` breaks at one alone.
 
     Of a constraint on one dim all sizes are looked at, up to a number.
@@ -152,52 +156,56 @@ def told(constraint: Constraint, signature: Signature, example: Sizes) -> Iterat
             yield {**example, name: size}
 
 
-def constraints_in(
+def parse_constraints(
     guards: Iterable[str], signature: Signature
-) -> tuple[list[Constraint], list[str]]:
+) -> tuple[list[SizeConstraint], list[str]]:
     """Conditions of torch's as they can be asked, and those that cannot, in the user's names."""
-    constraints: list[Constraint] = []
+    constraints: list[SizeConstraint] = []
     unread: list[str] = []
-    shapes = _shapes(signature, {})
+    shapes = _input_shapes(signature, {})
     for guard in guards:
         rest = _SIZE.sub("1", guard)
         try:
             code = compile(guard, "guard", "eval")
-            _value(code, shapes)
+            _evaluate(code, shapes)
         except (SyntaxError, NameError, AttributeError, TypeError, LookupError, ArithmeticError):
-            unread.append(in_users_names(guard, signature))
+            unread.append(to_user_names(guard, signature))
             continue
         if rest != guard:
-            text = in_users_names(guard, signature)
-            constraints.append(Constraint(guard=guard, text=text, code=code))
+            text = to_user_names(guard, signature)
+            constraints.append(SizeConstraint(guard=guard, text=text, code=code))
     return constraints, unread
 
 
-def _shapes(signature: Signature, sizes: Sizes) -> _Local:
+def _input_shapes(signature: Signature, sizes: Sizes) -> _Local:
     return _Local(
         [_Shape(tuple(dim.size(sizes) for dim in spec.dims)) for spec in signature.inputs]
     )
 
 
-def _value(code: CodeType, shapes: _Local) -> bool:
+def _evaluate(code: CodeType, shapes: _Local) -> bool:
     names = {"__builtins__": _BUILTINS, "L": shapes, **_BUILTINS}
     return bool(eval(code, names))  # conditions on sizes that torch itself wrote
 
 
-def holds(constraint: Constraint, signature: Signature, sizes: Sizes) -> bool:
+def is_satisfied(constraint: SizeConstraint, signature: Signature, sizes: Sizes) -> bool:
     """Whether a condition holds at these sizes."""
     try:
-        return _value(constraint.code, _shapes(signature, sizes))
+        return _evaluate(constraint.code, _input_shapes(signature, sizes))
     except ArithmeticError:  # a division by a size that is 0 here
         return False
 
 
-def all_hold(constraints: Iterable[Constraint], signature: Signature, sizes: Sizes) -> bool:
+def are_satisfied(
+    constraints: Iterable[SizeConstraint], signature: Signature, sizes: Sizes
+) -> bool:
     """Whether all of them hold at these sizes."""
-    return all(holds(one, signature, sizes) for one in constraints)
+    return all(is_satisfied(one, signature, sizes) for one in constraints)
 
 
-def at_an_end(constraint: Constraint, broken: Iterable[Sizes], signature: Signature) -> bool:
+def is_at_range_end(
+    constraint: SizeConstraint, broken: Iterable[Sizes], signature: Signature
+) -> bool:
     """Whether a feed is at each of these sizes: at either end of one dim and of all there is."""
     dims = [(name, signature.free_dims[name]) for name in constraint.dims(signature)]
     return all(
@@ -207,26 +215,27 @@ def at_an_end(constraint: Constraint, broken: Iterable[Sizes], signature: Signat
     )
 
 
-def mend_guards(
-    program: torch.export.ExportedProgram, signature: Signature, example: Sizes
-) -> None:
+def fix_guards(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> None:
     """Make the program take and refuse the least sizes that were asked for, and no others.
 
     Torch assumes of every size that it is not 1, and says so where it made use of it. Whether what
     it made is right at 1 as well, the feeds at the least sizes show.
     """
-    constraints, _ = constraints_in(program._guards_code, signature)
+    constraints, _ = parse_constraints(program._guards_code, signature)
     looked_at = list(points(signature, example))
     dropped = {
         one.guard
         for one in constraints
-        if one.excludes_one and any(not holds(one, signature, sizes) for sizes in looked_at)
+        if one.excludes_one and any(not is_satisfied(one, signature, sizes) for sizes in looked_at)
     }
     kept = [one for one in program._guards_code if one not in dropped]
-    program._guards_code = [*kept, *(one for one in _least(signature) if one not in kept)]
+    program._guards_code = [
+        *kept,
+        *(one for one in _lower_bound_guards(signature) if one not in kept),
+    ]
 
 
-def _least(signature: Signature) -> list[str]:
+def _lower_bound_guards(signature: Signature) -> list[str]:
     """Guards for ranges that begin at 1 or 2: torch takes these for no lower end, and would answer.
 
     The flat forward calls its arguments `tensors`.
@@ -239,7 +248,7 @@ def _least(signature: Signature) -> list[str]:
     ]
 
 
-def in_users_names(text: str, signature: Signature) -> str:
+def to_user_names(text: str, signature: Signature) -> str:
     """`L['tensors'][0].size()[1] % 8` as `seq % 8`; a fixed dim by its size."""
 
     def name(match: re.Match[str]) -> str:
@@ -249,11 +258,11 @@ def in_users_names(text: str, signature: Signature) -> str:
     return _SIZE.sub(name, text)
 
 
-class SizesError(ConversionError):
+class SizeConstraintError(ConversionError):
     """A capture took something for granted that does not hold at all sizes asked for."""
 
 
-class NarrowError(SizesError):
+class NarrowError(SizeConstraintError):
     """A capture holds in a part of the sizes that were asked for: `interval` of one free dim.
 
     No artifact is made of it unless the smaller domain is accepted, so it counts as a rejection.
@@ -275,7 +284,7 @@ class NarrowError(SizesError):
         self.interval = interval
 
 
-def refusal(checked: Checked, wrong: Sizes | None = None) -> SizesError:
+def constraint_error(checked: ConstraintCheck, wrong: Sizes | None = None) -> SizeConstraintError:
     """The error of constraints that the signature breaks, with what to write instead.
 
     `wrong` are sizes at which the program was run and differs from eager.
@@ -285,7 +294,7 @@ def refusal(checked: Checked, wrong: Sizes | None = None) -> SizesError:
     if checked.fit is None:
         named = [name for text in texts for name in _NAME.findall(text) if name not in _WORDS]
         dims = " ".join(f"--static {name}" for name in dict.fromkeys(named))
-        return SizesError(
+        return SizeConstraintError(
             f"torch.export holds only where {shown}, which --input lets be otherwise",
             hint=Hint(
                 f"if one size will do, {dims} fixes it; a relation of dims can be said in ",
@@ -297,7 +306,7 @@ def refusal(checked: Checked, wrong: Sizes | None = None) -> SizesError:
     differs = f"; run at {at}, the program differs from eager" if at else ""
     message = f"torch.export: {checked.fit.said} (it took for granted: {shown}){differs}"
     if checked.fit.interval is None:
-        return SizesError(message, hint=checked.fit.write)
+        return SizeConstraintError(message, hint=checked.fit.write)
     return NarrowError(
         message,
         hint=Hint(f"{checked.fit.write}, or accept the smaller domain with ", Option("narrow")),

@@ -10,40 +10,40 @@ from ...core.contract import Job
 from ...core.errors import ConversionError
 from ...core.fitting import Sizes
 from ...core.signature import Dim, Signature
-from .answering import OUTSIDE, sizes_in, wrong_at
+from .answering import OUTSIDE, feed_sizes, first_mismatch
 from .causes import RefusedError
-from .compared import Compared, look_around
-from .constraints import Checked, check, mend_guards, refusal
-from .granted import right_where_broken
-from .program import Exported
-from .specialised import oblivious, specialised
+from .compared import SizeComparison, compare_sizes
+from .constraints import ConstraintCheck, check_constraints, constraint_error, fix_guards
+from .granted import relax_guards
+from .program import ExportCapture
+from .specialised import oblivious_sizes, specialization_places
 
 if TYPE_CHECKING:
     import torch
 
-Shapes: TypeAlias = tuple[dict[int, object], ...]  # by input, by axis
-Export: TypeAlias = Callable[[Shapes], "torch.export.ExportedProgram"]
+DynamicShapes: TypeAlias = tuple[dict[int, object], ...]  # by input, by axis
+ExportCall: TypeAlias = Callable[[DynamicShapes], "torch.export.ExportedProgram"]
 
 _LOG = logging.getLogger(__name__)
 # What torch says where 0 and 1, which it takes for special sizes, came into a range.
 _SPECIAL = ("0/1 specialized", "static shape of", "specialized it to be a constant", "not in range")
 
 
-def dynamic_shapes(signature: Signature) -> Shapes:
+def dynamic_shapes(signature: Signature) -> DynamicShapes:
     """What `torch.export.export` takes as `dynamic_shapes` for the flat forward's one argument.
 
     A dim that others follow from is a named one of torch's, theirs are made of it; the others are
     hints with their ranges.
     """
     related = {dim.relation.base for dim in signature.named_dims() if dim.relation is not None}
-    bases = {name: _named(dim) for name, dim in signature.free_dims.items() if name in related}
+    bases = {name: _new_dim(dim) for name, dim in signature.free_dims.items() if name in related}
     return tuple(
-        {axis: _said(dim, bases) for axis, dim in enumerate(spec.dims) if dim.dynamic}
+        {axis: _torch_dim(dim, bases) for axis, dim in enumerate(spec.dims) if dim.dynamic}
         for spec in signature.inputs
     )
 
 
-def _said(dim: Dim, bases: dict[str, object]) -> object:
+def _torch_dim(dim: Dim, bases: dict[str, object]) -> object:
     import torch
 
     base = bases.get(dim.free.name or "")
@@ -59,7 +59,7 @@ def _said(dim: Dim, bases: dict[str, object]) -> object:
     return made
 
 
-def _named(dim: Dim) -> object:
+def _new_dim(dim: Dim) -> object:
     import torch
 
     if not dim.bounded:
@@ -68,8 +68,8 @@ def _named(dim: Dim) -> object:
 
 
 def export_in_ranges(
-    job: Job, export: Callable[[Shapes], torch.export.ExportedProgram]
-) -> Exported:
+    job: Job, export: Callable[[DynamicShapes], torch.export.ExportedProgram]
+) -> ExportCapture:
     """The program for all sizes of the signature, and notes on what it is narrower in.
 
     Torch takes a size of 1 for a special one. Where that narrows a range, or a guard does, it is
@@ -82,39 +82,39 @@ def export_in_ranges(
     Raises:
         ConversionError: the program takes other sizes than were asked for.
     """
-    shapes, example = dynamic_shapes(job.signature), sizes_in(job.signature, job.example)
+    shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
     try:
         program = export(shapes)
-        checked = check(program, job.signature, example)
+        checked = check_constraints(program, job.signature, example)
     except ConversionError as error:
         if not any(text in error.message for text in _SPECIAL):
             raise
-        return _again(job, export, error)
+        return _export_oblivious(job, export, error)
     if checked.broken:
-        again = _or_none(lambda: _any_size(export, shapes))
-        other = None if again is None else check(again, job.signature, example)
+        again = _try_export(lambda: _export_any_size(export, shapes))
+        other = None if again is None else check_constraints(again, job.signature, example)
         if again is not None and other is not None and len(other.broken) < len(checked.broken):
             program, checked = again, other
-    return _accepted(program, checked, job, example)
+    return _accept_program(program, checked, job, example)
 
 
-def _again(job: Job, export: Export, refused: ConversionError) -> Exported:
+def _export_oblivious(job: Job, export: ExportCall, refused: ConversionError) -> ExportCapture:
     """Exported as if 1 were any other size; `refused` is raised where that fails as well."""
-    shapes, example = dynamic_shapes(job.signature), sizes_in(job.signature, job.example)
-    with specialised() as places:
-        program = _or_none(lambda: _any_size(export, shapes))
+    shapes, example = dynamic_shapes(job.signature), feed_sizes(job.signature, job.example)
+    with specialization_places() as places:
+        program = _try_export(lambda: _export_any_size(export, shapes))
     if program is None:
-        raise _placed(refused, places) from refused
-    checked = check(program, job.signature, example)
+        raise _add_location(refused, places) from refused
+    checked = check_constraints(program, job.signature, example)
     try:
-        return _accepted(program, checked, job, example)
+        return _accept_program(program, checked, job, example)
     except ConversionError:
         if checked.fit is not None:
             raise
         raise refused from None  # which names a dim; what breaks now is harder to read
 
 
-def _placed(refused: ConversionError, places: Sequence[str]) -> ConversionError:
+def _add_location(refused: ConversionError, places: Sequence[str]) -> ConversionError:
     """The refusal with the line that fixed a size, where torch told of one."""
     if not places or (isinstance(refused, RefusedError) and refused.placed):
         return refused
@@ -123,9 +123,9 @@ def _placed(refused: ConversionError, places: Sequence[str]) -> ConversionError:
     return RefusedError(text, hint=refused.advice, cause=cause, placed=True)
 
 
-def _accepted(
-    program: torch.export.ExportedProgram, checked: Checked, job: Job, example: Sizes
-) -> Exported:
+def _accept_program(
+    program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
+) -> ExportCapture:
     """The program with guards and ranges as they were asked for.
 
     Raises:
@@ -137,30 +137,30 @@ def _accepted(
     places: tuple[Sizes, ...] = ()
     if all(one.excludes_one for one in broken):
         made = program.module(check_guards=False) if broken else None
-        if made is not None and wrong_at(made, job, checked.outside) is not None:
-            raise refusal(checked)
-        around = look_around(made, job) if made is not None else Compared()
+        if made is not None and first_mismatch(made, job, checked.outside) is not None:
+            raise constraint_error(checked)
+        around = compare_sizes(made, job) if made is not None else SizeComparison()
         if around.wrong is not None:
-            raise refusal(checked)
+            raise constraint_error(checked)
         notes += around.notes
         notes += [f"torch.export took for granted: {one.text}" for one in broken]
     else:
-        proven = right_where_broken(program, checked, job, example)
+        proven = relax_guards(program, checked, job, example)
         if proven is None:
             made = program.module(check_guards=False)
-            raise refusal(checked, wrong_at(made, job, checked.outside))
+            raise constraint_error(checked, first_mismatch(made, job, checked.outside))
         program, places = proven.program, proven.places
         notes += proven.notes
-    mend_guards(program, signature, example)
-    return Exported(program=program, notes=tuple(notes), places=places)
+    fix_guards(program, signature, example)
+    return ExportCapture(program=program, notes=tuple(notes), places=places)
 
 
-def _any_size(export: Export, shapes: Shapes) -> torch.export.ExportedProgram:
-    with oblivious():
+def _export_any_size(export: ExportCall, shapes: DynamicShapes) -> torch.export.ExportedProgram:
+    with oblivious_sizes():
         return export(shapes)
 
 
-def _or_none(
+def _try_export(
     make: Callable[[], torch.export.ExportedProgram],
 ) -> torch.export.ExportedProgram | None:
     try:

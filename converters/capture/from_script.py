@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def holds_script(model: EagerModel) -> bool:
+def is_torchscript(model: EagerModel) -> bool:
     """Whether the user's module is TorchScript, which asks its tensors for plain sizes.
 
     Torch.export would take each of them for a constant.
@@ -20,7 +20,7 @@ def holds_script(model: EagerModel) -> bool:
     return isinstance(model.module, torch.jit.ScriptModule)
 
 
-def from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+def module_from_script(model: EagerModel, tensors: tuple[torch.Tensor, ...]) -> torch.nn.Module:
     """The flat module again, translated from its TorchScript graph by torch's own converter."""
     import torch
     from torch._export.converter import TS2EPConverter

@@ -16,11 +16,17 @@ from typing import TYPE_CHECKING
 from ...core.contract import Job
 from ...core.fitting import Sizes, points, sizes_of
 from ...core.signature import Signature
-from .answering import wrong_at
-from .compared import look_around
-from .constraints import Checked, Constraint, check, holds, told
+from .answering import first_mismatch
+from .compared import compare_sizes
+from .constraints import (
+    ConstraintCheck,
+    SizeConstraint,
+    boundary_sizes,
+    check_constraints,
+    is_satisfied,
+)
 from .program import Export
-from .specialised import oblivious
+from .specialised import oblivious_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +39,7 @@ _TWO = 2  # where torch lets every range begin, for 0 and 1 as well
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proven:
+class VerifiedProgram:
     """A program that is right at these places, and what to say of it."""
 
     program: Export
@@ -41,8 +47,8 @@ class Proven:
     notes: tuple[str, ...]
 
 
-def _widen(
-    program: torch.export.ExportedProgram, broken: Sequence[Constraint], signature: Signature
+def _drop_guards(
+    program: torch.export.ExportedProgram, broken: Sequence[SizeConstraint], signature: Signature
 ) -> None:
     """Take these conditions from the program, and give it the ranges that they cut.
 
@@ -64,9 +70,9 @@ def _widen(
     program._guards_code = [one for one in program._guards_code if one not in dropped]
 
 
-def right_where_broken(
-    program: torch.export.ExportedProgram, checked: Checked, job: Job, example: Sizes
-) -> Proven | None:
+def relax_guards(
+    program: torch.export.ExportedProgram, checked: ConstraintCheck, job: Job, example: Sizes
+) -> VerifiedProgram | None:
     """The program for all sizes, if it is right on both sides of each condition that breaks.
 
     Where it is not, it is tried without what it computes and nobody reads: caches that are filled
@@ -78,31 +84,31 @@ def right_where_broken(
         job: its example is what eager and the program are run on, repeated or cut.
         example: the sizes that it was captured at.
     """
-    found = _proven(program, checked.broken, job, example)
-    if found is not None or not _leaves_writes(program):
+    found = _verify_program(program, checked.broken, job, example)
+    if found is not None or not _has_unread_writes(program):
         return found
-    bare = _functional(program)
+    bare = _functionalize(program)
     if bare is None:
         return None
-    more = check(bare, job.signature, example)
-    return _proven(bare, (*checked.broken, *more.broken), job, example)
+    more = check_constraints(bare, job.signature, example)
+    return _verify_program(bare, (*checked.broken, *more.broken), job, example)
 
 
-def _proven(
+def _verify_program(
     program: torch.export.ExportedProgram,
-    broken: Sequence[Constraint],
+    broken: Sequence[SizeConstraint],
     job: Job,
     example: Sizes,
-) -> Proven | None:
+) -> VerifiedProgram | None:
     """What eager rejects is not right: there the condition is the model's own.
 
     Nor is what may be wrong at other sizes behind these conditions: an arm asks for more at times,
     and a plain number made of a size is asked for nothing.
     """
-    places = _places(broken, job.signature, example)
+    places = _sizes_to_verify(broken, job.signature, example)
     if not places:
         return None
-    _widen(program, broken, job.signature)
+    _drop_guards(program, broken, job.signature)
     made = program.module(check_guards=False)
     answered = []
 
@@ -111,16 +117,18 @@ def _proven(
         answered.append(True)
         return made(*tensors)
 
-    wrong = wrong_at(counted, job, places, off=_OFF)
+    wrong = first_mismatch(counted, job, places, off=_OFF)
     if wrong is not None or len(answered) < len(places):
         return None
-    around = look_around(made, job, places[-1])
+    around = compare_sizes(made, job, places[-1])
     if around.wrong is not None or around.lost:
         return None
-    return Proven(program=program, places=places, notes=(_note(broken, places), *around.notes))
+    return VerifiedProgram(
+        program=program, places=places, notes=(_relaxation_note(broken, places), *around.notes)
+    )
 
 
-def _leaves_writes(program: torch.export.ExportedProgram) -> bool:
+def _has_unread_writes(program: torch.export.ExportedProgram) -> bool:
     """Whether it writes into tensors in passing: nothing reads what the operator gives."""
     schemas = (
         getattr(node.target, "_schema", None) for node in program.graph.nodes if not node.users
@@ -128,10 +136,10 @@ def _leaves_writes(program: torch.export.ExportedProgram) -> bool:
     return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
+def _functionalize(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram | None:
     """The same without writes into tensors, and so without what only such writes read."""
     try:
-        with oblivious(), warnings.catch_warnings():
+        with oblivious_sizes(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of deprecations in torch's own code
             made: torch.export.ExportedProgram = program.run_decompositions({})
             return made
@@ -140,7 +148,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
         return None
 
 
-def _note(broken: Sequence[Constraint], places: Sequence[Sizes]) -> str:
+def _relaxation_note(broken: Sequence[SizeConstraint], places: Sequence[Sizes]) -> str:
     """What was taken for granted, and where it was seen to make no difference."""
     texts = sorted({one.text for one in broken}, key=len)
     more = f" and {len(texts) - _TOLD} more" if len(texts) > _TOLD else ""
@@ -151,58 +159,68 @@ def _note(broken: Sequence[Constraint], places: Sequence[Sizes]) -> str:
     )
 
 
-def _places(
-    broken: Sequence[Constraint], signature: Signature, example: Sizes
+def _sizes_to_verify(
+    broken: Sequence[SizeConstraint], signature: Signature, example: Sizes
 ) -> tuple[Sizes, ...]:
     """Sizes at which each condition breaks, and such at which it holds; none if one has not both.
 
     Those at which a condition flips come first, and the one at which most conditions break.
     """
     chosen: list[Sizes] = []
-    drawn = [one for one in points(signature, example) if _drawable(one, signature)]
+    drawn = [one for one in points(signature, example) if _is_drawable(one, signature)]
     for constraint in broken:
-        near = [*_flips(constraint, signature, example), *_spread(drawn, constraint, signature)]
-        near += [one for one in told(constraint, signature, example) if _drawable(one, signature)]
+        near = [
+            *_flip_sizes(constraint, signature, example),
+            *_spread_sizes(drawn, constraint, signature),
+        ]
+        near += [
+            one
+            for one in boundary_sizes(constraint, signature, example)
+            if _is_drawable(one, signature)
+        ]
         for side, wanted in ((False, _BROKEN), (True, _HOLDING)):
-            mine = [one for one in near if holds(constraint, signature, one) is side]
-            known = sum(holds(constraint, signature, one) is side for one in chosen)
-            fresh = _once(mine, besides=chosen)[: max(wanted - known, 0)]
+            mine = [one for one in near if is_satisfied(constraint, signature, one) is side]
+            known = sum(is_satisfied(constraint, signature, one) is side for one in chosen)
+            fresh = _unique_sizes(mine, besides=chosen)[: max(wanted - known, 0)]
             if not known and not fresh:
                 return ()
             chosen += fresh
-    most = max(drawn, key=lambda one: sum(not holds(c, signature, one) for c in broken))
-    return (*chosen, *_once([most], besides=chosen))
+    most = max(drawn, key=lambda one: sum(not is_satisfied(c, signature, one) for c in broken))
+    return (*chosen, *_unique_sizes([most], besides=chosen))
 
 
-def _flips(constraint: Constraint, signature: Signature, example: Sizes) -> Iterator[Sizes]:
+def _flip_sizes(
+    constraint: SizeConstraint, signature: Signature, example: Sizes
+) -> Iterator[Sizes]:
     """The first and the last two neighbours of each dim between which the condition flips."""
     for name, dim in signature.free_dims.items():
         sizes = [size for size in sizes_of(dim) if size <= dim.high]
         pairs = [
             (one, other)
             for one, other in pairwise({**example, name: size} for size in sizes)
-            if holds(constraint, signature, one) is not holds(constraint, signature, other)
+            if is_satisfied(constraint, signature, one)
+            is not is_satisfied(constraint, signature, other)
         ]
         for pair in (*pairs[:1], *pairs[-1:]):
             yield from pair
 
 
-def _spread(
-    drawn: Sequence[Sizes], constraint: Constraint, signature: Signature
+def _spread_sizes(
+    drawn: Sequence[Sizes], constraint: SizeConstraint, signature: Signature
 ) -> Iterator[Sizes]:
     """Of the sizes on each side the last, the first and those between, far apart."""
     for side in (False, True):
-        found = [one for one in drawn if holds(constraint, signature, one) is side]
+        found = [one for one in drawn if is_satisfied(constraint, signature, one) is side]
         yield from found[-1:]
         yield from found[:: max(len(found) // _BROKEN, 1)]
 
 
-def _drawable(sizes: Sizes, signature: Signature) -> bool:
+def _is_drawable(sizes: Sizes, signature: Signature) -> bool:
     """Whether feeds of these sizes are drawn: of a dim without bounds they end somewhere."""
     return all(sizes[name] <= dim.high for name, dim in signature.free_dims.items())
 
 
-def _once(found: Iterable[Sizes], *, besides: Iterable[Sizes]) -> list[Sizes]:
+def _unique_sizes(found: Iterable[Sizes], *, besides: Iterable[Sizes]) -> list[Sizes]:
     """Each of them once, without those that are known."""
     known = [dict(one) for one in besides]
     fresh: list[Sizes] = []

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ...core.capture import Capture
 from ...core.contract import Job
 from ...core.errors import Hint, ModelcError, Option
-from .causes import NEEDLESS, RefusedError, telling
+from .causes import REDUNDANT, RefusedError, most_specific
 from .eager import model_of
-from .program import Scripted, taken_once
-from .scripting import script
-from .tracing import traced
+from .program import ScriptCapture, capture_once
+from .scripting import compile_script
+from .tracing import capture_trace
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TOLD = 3  # submodules that would not script, by name
 
 
-def mixed(job: Job) -> Scripted:
+def capture_hybrid(job: Job) -> ScriptCapture:
     """The flat model traced, with the smallest submodules scripted that turn tensors into values.
 
     A trace says which these are. One that will not script gives way to the module that holds it.
@@ -31,55 +31,55 @@ def mixed(job: Job) -> Scripted:
     Raises:
         RefusedError: the tracer met no such submodule, or none will script.
     """
-    first = taken_once(job, Capture.TRACE, lambda: traced(job))
-    if not isinstance(first, Scripted):
+    first = capture_once(job, Capture.TRACE, lambda: capture_trace(job))
+    if not isinstance(first, ScriptCapture):
         raise TypeError("a trace gave no TorchScript")
     if not first.within:
         raise RefusedError(
             "no submodule is worth scripting: the tracer saw no tensor become a Python value",
             hint=Hint("use ", Option("capture", "trace")),
-            cause=NEEDLESS,
+            cause=REDUNDANT,
             option="capture",
         )
     model = model_of(job)
-    made = _scripts(model.module, first.within)
-    with _in_place(model.flat, made):
-        program = traced(job)
+    made = _script_submodules(model.module, first.within)
+    with _substitute_scripts(model.flat, made):
+        program = capture_trace(job)
     names = ", ".join(path or type(model.module).__name__ for path in made)
     notes = (*program.notes, f"scripted: {names}; the rest is traced")
     return replace(program, notes=notes, scripts=tuple(made))
 
 
-def _scripts(root: nn.Module, paths: Iterable[str]) -> dict[str, torch.jit.ScriptModule]:
+def _script_submodules(root: nn.Module, paths: Iterable[str]) -> dict[str, torch.jit.ScriptModule]:
     """By path, the scripts of these submodules, or of what holds them; none within another."""
     made: dict[str, torch.jit.ScriptModule] = {}
     refusals: dict[str, RefusedError] = {}
     for path in paths:
-        for candidate in _upwards(path):
+        for candidate in _ancestors(path):
             if candidate not in made and candidate not in refusals:
                 try:
-                    made[candidate] = script(root.get_submodule(candidate))
+                    made[candidate] = compile_script(root.get_submodule(candidate))
                 except RefusedError as error:
                     refusals[candidate] = error
             if candidate in made:
                 break
     if not made:
-        raise _none(root, refusals)
+        raise _no_script_error(root, refusals)
     return {
         path: module
         for path, module in made.items()
-        if not any(other in made for other in _upwards(path) if other != path)
+        if not any(other in made for other in _ancestors(path) if other != path)
     }
 
 
-def _none(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError:
+def _no_script_error(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError:
     """That nothing will script: the smallest and what holds it, each with its reason."""
     told = [
         f"{path or type(root).__name__}: {error.message}"
         for path, error in list(refusals.items())[:_TOLD]
     ]
     errors: list[ModelcError] = list(refusals.values())
-    most = telling(errors)
+    most = most_specific(errors)
     cause = most.cause if isinstance(most, RefusedError) else None
     return RefusedError(
         f"no submodule with a branch on data will script: {'; '.join(told)}",
@@ -88,7 +88,7 @@ def _none(root: nn.Module, refusals: Mapping[str, RefusedError]) -> RefusedError
     )
 
 
-def _upwards(path: str) -> Iterator[str]:
+def _ancestors(path: str) -> Iterator[str]:
     """`a.b.c`, `a.b`, `a` and the model itself."""
     while path:
         yield path
@@ -97,7 +97,9 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 @contextmanager
-def _in_place(flat: nn.Module, made: Mapping[str, torch.jit.ScriptModule]) -> Iterator[None]:
+def _substitute_scripts(
+    flat: nn.Module, made: Mapping[str, torch.jit.ScriptModule]
+) -> Iterator[None]:
     """While in the block, the scripts stand where their modules stood, wherever these are used."""
     import torch
 

@@ -10,7 +10,7 @@ from ...core.capture import Capture
 from ...core.contract import Branch, Job
 from ...core.findings import Warned
 from .causes import RefusedError
-from .constraints import SizesError
+from .constraints import SizeConstraintError
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
+class ExportCapture:
     """A program of torch.export: flat tensors in, a flat tuple out. None writes into it.
 
     `places` are sizes of the free dims for which torch did not mean it: what is made of it is to be
@@ -36,7 +36,7 @@ class Exported:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scripted:
+class ScriptCapture:
     """A TorchScript module. `call` is `flat`, or `native` where it keeps the model's own call.
 
     `frozen` are the user's lines at which a tracer made Python values of tensors, `within` the
@@ -53,11 +53,13 @@ class Scripted:
     notes: tuple[str, ...] = ()
 
 
-Program: TypeAlias = Exported | Scripted
-Refused = TypeVar("Refused", bound=RefusedError | SizesError)
+CapturedProgram: TypeAlias = ExportCapture | ScriptCapture
+Refused = TypeVar("Refused", bound=RefusedError | SizeConstraintError)
 
 
-def taken_once(job: Job, capture: Capture, take: Callable[[], Program]) -> Program:
+def capture_once(
+    job: Job, capture: Capture, take: Callable[[], CapturedProgram]
+) -> CapturedProgram:
     """What this capture gives, once in a run; afterwards it comes from `job.programs`.
 
     What was refused once is refused again without another try.
@@ -70,19 +72,19 @@ def taken_once(job: Job, capture: Capture, take: Callable[[], Program]) -> Progr
     if known is None:
         try:
             known = take()
-        except (RefusedError, SizesError) as error:
-            known = _without_frames(error)
+        except (RefusedError, SizeConstraintError) as error:
+            known = _drop_frames(error)
             job.programs[str(capture)] = known
             raise
         job.programs[str(capture)] = known
-    if isinstance(known, RefusedError | SizesError):
-        raise _without_frames(known)
-    if not isinstance(known, Exported | Scripted):
+    if isinstance(known, RefusedError | SizeConstraintError):
+        raise _drop_frames(known)
+    if not isinstance(known, ExportCapture | ScriptCapture):
         raise TypeError(f"{type(known).__name__} is no program")
     return known
 
 
-def _without_frames(error: Refused) -> Refused:
+def _drop_frames(error: Refused) -> Refused:
     """The error again: what was raised holds the frames of the capture, and so the model."""
     again = type(error).__new__(type(error), *error.args)
     again.__dict__.update(error.__dict__)

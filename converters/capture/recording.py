@@ -16,9 +16,9 @@ from ...core.contract import Job
 from ...core.fitting import Sizes, sizes_of
 from ...core.signature import Dim
 from ...core.torch_modes import through_calls
-from .answering import resized, sizes_in
+from .answering import feed_sizes, resize_example
 from .eager import model_of
-from .users import is_users
+from .users import is_user_file
 
 if TYPE_CHECKING:
     import torch
@@ -36,30 +36,30 @@ _MOST = 6  # sizes of each dim that are given
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallRecord:
+class CallTrace:
     """The calls of one run in order, by name, and the numbers and weights that each was given."""
 
     calls: tuple[str, ...]
     numbers: tuple[tuple[object, ...], ...]
 
 
-def way_at(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallRecord | None:
+def record_calls(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallTrace | None:
     """What eager calls on the example, brought to these sizes; None where it rejects them.
 
     `mirrored` runs it on other data of the same sizes.
     """
     import torch
 
-    tensors = resized(job, sizes)
+    tensors = resize_example(job, sizes)
     if mirrored:
-        tensors = [_mirrored(one) for one in tensors]
+        tensors = [_mirror_values(one) for one in tensors]
     names: list[str] = []
     numbers: list[tuple[object, ...]] = []
 
     def through(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         answer = func(*args, **kwargs)
         names.append(str(getattr(func, "__name__", func)))
-        numbers.append(tuple(_plain((*args, *kwargs.values()))))
+        numbers.append(tuple(_plain_values((*args, *kwargs.values()))))
         return answer
 
     try:
@@ -67,23 +67,23 @@ def way_at(job: Job, sizes: Sizes, *, mirrored: bool = False) -> CallRecord | No
             model_of(job).flat(*tensors)
     except Exception:  # noqa: BLE001 - the user's code raises anything
         return None
-    return CallRecord(calls=tuple(names), numbers=tuple(numbers))
+    return CallTrace(calls=tuple(names), numbers=tuple(numbers))
 
 
-def _plain(values: Iterable[object]) -> Iterator[object]:
+def _plain_values(values: Iterable[object]) -> Iterator[object]:
     """The plain numbers and texts, and which weights these are."""
     from torch import nn
 
     for value in values:
         if isinstance(value, (list, tuple)):
-            yield from _plain(value)
+            yield from _plain_values(value)
         elif isinstance(value, (bool, int, float, str)):
             yield value
         elif isinstance(value, nn.Parameter):
             yield f"weight {id(value)}"
 
 
-def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
+def _mirror_values(tensor: torch.Tensor) -> torch.Tensor:
     """Other values of the same range: each as far from its highest as it was from its lowest."""
     import torch
 
@@ -95,7 +95,7 @@ def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
     return turned.max() + turned.min() - turned
 
 
-def turning_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
+def find_branch_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
     """Sizes of the domain at which eager goes another way than at the example, for no data's sake.
 
     Eager is run at sizes of each dim alone: first those around the numbers that its code, its
@@ -103,7 +103,7 @@ def turning_sizes(job: Job, *, at_least_too: bool = False) -> tuple[Sizes, ...]:
     are named or whose product is. As far as `_CALLS` reach. The other dims are as in the example;
     with `at_least_too` also as small as may be.
     """
-    bases = [sizes_in(job.signature, job.example)]
+    bases = [feed_sizes(job.signature, job.example)]
     if at_least_too:
         bases.append({name: dim.low for name, dim in job.signature.free_dims.items()})
     found: dict[tuple[tuple[str, int], ...], Sizes] = {}
@@ -121,19 +121,19 @@ class _SizeSearch:
     base: dict[str, int]
     left: int = _CALLS
     found: list[Sizes] = field(default_factory=list)
-    ways: list[CallRecord] = field(default_factory=list)
+    ways: list[CallTrace] = field(default_factory=list)
 
     def run(self) -> tuple[Sizes, ...]:
         """The sizes, the first of each way first."""
-        named = numbers_named(model_of(self.job).flat, self._base_run)
-        start = way_at(self.job, self.base)
+        named = numbers_in_code(model_of(self.job).flat, self._base_run)
+        start = record_calls(self.job, self.base)
         if start is None:
             return ()
         self.left = max(_CALLS, _FEWEST * len(start.calls))
         always: set[tuple[int, int]] = set()
         for name, dim in self.job.signature.free_dims.items():
             usual, before = self._usual(name, dim, start), len(self.found)
-            for size in _candidates(dim, named):
+            for size in _candidate_sizes(dim, named):
                 if self.left <= 0 or len(self.found) - before >= _MOST:
                     break
                 self._look({**self.base, name: size}, start, usual)
@@ -161,7 +161,7 @@ class _SizeSearch:
         """Sizes of two dims at which they, an input's elements or its bytes are a named number."""
         area = max(self.base[one] * self.base[other], 1)
         units = {area}
-        for tensor in resized(self.job, self.base):
+        for tensor in resize_example(self.job, self.base):
             units |= {size * tensor.element_size() for size in (area, tensor.numel())}
             units.add(tensor.numel())
         dims = self.job.signature.free_dims
@@ -173,9 +173,9 @@ class _SizeSearch:
                     yield from ((least, product // least), (product // least, least))
 
     def _base_run(self) -> None:
-        way_at(self.job, self.base)
+        record_calls(self.job, self.base)
 
-    def _usual(self, name: str, dim: Dim, start: CallRecord) -> set[tuple[int, int]]:
+    def _usual(self, name: str, dim: Dim, start: CallTrace) -> set[tuple[int, int]]:
         """The numbers that follow from the size wherever it is, by call and place.
 
         They are others at two sizes at least: what is another at one may be asked for there alone.
@@ -185,36 +185,36 @@ class _SizeSearch:
         probes = {min(max(size, dim.low), dim.high) for size in near}
         varied: Counter[tuple[int, int]] = Counter()
         for size in sorted(probes - {self.base[name]}):
-            way = way_at(self.job, {**self.base, name: size})
+            way = record_calls(self.job, {**self.base, name: size})
             if way is not None and way.calls == start.calls:
-                varied.update(set(_differing(start, way)))
+                varied.update(set(_differences(start, way)))
         return {place for place, count in varied.items() if count > 1}
 
-    def _look(self, sizes: Sizes, start: CallRecord, usual: set[tuple[int, int]]) -> None:
+    def _look(self, sizes: Sizes, start: CallTrace, usual: set[tuple[int, int]]) -> None:
         """Keep the sizes if the way there is another."""
-        way = way_at(self.job, sizes)
+        way = record_calls(self.job, sizes)
         if way is None:
             return
         self.left -= len(way.calls)
-        if not _is_other(start, way, usual):
+        if not _is_different(start, way, usual):
             return
-        known = sum(not _is_other(one, way, usual) for one in self.ways)
+        known = sum(not _is_different(one, way, usual) for one in self.ways)
         if known < _KEPT and self._by_size(sizes, usual):
             self.ways.append(way)
             self.found.append(dict(sizes))
 
     def _by_size(self, sizes: Sizes, usual: set[tuple[int, int]]) -> bool:
         """Whether other data goes another way there as well: what data decides is not of sizes."""
-        here = way_at(self.job, self.base, mirrored=True)
-        there = way_at(self.job, sizes, mirrored=True)
-        return here is not None and there is not None and _is_other(here, there, usual)
+        here = record_calls(self.job, self.base, mirrored=True)
+        there = record_calls(self.job, sizes, mirrored=True)
+        return here is not None and there is not None and _is_different(here, there, usual)
 
 
-def _is_other(one: CallRecord, other: CallRecord, usual: set[tuple[int, int]]) -> bool:
-    return one.calls != other.calls or any(at not in usual for at in _differing(one, other))
+def _is_different(one: CallTrace, other: CallTrace, usual: set[tuple[int, int]]) -> bool:
+    return one.calls != other.calls or any(at not in usual for at in _differences(one, other))
 
 
-def _differing(one: CallRecord, other: CallRecord) -> Iterator[tuple[int, int]]:
+def _differences(one: CallTrace, other: CallTrace) -> Iterator[tuple[int, int]]:
     """Where two ways of the same calls have other numbers; -1 where they have not as many."""
     for call, (mine, theirs) in enumerate(zip(one.numbers, other.numbers, strict=True)):
         if len(mine) != len(theirs):
@@ -225,22 +225,22 @@ def _differing(one: CallRecord, other: CallRecord) -> Iterator[tuple[int, int]]:
                 yield call, place
 
 
-def _candidates(dim: Dim, named: Sequence[int]) -> list[int]:
+def _candidate_sizes(dim: Dim, named: Sequence[int]) -> list[int]:
     near = [size + by for size in named for by in (0, 1, -1)]
     ends = [dim.low, dim.high]
     inside = [size for size in (*ends, *near, *sizes_of(dim)) if dim.low <= size <= dim.high]
     return [size for size in dict.fromkeys(inside) if size != dim.opt]
 
 
-def numbers_named(module: nn.Module, run: Callable[[], object]) -> list[int]:
+def numbers_in_code(module: nn.Module, run: Callable[[], object]) -> list[int]:
     """The whole numbers that stand in the user's code of this run, and in the modules.
 
     In the code: constants, those of sets, tuples and short texts too. In modules: numbers in
     attributes, the keys and entries of short tables, the sizes of buffers.
     """
-    found = [number for code in codes_of(run) for number in _numbers(code.co_consts)]
+    found = [number for code in user_codes(run) for number in _whole_numbers(code.co_consts)]
     for part in module.modules():
-        found += _numbers([value for name, value in vars(part).items() if name[:1] != "_"])
+        found += _whole_numbers([value for name, value in vars(part).items() if name[:1] != "_"])
     found += [size for buffer in module.buffers() for size in buffer.shape]
     return [one for one in dict.fromkeys(found) if one > 1]
 
@@ -249,18 +249,18 @@ def reads_storage(job: Job) -> bool:
     """Whether the user's code asks for bytes of memory: sizes that no symbol follows."""
     names = {
         name
-        for code in codes_of(lambda: way_at(job, sizes_in(job.signature, job.example)))
+        for code in user_codes(lambda: record_calls(job, feed_sizes(job.signature, job.example)))
         for name in code.co_names
     }
     return not names.isdisjoint(_OF_STORAGE)
 
 
-def codes_of(run: Callable[[], object]) -> list[CodeType]:
+def user_codes(run: Callable[[], object]) -> list[CodeType]:
     """The user's code that is called while this runs, in order."""
     codes: dict[CodeType, None] = {}
 
     def seen(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and is_users(frame.f_code.co_filename):
+        if event == "call" and is_user_file(frame.f_code.co_filename):
             codes[frame.f_code] = None
 
     before = sys.getprofile()
@@ -272,13 +272,13 @@ def codes_of(run: Callable[[], object]) -> list[CodeType]:
     return list(codes)
 
 
-def _numbers(values: Iterable[object]) -> Iterator[int]:
+def _whole_numbers(values: Iterable[object]) -> Iterator[int]:
     for value in values:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) < 1 << 31:
                 yield int(value)
         elif isinstance(value, (list, tuple, set, frozenset, dict, range)) and len(value) <= _LEAFS:
             parts = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
-            yield from _numbers(parts)
+            yield from _whole_numbers(parts)
         elif isinstance(value, str) and len(value) <= _TEXT:
             yield from map(int, re.findall(r"\d{1,6}", value))

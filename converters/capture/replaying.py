@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-CALLS = 20_000  # of torch in one run without data: models of some hundred layers make as many
+MAX_CALLS = 20_000  # of torch in one run without data: models of some hundred layers make as many
 _VALUES = (
     "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
     "item", "tolist", "numpy", "equal", "allclose", "is_nonzero",
 )  # fmt: skip
 
 
-def answers_of(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[object]:
+def record_scalars(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[object]:
     """What forward takes out of tensors on this data, in order; its buffers stay as they are."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -46,12 +46,12 @@ def answers_of(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> list[obj
     return answers
 
 
-class LateError(Exception):
+class CallLimitError(Exception):
     """Forward without data makes too many calls."""
 
 
-def replaying(
-    answers: list[object], most: int = CALLS, *, fixed: Callable[[], object] = lambda: None
+def replay_scalars(
+    answers: list[object], most: int = MAX_CALLS, *, fixed: Callable[[], object] = lambda: None
 ) -> AbstractContextManager[object]:
     """A mode in which what leaves the tensors is what it was on data.
 
@@ -73,8 +73,10 @@ def replaying(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             if next(calls) > most:
-                raise LateError(f"sizes are followed through {most} calls of torch, and no further")
-            if func in makers and _holds_symbol(args):
+                raise CallLimitError(
+                    f"sizes are followed through {most} calls of torch, and no further"
+                )
+            if func in makers and _has_symbol(args):
                 fixed()
             if answers and getattr(func, "__name__", "") in _VALUES:
                 return next(left)
@@ -83,10 +85,10 @@ def replaying(
     return Replaying()
 
 
-def _holds_symbol(values: Any) -> bool:
+def _has_symbol(values: Any) -> bool:
     """Whether a symbol for a size is among these, or in a list of them."""
     import torch
 
     if isinstance(values, (list, tuple)):
-        return any(map(_holds_symbol, values))
+        return any(map(_has_symbol, values))
     return isinstance(values, (torch.SymInt, torch.SymFloat, torch.SymBool))

@@ -13,19 +13,19 @@ from ...core.errors import Hint, Option
 from ..guarded import call_framework
 from .causes import RefusedError
 from .eager import model_of
-from .program import Scripted
+from .program import ScriptCapture
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-def scripted(job: Job) -> Scripted:
+def capture_script(job: Job) -> ScriptCapture:
     """The user's own module through `torch.jit.script`: branches and loops are kept."""
-    return Scripted(module=script(model_of(job).module), call="native")
+    return ScriptCapture(module=compile_script(model_of(job).module), call="native")
 
 
-def script(module: nn.Module) -> torch.jit.ScriptModule:
+def compile_script(module: nn.Module) -> torch.jit.ScriptModule:
     """The module compiled; as it is, where it is a script already.
 
     Raises:
@@ -35,7 +35,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
 
     if isinstance(module, torch.jit.ScriptModule):
         return module
-    with _types_of_its_own(), _annotations_as_types(module):
+    with _fresh_type_store(), _annotations_as_types(module):
         made = call_framework("torch.jit.script", lambda: torch.jit.script(module))
     if not isinstance(made, torch.jit.ScriptModule):
         raise RefusedError(
@@ -60,14 +60,16 @@ def _annotations_as_types(module: nn.Module) -> Iterator[None]:
     }
     try:
         for one, held in texts.items():
-            one.__annotations__ = dict(_read(one, held))
+            one.__annotations__ = dict(_evaluate_annotations(one, held))
         yield
     finally:
         for one, held in texts.items():
             one.__annotations__ = held
 
 
-def _read(owner: type, annotations: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _evaluate_annotations(
+    owner: type, annotations: Mapping[str, object]
+) -> Iterator[tuple[str, object]]:
     """Annotations whose texts are read where the class was written."""
     names = vars(sys.modules.get(owner.__module__, builtins))
     for name, said in annotations.items():
@@ -79,7 +81,7 @@ def _read(owner: type, annotations: Mapping[str, object]) -> Iterator[tuple[str,
 
 
 @contextmanager
-def _types_of_its_own() -> Iterator[None]:
+def _fresh_type_store() -> Iterator[None]:
     """Compile without the types of earlier tries: torch keeps those that it gave up half-made."""
     from torch.jit import _recursive
 

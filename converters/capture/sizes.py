@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ..guarded import call_framework
 from .causes import RefusedError
 
-Place: TypeAlias = tuple[str, int]  # file and line
+SourceLine: TypeAlias = tuple[str, int]  # file and line
 
 # Operators whose results have sizes that depend on data; those of no library of torch's may, too.
 _OF_DATA = (
@@ -21,7 +21,7 @@ _OF_DATA = (
 _KNOWN = ("aten::", "prim::")
 
 
-def size_places(trace: Callable[[], object]) -> frozenset[Place]:
+def size_only_lines(trace: Callable[[], object]) -> frozenset[SourceLine]:
     """Trace once more and say at which lines tensors became Python values of sizes alone.
 
     Each value is followed back in the graph so far. Where it comes from an input's data, or the
@@ -29,7 +29,7 @@ def size_places(trace: Callable[[], object]) -> frozenset[Place]:
     """
     from torch.overrides import TorchFunctionMode
 
-    seen: dict[Place, bool] = {}
+    seen: dict[SourceLine, bool] = {}
 
     class Values(TorchFunctionMode):
         """Sees each call that leaves the tensors."""
@@ -38,10 +38,10 @@ def size_places(trace: Callable[[], object]) -> frozenset[Place]:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> object:
             answer = func(*args, **(kwargs or {}))
-            made = list(_traced(args))
+            made = list(_graph_values(args))
             if made and not _is_tensors(answer):
-                place = _place()
-                seen[place] = seen.get(place, True) and all(map(_tells_size, made))
+                place = _user_line()
+                seen[place] = seen.get(place, True) and all(map(_is_of_sizes_only, made))
             return answer
 
     try:
@@ -60,7 +60,7 @@ def _is_tensors(answer: object) -> bool:
     return all(part is None or isinstance(part, torch.Tensor) for part in parts)
 
 
-def _traced(args: Any) -> Iterator[Any]:
+def _graph_values(args: Any) -> Iterator[Any]:
     """The values in the graph of the tensors that a call took; a constant's has no producer."""
     import torch
 
@@ -71,7 +71,7 @@ def _traced(args: Any) -> Iterator[Any]:
             yield torch._C._get_value_trace(arg)  # type: ignore[attr-defined]  # not in its stubs
 
 
-def _place() -> Place:
+def _user_line() -> SourceLine:
     """The line that asked: the innermost that is neither torch's nor of this file."""
     import torch
 
@@ -82,7 +82,7 @@ def _place() -> Place:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _tells_size(value: Any) -> bool:
+def _is_of_sizes_only(value: Any) -> bool:
     """Whether all that a value is computed from is sizes, parameters and constants."""
     left, seen = [value.node()], set()
     while left:

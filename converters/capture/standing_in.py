@@ -11,8 +11,8 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .untouched import refill, untouched
-from .users import is_users
+from .untouched import preserve_module, restore_container
+from .users import is_user_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,32 +21,32 @@ _CACHED = type(lru_cache(lambda: None))
 
 
 @contextmanager
-def standing_in(module: nn.Module) -> Iterator[None]:
+def symint_builtins(module: nn.Module) -> Iterator[None]:
     """Have the user's files know `len` and `int` as those that leave a symbol one.
 
     What forward keeps meanwhile is forgotten: tensors without data are of no use to who comes
     next.
     """
-    files = list(_files(module))
-    with untouched(module), ExitStack() as stack:
+    files = list(_user_modules(module))
+    with preserve_module(module), ExitStack() as stack:
         for names in map(vars, files):
-            stack.callback(_forget, names, _containers(names))
-            for text in _STANDING_IN.keys() - names.keys():  # one of its own stays
-                names[text] = _STANDING_IN[text]
+            stack.callback(_restore_containers, names, _module_containers(names))
+            for text in _SYMBOLIC_BUILTINS.keys() - names.keys():  # one of its own stays
+                names[text] = _SYMBOLIC_BUILTINS[text]
                 stack.callback(names.pop, text)
         yield
 
 
-def _files(module: nn.Module) -> Iterator[ModuleType]:
+def _user_modules(module: nn.Module) -> Iterator[ModuleType]:
     """The loaded files of the packages that the model's classes are of."""
     tops = {type(part).__module__.partition(".")[0] for part in module.modules()}
     for name, file in list(sys.modules.items()):
         where = getattr(file, "__file__", None)
-        if name.partition(".")[0] in tops and where and is_users(where):
+        if name.partition(".")[0] in tops and where and is_user_file(where):
             yield file
 
 
-def _containers(names: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _module_containers(names: dict[str, Any]) -> list[tuple[Any, Any]]:
     """The lists and dicts of a file's own, each with what it holds."""
     return [
         (one, one.copy())
@@ -55,25 +55,25 @@ def _containers(names: dict[str, Any]) -> list[tuple[Any, Any]]:
     ]
 
 
-def _forget(names: dict[str, Any], kept: list[tuple[Any, Any]]) -> None:
+def _restore_containers(names: dict[str, Any], kept: list[tuple[Any, Any]]) -> None:
     """Put back what lists and dicts held, and empty the caches of functions and methods."""
     for value, before in kept:
-        if not _same(value, before):
-            refill(value, before)
+        if not _is_same(value, before):
+            restore_container(value, before)
     kinds = [one for one in list(names.values()) if isinstance(one, type)]
     for one in [*names.values(), *(member for kind in kinds for member in vars(kind).values())]:
         if type(one) is _CACHED:
             one.cache_clear()
 
 
-def _same(value: Any, before: Any) -> bool:
+def _is_same(value: Any, before: Any) -> bool:
     """Whether they hold the very same objects, in order."""
     if isinstance(value, dict):
-        return _same([*value, *value.values()], [*before, *before.values()])
+        return _is_same([*value, *value.values()], [*before, *before.values()])
     return len(value) == len(before) and all(map(operator.is_, value, before))
 
 
-class _Whole(type):
+class _SymbolicIntMeta(type):
     """Of `int` while symbols run: a symbol is one, and stays a symbol."""
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -89,14 +89,14 @@ class _Whole(type):
         return builtins.int(*args, **kwargs)
 
 
-class _Int(builtins.int, metaclass=_Whole):
+class _SymbolicInt(builtins.int, metaclass=_SymbolicIntMeta):
     """Stands for `int`."""
 
 
-def _length(value: Any) -> object:
+def _symbolic_len(value: Any) -> object:
     import torch
 
     return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else len(value)
 
 
-_STANDING_IN = {"len": _length, "int": _Int}
+_SYMBOLIC_BUILTINS = {"len": _symbolic_len, "int": _SymbolicInt}

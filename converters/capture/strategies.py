@@ -9,16 +9,16 @@ from ...core.capture import Capture
 from ...core.contract import Job
 from ...core.errors import UsageError
 from .eager import model_of
-from .exporting import exported, exported_strictly
-from .mixing import mixed
-from .program import Exported, Program, Scripted, taken_once
-from .scripting import scripted
-from .tracing import traced
-from .untouched import untouched
+from .exporting import capture_export, capture_export_strict
+from .mixing import capture_hybrid
+from .program import CapturedProgram, ExportCapture, ScriptCapture, capture_once
+from .scripting import capture_script
+from .tracing import capture_trace
+from .untouched import preserve_module
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
+class CaptureStrategy:
     """One way to take a program down.
 
     `sound` says when what it gives holds for every feed of the signature; whether that is so here,
@@ -26,43 +26,43 @@ class Strategy:
     """
 
     capture: Capture
-    take: Callable[[Job], Program]
+    take: Callable[[Job], CapturedProgram]
     sound: str
     keeps_branches: bool = False
 
 
-STRATEGIES: tuple[Strategy, ...] = (
-    Strategy(
+STRATEGIES: tuple[CaptureStrategy, ...] = (
+    CaptureStrategy(
         capture=Capture.EXPORT,
-        take=exported,
+        take=capture_export,
         sound="always: what it cannot follow it refuses",
     ),
-    Strategy(
+    CaptureStrategy(
         capture=Capture.EXPORT_STRICT,
-        take=exported_strictly,
+        take=capture_export_strict,
         sound="always; tried where export refused for what the bytecode may still tell, never for"
         " a branch on data or a fixed dim, which it refuses alike",
     ),
-    Strategy(
+    CaptureStrategy(
         capture=Capture.SCRIPT,
-        take=scripted,
+        take=capture_script,
         sound="the module is within TorchScript's Python",
         keeps_branches=True,
     ),
-    Strategy(
+    CaptureStrategy(
         capture=Capture.MIXED,
-        take=mixed,
+        take=capture_hybrid,
         sound="all branches on data lie in submodules within TorchScript's Python",
     ),
-    Strategy(
+    CaptureStrategy(
         capture=Capture.TRACE,
-        take=traced,
+        take=capture_trace,
         sound="no branch and no constant depends on data",
     ),
 )
 
 
-def program_of(job: Job) -> Program:
+def capture_program(job: Job) -> CapturedProgram:
     """The job's model as its capture takes it down, once in a run.
 
     Raises:
@@ -73,24 +73,24 @@ def program_of(job: Job) -> Program:
     if strategy is None:
         raise UsageError(f"there is no capture {job.capture}", hint="see modelc export --help")
 
-    def take() -> Program:
-        with untouched(model_of(job).flat):
+    def take() -> CapturedProgram:
+        with preserve_module(model_of(job).flat):
             return strategy.take(job)
 
-    return taken_once(job, strategy.capture, take)
+    return capture_once(job, strategy.capture, take)
 
 
-def export_of(job: Job) -> Exported:
+def capture_exported_program(job: Job) -> ExportCapture:
     """As `program_of`, for a format that takes programs of torch.export alone."""
-    program = program_of(job)
-    if not isinstance(program, Exported):
+    program = capture_program(job)
+    if not isinstance(program, ExportCapture):
         raise TypeError(f"{job.capture} gave no program of torch.export")
     return program
 
 
-def torchscript_of(job: Job) -> Scripted:
+def capture_torchscript(job: Job) -> ScriptCapture:
     """As `program_of`, for a format that takes TorchScript alone."""
-    program = program_of(job)
-    if not isinstance(program, Scripted):
+    program = capture_program(job)
+    if not isinstance(program, ScriptCapture):
         raise TypeError(f"{job.capture} gave no TorchScript")
     return program

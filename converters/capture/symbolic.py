@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import first_line
 from ...core.signature import Signature
-from .replaying import CALLS, LateError, answers_of, replaying
-from .standing_in import standing_in
-from .users import is_users, users_place
+from .replaying import MAX_CALLS, CallLimitError, record_scalars, replay_scalars
+from .standing_in import symint_builtins
+from .users import is_user_file, user_place
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ _TAKEN_APART = {
 
 
 @dataclass(kw_only=True)
-class Followed:
+class ShapeTrace:
     """What was seen: conditions that held, in torch's words for sizes of `L['tensors']`.
 
     `lost` are the lines of the user's at which a size became a plain number, `ended` is where and
@@ -43,48 +43,48 @@ class Followed:
     answered: bool = False
 
 
-def follow(
+def trace_symbolic_shapes(
     module: nn.Module,
     tensors: tuple[torch.Tensor, ...],
     signature: Signature,
     *,
-    most: int = CALLS,
-) -> Followed:
+    most: int = MAX_CALLS,
+) -> ShapeTrace:
     """Run the flat module without data, with a symbol for each size of a dynamic dim.
 
     Where it asks for data, it runs with data first, for the answers. After `most` calls of
     torch it ends where it is.
     """
 
-    def followed(answers: list[object]) -> Followed:
-        found, env = Followed(), ShapeEnv(duck_shape=False, specialize_zero_one=False)
+    def followed(answers: list[object]) -> ShapeTrace:
+        found, env = ShapeTrace(), ShapeEnv(duck_shape=False, specialize_zero_one=False)
 
         def fixed() -> None:
             found.answered = True
 
         try:
             with (
-                _numbers(found),
-                _pieces(found),
-                standing_in(module),
-                replaying(answers, most, fixed=fixed),
+                _watch_numbers(found),
+                _watch_pieces(found),
+                symint_builtins(module),
+                replay_scalars(answers, most, fixed=fixed),
             ):
-                _run(module, tensors, signature, env)
+                _run_symbolic(module, tensors, signature, env)
         except Exception as error:  # noqa: BLE001 - anything raises where there is no data
-            place = users_place(error)
+            place = user_place(error)
             found.ended = f"{place}: {first_line(error)}" if place else first_line(error)
-            found.late = isinstance(error, LateError)
-        found.guards, found.answered = _texts(env), found.answered or bool(answers)
+            found.late = isinstance(error, CallLimitError)
+        found.guards, found.answered = _guard_texts(env), found.answered or bool(answers)
         return found
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     found = followed([])
-    answers = answers_of(module, tensors) if found.ended and not found.late else []
+    answers = record_scalars(module, tensors) if found.ended and not found.late else []
     return followed(answers) if answers else found
 
 
-def _run(
+def _run_symbolic(
     module: nn.Module, tensors: tuple[torch.Tensor, ...], signature: Signature, env: Any
 ) -> None:
     import torch
@@ -95,7 +95,7 @@ def _run(
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     held = dict(module.named_parameters()) | dict(module.named_buffers())
     with _config.patch(backed_size_oblivious=True), torch.no_grad():  # type: ignore[attr-defined]  # not in its stubs
-        given = _symbolic(mode, tensors, signature)
+        given = _symbolic_tensors(mode, tensors, signature)
         weights: dict[str, torch.Tensor] = {}
         for name, one in held.items():
             weights[name] = mode.from_tensor(one, static_shapes=True)
@@ -103,7 +103,7 @@ def _run(
             torch.func.functional_call(module, weights, given)
 
 
-def _symbolic(
+def _symbolic_tensors(
     mode: Any, tensors: tuple[torch.Tensor, ...], signature: Signature
 ) -> tuple[torch.Tensor, ...]:
     """The tensors without data; the sizes of dynamic dims are symbols."""
@@ -121,7 +121,7 @@ def _symbolic(
     return tuple(made)
 
 
-def _texts(env: Any) -> tuple[str, ...]:
+def _guard_texts(env: Any) -> tuple[str, ...]:
     """The conditions on sizes alone, as torch writes them for its programs."""
     from torch.fx.experimental.symbolic_shapes import ShapeGuardPythonPrinter
 
@@ -136,13 +136,13 @@ def _texts(env: Any) -> tuple[str, ...]:
 
 
 @contextmanager
-def _numbers(found: Followed) -> Iterator[None]:
+def _watch_numbers(found: ShapeTrace) -> Iterator[None]:
     """A size that becomes a plain number or text is that of the example, and fixes nothing."""
     from torch.fx.experimental.sym_node import SymNode
 
     def number(kind: Callable[[Any], object]) -> Callable[..., object]:
         def answer(node: Any, *_: object) -> object:  # torch's own file and line
-            place = _asking(sys._getframe(1))
+            place = _user_line(sys._getframe(1))
             if place and not node.is_constant():
                 found.lost[place] = None
             return kind(node.hint)
@@ -152,14 +152,14 @@ def _numbers(found: Followed) -> Iterator[None]:
     kept = SymNode.guard_int, SymNode.guard_float
     try:
         SymNode.guard_int, SymNode.guard_float = number(int), number(float)  # type: ignore[assignment,method-assign]
-        with sizes_as_text(lambda place: found.lost.update({place: None})):
+        with watch_size_text(lambda place: found.lost.update({place: None})):
             yield
     finally:
         SymNode.guard_int, SymNode.guard_float = kept  # type: ignore[method-assign]
 
 
 @contextmanager
-def _pieces(found: Followed) -> Iterator[None]:
+def _watch_pieces(found: ShapeTrace) -> Iterator[None]:
     """Where a tensor is taken to pieces along a dynamic axis: their number is a plain number."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -178,7 +178,7 @@ def _pieces(found: Followed) -> Iterator[None]:
             name, given = getattr(func, "__name__", ""), kwargs or {}
             if name in _TAKEN_APART and is_dynamic(args, given, _TAKEN_APART[name]):
                 frame: FrameType | None = sys._getframe(1)
-                while frame is not None and not is_users(frame.f_code.co_filename):
+                while frame is not None and not is_user_file(frame.f_code.co_filename):
                     frame = frame.f_back
                 if frame is not None:
                     found.lost[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
@@ -189,7 +189,7 @@ def _pieces(found: Followed) -> Iterator[None]:
 
 
 @contextmanager
-def sizes_as_text(seen: Callable[[str], None]) -> Iterator[None]:
+def watch_size_text(seen: Callable[[str], None]) -> Iterator[None]:
     """Sizes that the user's code writes as text are those of the example; `seen` gets its line.
 
     torch writes the name of a symbol, by which no table is read, and asks for no guard.
@@ -199,7 +199,7 @@ def sizes_as_text(seen: Callable[[str], None]) -> Iterator[None]:
     plain: Callable[[torch.SymInt], str] = torch.SymInt.__repr__
 
     def text(size: torch.SymInt) -> str:
-        place = _asking(sys._getframe(1))
+        place = _user_line(sys._getframe(1))
         if not place:
             return plain(size)
         seen(place)
@@ -212,11 +212,11 @@ def sizes_as_text(seen: Callable[[str], None]) -> Iterator[None]:
         torch.SymInt.__repr__ = plain  # type: ignore[method-assign]
 
 
-def _asking(frame: FrameType | None) -> str:
+def _user_line(frame: FrameType | None) -> str:
     """The user's line whose own call made a number, through torch's SymInt alone."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_users(file):
+        if is_user_file(file):
             return f"{file}:{frame.f_lineno}"
         if not file.endswith(("torch/__init__.py", "sym_node.py", "symbolic.py")):
             return ""

@@ -14,11 +14,11 @@ from ...core.contract import Branch, Job
 from ...core.errors import Hint, Option
 from ...core.findings import Warned
 from ..guarded import call_framework
-from .compared import right_interval, wrong_elsewhere
+from .compared import find_right_interval, find_wrong_size
 from .constraints import NarrowError
 from .eager import example_tensors, model_of
-from .program import Scripted
-from .sizes import size_places
+from .program import ScriptCapture
+from .sizes import size_only_lines
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
 
 
-def traced(job: Job) -> Scripted:
+def capture_trace(job: Job) -> ScriptCapture:
     """The flat model through `torch.jit.trace`, with what the tracer said of the user's lines.
 
     The inputs carry the signature's names. Nothing is checked here: the verdict does that on
@@ -45,20 +45,20 @@ def traced(job: Job) -> Scripted:
 
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("always")
-        warnings.showwarning = _keeper(caught)
+        warnings.showwarning = _collect_warnings(caught)
         made = call_framework("torch.jit.trace", trace)
     for warning in caught:
         _LOG.warning("%s:%d: %s", warning.filename, warning.lineno, warning.message)
     for value, spec in zip(list(made.graph.inputs())[1:], job.signature.inputs, strict=False):
         value.setDebugName(spec.name.replace(".", "_"))
-    of_data = _of_data(caught, trace)
+    of_data = _data_warnings(caught, trace)
     notes = _check_sizes(made, job)
-    return Scripted(
+    return ScriptCapture(
         module=made,
         call="flat",
-        frozen=frozen_branches(of_data),
-        within=_paths(model.module, of_data),
-        warned=warnings_on(caught),
+        frozen=find_frozen_branches(of_data),
+        within=_module_paths(model.module, of_data),
+        warned=user_warnings(caught),
         notes=notes,
     )
 
@@ -69,10 +69,10 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
     Raises:
         NarrowError: the trace is wrong there; feeds of other sizes would not show it.
     """
-    found, notes = wrong_elsewhere(made, job)
+    found, notes = find_wrong_size(made, job)
     if found is not None:
         at = ", ".join(f"{name}={size}" for name, size in found.items())
-        interval = right_interval(made, job, found)
+        interval = find_right_interval(made, job, found)
         smaller = (
             "" if interval is None else ", or accept {}={}..{} with --narrow".format(*interval)
         )
@@ -85,29 +85,29 @@ def _check_sizes(made: Any, job: Job) -> tuple[str, ...]:
     return notes
 
 
-def _of_data(
+def _data_warnings(
     caught: list[warnings.WarningMessage], trace: Callable[[], object]
 ) -> list[warnings.WarningMessage]:
     """The warnings of values that were made of data: the tracer warns of sizes alike."""
     import torch
 
-    asked = {(one.filename, one.lineno) for one in _conversions(caught)}
+    asked = {(one.filename, one.lineno) for one in _value_conversions(caught)}
     if not asked:
         return []
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        sizes = size_places(trace)
-    return [one for one in _conversions(caught) if (one.filename, one.lineno) not in sizes]
+        sizes = size_only_lines(trace)
+    return [one for one in _value_conversions(caught) if (one.filename, one.lineno) not in sizes]
 
 
-def _paths(root: nn.Module, caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
+def _module_paths(root: nn.Module, caught: list[warnings.WarningMessage]) -> tuple[str, ...]:
     """The paths of the modules whose code made Python values of tensors, each once."""
     known = {id(module): path for path, module in root.named_modules()}
-    asking = (id(warning.source) for warning in _conversions(caught))
+    asking = (id(warning.source) for warning in _value_conversions(caught))
     return tuple(dict.fromkeys(known[one] for one in asking if one in known))
 
 
-def _keeper(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
+def _collect_warnings(kept: list[warnings.WarningMessage]) -> Callable[..., None]:
     """Keeps warnings; those of torch's Tensor class at the line that used the tensor.
 
     `np.asarray(x)` and `3 in x` are the user's lines, but it is the class that warns.
@@ -146,31 +146,32 @@ def _module_of(frame: FrameType | None) -> object:
     return None
 
 
-def frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
+def find_frozen_branches(caught: list[warnings.WarningMessage]) -> tuple[Branch, ...]:
     """The user's lines where a tensor became a Python value: what is done with it is frozen.
 
     Torch's own lines are left out: they check shapes, which the verdict does better.
     """
     return tuple(
         dict.fromkeys(
-            Branch(file=warning.filename, line=warning.lineno) for warning in _conversions(caught)
+            Branch(file=warning.filename, line=warning.lineno)
+            for warning in _value_conversions(caught)
         )
     )
 
 
-def _conversions(caught: list[warnings.WarningMessage]) -> Iterator[warnings.WarningMessage]:
+def _value_conversions(caught: list[warnings.WarningMessage]) -> Iterator[warnings.WarningMessage]:
     """What says that a tensor became a Python value on a line of the user's."""
     import torch
 
     return (
         warning
-        for warning in _on_users_lines(caught)
+        for warning in _user_line_warnings(caught)
         if issubclass(warning.category, torch.jit._trace.TracerWarning)
         and str(warning.message).startswith("Converting a tensor to")
     )
 
 
-def warnings_on(caught: list[warnings.WarningMessage]) -> tuple[Warned, ...]:
+def user_warnings(caught: list[warnings.WarningMessage]) -> tuple[Warned, ...]:
     """Each warning on a line of the user's once, its first sentence only."""
     return tuple(
         dict.fromkeys(
@@ -180,12 +181,12 @@ def warnings_on(caught: list[warnings.WarningMessage]) -> tuple[Warned, ...]:
                 text=str(warning.message).strip().partition(". ")[0],
                 kind=warning.category.__name__,
             )
-            for warning in _on_users_lines(caught)
+            for warning in _user_line_warnings(caught)
         )
     )
 
 
-def _on_users_lines(
+def _user_line_warnings(
     caught: list[warnings.WarningMessage],
 ) -> Iterator[warnings.WarningMessage]:
     import torch

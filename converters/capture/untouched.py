@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def untouched(module: nn.Module) -> Iterator[None]:
+def preserve_module(module: nn.Module) -> Iterator[None]:
     """Put back every attribute that a capture sets, with the entries of lists and dicts in them.
 
     torch.export leaves its fake tensors in attributes that forward sets, and what runs after would
@@ -20,7 +20,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
     """
     import torch
 
-    _forget_compiled()
+    _reset_compiled()
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     kept = [(part, dict(vars(part))) for part in parts]
     entries = [(value, value.copy()) for _, held in kept for value in held.values()
@@ -29,13 +29,13 @@ def untouched(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for value, before in entries:
-            refill(value, before)
+            restore_container(value, before)
         for part, held in kept:
             vars(part).clear()
             vars(part).update(held)
 
 
-def _forget_compiled() -> None:
+def _reset_compiled() -> None:
     """Drop what eager compiled in its runs, where the model calls torch.cond or torch.compile.
 
     What was compiled while eager was watched is of no use to a capture, which would meet it.
@@ -45,7 +45,7 @@ def _forget_compiled() -> None:
         dynamo.reset()
 
 
-def refill(value: dict[object, object] | list[object], before: object) -> None:
+def restore_container(value: dict[object, object] | list[object], before: object) -> None:
     """Have a list or dict hold what another one holds."""
     value.clear()
     if isinstance(value, list) and isinstance(before, list):

@@ -143,10 +143,12 @@ def test_a_fourier_operator_takes_any_sizes(job_of: JobOf) -> None:
 
 
 def test_the_graph_of_a_real_program_is_as_it_was(job_of: JobOf) -> None:
-    from modelc.converters.capture.strategies import export_of
+    from modelc.converters.capture.strategies import capture_exported_program
     from modelc.converters.onnx_complex import split_complex
 
-    program = export_of(job_of(Calls({"relu": torch.relu}), SPEC, capture=Capture.EXPORT)).program
+    program = capture_exported_program(
+        job_of(Calls({"relu": torch.relu}), SPEC, capture=Capture.EXPORT)
+    ).program
     assert split_complex(program) is program
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import symbolic_shapes
 
-from modelc.converters.capture.exporting import exported
+from modelc.converters.capture.exporting import capture_export
 from modelc.converters.solver_limit import SolverTimeoutError, limit_solver
 from modelc.core.contract import Job
 
@@ -32,7 +32,7 @@ class Padded(nn.Module):
 def test_a_capture_beyond_the_limit_is_refused_for_now(job_of: JobOf) -> None:
     job = replace(job_of(Padded(), X), capture_timeout=1e-9)
     with pytest.raises(SolverTimeoutError) as caught:
-        exported(job)
+        capture_export(job)
     assert not caught.value.lasting
     assert "--capture-timeout" in caught.value.hint
 
@@ -40,13 +40,13 @@ def test_a_capture_beyond_the_limit_is_refused_for_now(job_of: JobOf) -> None:
 def test_the_next_capture_is_not_touched(job_of: JobOf) -> None:
     before = symbolic_shapes._maybe_evaluate_static_worker
     with pytest.raises(SolverTimeoutError):
-        exported(replace(job_of(Padded(), X), capture_timeout=1e-9))
+        capture_export(replace(job_of(Padded(), X), capture_timeout=1e-9))
     assert symbolic_shapes._maybe_evaluate_static_worker is before
-    made = exported(job_of(nn.Linear(8, 4), "input:float32[b=1..4,8]"))
+    made = capture_export(job_of(nn.Linear(8, 4), "input:float32[b=1..4,8]"))
     assert made.program.module()(torch.ones(3, 8))[0].shape == (3, 4)
 
 
 def test_time_within_the_limit_changes_nothing(job_of: JobOf) -> None:
     with limit_solver(60.0):
-        made = exported(job_of(nn.Linear(8, 4), "input:float32[b=1..4,8]"))
+        made = capture_export(job_of(nn.Linear(8, 4), "input:float32[b=1..4,8]"))
     assert made.program.range_constraints

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.capture.causes import NEEDLESS, RefusedError, cause_of
+from modelc.converters.capture.causes import REDUNDANT, RefusedError, find_cause
 from modelc.converters.capture.constraints import NarrowError
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job, Target
@@ -120,7 +120,7 @@ def test_a_capture_that_has_nothing_to_add_is_told_and_not_recorded(
 ) -> None:
     def refuse_mixed(job: Job) -> None:
         if job.capture is Capture.MIXED:
-            raise RefusedError("nothing to script", hint="trace it", cause=NEEDLESS)
+            raise RefusedError("nothing to script", hint="trace it", cause=REDUNDANT)
 
     told: list[Event] = []
     target = fake(CAPTURES=(Capture.MIXED, Capture.SCRIPT), on_convert=refuse_mixed)
@@ -194,7 +194,7 @@ def refusing(**reasons: str) -> Callable[[Job], None]:
     def refuse(job: Job) -> None:
         text = reasons.get(str(job.capture).replace("-", "_"))
         if text is not None:
-            found = cause_of(text)
+            found = find_cause(text)
             assert found is not None
             raise RefusedError(f"no: {text}", hint=found[0].hint, cause=found[0])
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.capture.answering import OUTSIDE
-from modelc.converters.capture.exporting import exported
-from modelc.converters.capture.tracing import traced
+from modelc.converters.capture.exporting import capture_export
+from modelc.converters.capture.tracing import capture_trace
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 
@@ -35,22 +35,22 @@ class Alike(nn.Module):
 
 def test_export_does_not_pass_a_size_that_it_excludes(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="n != 300"):
-        exported(job_of(At300(), X))
+        capture_export(job_of(At300(), X))
 
 
 def test_a_size_that_makes_no_difference_is_noted(job_of: JobOf) -> None:
-    assert exported(job_of(Alike(), X)).notes == ("torch.export took for granted: n != 300",)
+    assert capture_export(job_of(Alike(), X)).notes == ("torch.export took for granted: n != 300",)
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_a_trace_after_a_refused_export_is_tried_at_that_size(job_of: JobOf) -> None:
     job = job_of(At300(), X)
     with pytest.raises(ConversionError):
-        exported(job)
+        capture_export(job)
     with pytest.raises(ConversionError, match="froze a branch on sizes: at n=300"):
-        traced(job)
+        capture_trace(job)
 
 
 def test_a_trace_is_kept_where_the_size_makes_no_difference(job_of: JobOf) -> None:
     job = replace(job_of(Alike(), X), programs={OUTSIDE: ({"n": 300},)})
-    assert torch.equal(traced(job).module(torch.ones(300, 2))[0], torch.full((300, 2), 2.0))
+    assert torch.equal(capture_trace(job).module(torch.ones(300, 2))[0], torch.full((300, 2), 2.0))

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from modelc.converters.capture.causes import (
     CAUSES,
     RefusedError,
-    cause_of,
-    strict_may_take,
-    telling,
+    can_strict_help,
+    find_cause,
+    most_specific,
 )
-from modelc.converters.capture.exporting import exported, exported_strictly
-from modelc.converters.capture.scripting import scripted
+from modelc.converters.capture.exporting import capture_export, capture_export_strict
+from modelc.converters.capture.scripting import capture_script
 from modelc.converters.guarded import reason_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
@@ -91,7 +91,7 @@ def refusal(take: Callable[[Job], object], job: Job) -> RefusedError:
 def test_export_says_the_cause_and_the_line(
     job_of: JobOf, function: Callable[[Tensor], Tensor], name: str, line: int | None
 ) -> None:
-    error = refusal(exported, job_of(Net(function), SPEC))
+    error = refusal(capture_export, job_of(Net(function), SPEC))
     assert error.cause is not None
     assert error.cause.name == name
     assert error.cause.says in error.message
@@ -107,16 +107,16 @@ def test_strict_takes_what_the_table_says_that_it_may(
     job_of: JobOf, function: Callable[[Tensor], Tensor]
 ) -> None:
     job = job_of(Net(function), SPEC)
-    assert strict_may_take([refusal(exported, job)])
-    program = exported_strictly(job).program
+    assert can_strict_help([refusal(capture_export, job)])
+    program = capture_export_strict(job).program
     for feed in (torch.full((3, 3), 2.5), torch.full((2, 3), -4.2)):
         assert torch.equal(program.module()(feed)[0], function(feed))
 
 
 def test_strict_refuses_a_branch_as_export_does_so_it_is_not_tried(job_of: JobOf) -> None:
     job = job_of(Net(branch), SPEC)
-    assert not strict_may_take([refusal(exported, job)])
-    error = refusal(exported_strictly, job)
+    assert not can_strict_help([refusal(capture_export, job)])
+    error = refusal(capture_export_strict, job)
     assert error.message.startswith("torch.export (strict) refused the model: a branch depends")
     assert f"(at {__file__}:{inspect.getsourcelines(branch)[1] + 1})" in error.message
 
@@ -128,7 +128,7 @@ def test_a_graph_break_names_the_call_and_the_users_line(job_of: JobOf) -> None:
             packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
             return packed.data
 
-    error = refusal(exported_strictly, job_of(Packed(), "x:float32[batch=1..4,3,2]"))
+    error = refusal(capture_export_strict, job_of(Packed(), "x:float32[batch=1..4,3,2]"))
     assert "it cannot follow pack_padded_sequence" in error.message
     assert f"(at {__file__}:" in error.message
 
@@ -147,14 +147,14 @@ def test_a_script_error_names_the_innermost_line_not_its_callers(job_of: JobOf) 
             found: Tensor = self.inner(x)
             return found
 
-    error = refusal(scripted, job_of(Outer(), SPEC, capture=Capture.SCRIPT))
+    error = refusal(capture_script, job_of(Outer(), SPEC, capture=Capture.SCRIPT))
     first = inspect.getsourcelines(Inner.forward)[1]
     assert f"(at {__file__}:{first + 1})" in error.message
 
 
 def test_a_second_script_of_a_refused_class_says_the_same(job_of: JobOf) -> None:
     job = job_of(Starred(), SPEC, capture=Capture.SCRIPT)
-    assert refusal(scripted, job).message == refusal(scripted, job).message
+    assert refusal(capture_script, job).message == refusal(capture_script, job).message
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_second_script_of_a_refused_class_says_the_same(job_of: JobOf) -> None
 def test_what_exporters_say_of_operators_is_read(
     text: str, name: str, groups: dict[str, str]
 ) -> None:
-    found = cause_of(text)
+    found = find_cause(text)
     assert found is not None
     assert found[0].name == name
     assert groups.items() <= found[1].items()
@@ -187,20 +187,20 @@ def test_every_row_has_a_way_out_and_a_pattern_that_is_not_always_found() -> Non
 
 
 def test_of_several_refusals_the_cause_is_told_before_a_compilers_complaint(job_of: JobOf) -> None:
-    script = refusal(scripted, job_of(Starred(), SPEC, capture=Capture.SCRIPT))
-    export = refusal(exported, job_of(Net(branch), SPEC))
+    script = refusal(capture_script, job_of(Starred(), SPEC, capture=Capture.SCRIPT))
+    export = refusal(capture_export, job_of(Net(branch), SPEC))
     other = ConversionError("something else", hint="look")
     ran: ModelcError = RunnerError("would not open", hint="look")
-    assert telling([script, other, export]) is export
-    assert telling([script, ran, other]) is ran
+    assert most_specific([script, other, export]) is export
+    assert most_specific([script, ran, other]) is ran
 
 
 def test_a_library_beside_torch_is_the_users_own() -> None:
-    from modelc.converters.capture.users import is_users
+    from modelc.converters.capture.users import is_user_file
 
     root = Path(torch.__file__).parent
-    assert is_users(f"{root}vision/ops.py")
-    assert not is_users(f"{root}/nn/functional.py")
+    assert is_user_file(f"{root}vision/ops.py")
+    assert not is_user_file(f"{root}/nn/functional.py")
 
 
 def test_a_guard_in_torchs_symbols_is_told_in_words() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from modelc.converters.capture.answering import OUTSIDE
 from modelc.converters.capture.constraints import NarrowError
 from modelc.converters.capture.eager import example_tensors
-from modelc.converters.capture.symbolic import follow
-from modelc.converters.capture.tracing import traced
+from modelc.converters.capture.symbolic import trace_symbolic_shapes
+from modelc.converters.capture.tracing import capture_trace
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 
@@ -86,7 +86,7 @@ ASKED: dict[str, tuple[Callable[[Tensor], bool], int]] = {
 def test_a_size_that_the_code_asks_for_is_tried(asked: str, job_of: JobOf) -> None:
     when, size = ASKED[asked]
     with pytest.raises(ConversionError, match=f"froze a branch on sizes: at n={size} "):
-        traced(job_of(Doubles(when), X))
+        capture_trace(job_of(Doubles(when), X))
 
 
 class Masks(Doubles):
@@ -119,7 +119,7 @@ def _twice(x: Tensor) -> bool:
 )
 def test_no_answer_hides_another(module: nn.Module, spec: str, job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="froze a branch on sizes"):
-        traced(job_of(module, spec))
+        capture_trace(job_of(module, spec))
 
 
 def test_a_trace_is_tried_where_an_arm_that_the_program_had_not_asks_for_more(
@@ -131,7 +131,7 @@ def test_a_trace_is_tried_where_an_arm_that_the_program_had_not_asks_for_more(
     job = job_of(Doubles(when), X)
     job.programs[OUTSIDE] = ({"n": 200},)
     with pytest.raises(ConversionError, match="at n=100 "):
-        traced(job)
+        capture_trace(job)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_trace_is_tried_where_an_arm_that_the_program_had_not_asks_for_more(
 )
 def test_sizes_are_tried_together(when: Callable[..., bool], told: str, job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=f"froze a branch on sizes: at {told}"):
-        traced(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
+        capture_trace(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
 
 
 def _beyond_the_ways(x: Tensor, y: Tensor) -> bool:
@@ -167,29 +167,29 @@ def test_two_sizes_that_are_named_are_tried_together(
     when: Callable[..., bool], job_of: JobOf
 ) -> None:
     with pytest.raises(ConversionError, match=r"froze a branch on sizes: at n=.*, m="):
-        traced(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
+        capture_trace(job_of(DoublesTwo(when), X, "y:float32[m=5..90]"))
 
 
 def test_a_size_that_decides_nothing_is_fine(job_of: JobOf) -> None:
-    made = traced(job_of(nn.Linear(2, 2), X))
+    made = capture_trace(job_of(nn.Linear(2, 2), X))
     assert made.notes == ()
 
 
 def test_a_size_that_became_a_plain_number_is_told(job_of: JobOf) -> None:
-    made = traced(job_of(Doubles(lambda x: math.sqrt(x.shape[0]) == 17.5), X))
+    made = capture_trace(job_of(Doubles(lambda x: math.sqrt(x.shape[0]) == 17.5), X))
     assert "sizes become plain numbers at " in made.notes[0]
     assert "test_compared.py:" in made.notes[0]
 
 
 def test_where_forward_cannot_be_followed_is_told(job_of: JobOf) -> None:
     with pytest.raises(NarrowError) as caught:  # its calls at other sizes show what it decides
-        traced(job_of(Doubles(lambda x: x[x[:, 0] > -9].shape[0] == 300), X))
+        capture_trace(job_of(Doubles(lambda x: x[x[:, 0] > -9].shape[0] == 300), X))
     assert caught.value.interval is not None
 
 
 def test_a_run_that_takes_too_long_ends_and_says_so(job_of: JobOf) -> None:
     job = job_of(Doubles(lambda x: x.shape[0] == 300), X)
-    found = follow(job.model.flat, example_tensors(job), job.signature, most=0)  # type: ignore[union-attr]  # job_of gives one
+    found = trace_symbolic_shapes(job.model.flat, example_tensors(job), job.signature, most=0)  # type: ignore[union-attr]  # job_of gives one
     assert found.late
     assert found.ended
 
@@ -214,11 +214,11 @@ class Keeps(nn.Module):
 
 def test_what_forward_keeps_without_data_is_forgotten(job_of: JobOf) -> None:
     job = job_of(Keeps(), X)
-    traced(job)
+    capture_trace(job)
     assert job.model is not None
     _KEPT.clear()
     _ones.cache_clear()
-    traced(job)
+    capture_trace(job)
     assert type(job.model.flat(torch.ones(3, 2))[0]) is Tensor
     assert "len" not in globals()
     assert "int" not in globals()
@@ -256,4 +256,4 @@ def test_a_value_of_a_tensor_made_of_sizes_is_followed(
     when: Callable[..., bool], size: int, job_of: JobOf
 ) -> None:
     with pytest.raises(ConversionError, match=f"froze a branch on sizes: at n={size} "):
-        traced(job_of(Made(when), "x:float32[n=4..96,2]"))
+        capture_trace(job_of(Made(when), "x:float32[n=4..96,2]"))

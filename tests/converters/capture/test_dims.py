@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from modelc.converters import capture
 from modelc.converters.capture.constraints import NarrowError
 from modelc.converters.capture.dims import dynamic_shapes
-from modelc.converters.capture.exporting import exported
+from modelc.converters.capture.exporting import capture_export
 from modelc.core.call import bind, parameters_of_schema
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
@@ -77,7 +77,7 @@ def answers(job: Job, *shapes: tuple[int, ...]) -> bool:
     model = job.model
     assert model is not None
     tensors = tuple(torch.randn(shape) for shape in shapes)
-    made = exported(job).program.module()(*tensors)[0]
+    made = capture_export(job).program.module()(*tensors)[0]
     return torch.allclose(made, model.flat(*tensors)[0])
 
 
@@ -91,7 +91,7 @@ def test_low_ranges_are_kept_and_1_works(job_of: JobOf, ranges: str, rows: int, 
 
 
 def test_the_program_refuses_sizes_outside_of_its_range(job_of: JobOf) -> None:
-    program = exported(job_of(Conv(), "x:float32[b=1..2,t=2..5,3]")).program
+    program = capture_export(job_of(Conv(), "x:float32[b=1..2,t=2..5,3]")).program
     for shape in ((3, 4, 3), (1, 6, 3), (2, 1, 3)):
         with pytest.raises((AssertionError, RuntimeError)):
             program.module()(torch.randn(shape))
@@ -102,13 +102,13 @@ def test_a_stated_relation_is_the_programs(job_of: JobOf) -> None:
     assert answers(job, (1, 1), (1, 2))
     assert answers(job, (4, 8), (4, 16))
     with pytest.raises((AssertionError, RuntimeError)):
-        exported(job).program.module()(torch.randn(2, 4), torch.randn(2, 9))
+        capture_export(job).program.module()(torch.randn(2, 4), torch.randn(2, 9))
 
 
 def test_a_relation_that_was_not_stated_is_refused_with_what_to_write(job_of: JobOf) -> None:
     job = job_of(Longer(), "a:float32[batch=1..4,s=1..8]", "b:float32[batch,n=2..9]")
     with pytest.raises(ConversionError, match=r"dim 'n' of b must be s\+1") as caught:
-        exported(job)
+        capture_export(job)
     assert caught.value.hint == "write n=s+1 in --input of b"
 
 
@@ -119,7 +119,7 @@ def test_what_to_write_is_taken(job_of: JobOf) -> None:
 
 def test_a_range_that_the_code_cuts_is_refused_with_the_one_that_holds(job_of: JobOf) -> None:
     with pytest.raises(NarrowError, match=r"holds in 1\.\.10 only, not in 1\.\.16") as caught:
-        exported(job_of(Branch(), "x:float32[b=1..4,s=1..16]"))
+        capture_export(job_of(Branch(), "x:float32[b=1..4,s=1..16]"))
     assert caught.value.interval == ("s", 1, 10)
     assert caught.value.exit_code == 1
     assert "s <= 10" in caught.value.message
@@ -145,7 +145,7 @@ def test_an_end_that_torch_leaves_out_is_taken_where_a_feed_shows_it(
 ) -> None:
     job = job_of(Cached(), "x:float32[batch=1..4,seq=1..32,16]")
     x = torch.randn(3, steps, 16)
-    (found,) = exported(job).program.module()(x)
+    (found,) = capture_export(job).program.module()(x)
     assert torch.equal(found, x * 2)
 
 
@@ -165,19 +165,19 @@ class Tiled(nn.Module):
 
 def test_what_no_relation_mends_holds_in_a_part_around_the_example(job_of: JobOf) -> None:
     with pytest.raises(NarrowError, match=r"took for granted: \(?s % 8") as caught:
-        exported(job_of(Windowed(), "x:float32[b=1..4,s=2..5..24]"))
+        capture_export(job_of(Windowed(), "x:float32[b=1..4,s=2..5..24]"))
     assert caught.value.interval == ("s", 3, 7)
 
 
 def test_what_no_interval_mends_has_the_dims_to_fix_for_a_hint(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="holds only where") as caught:
-        exported(job_of(Tiled(), "x:float32[b=1..4,s=2..5..24]"))
+        capture_export(job_of(Tiled(), "x:float32[b=1..4,s=2..5..24]"))
     assert caught.value.hint.startswith("if one size will do, --static s --static b fixes it")
 
 
 def test_multiples_are_said(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="dim 's' must be a multiple of 4") as caught:
-        exported(job_of(Folded(), "x:float32[b=1..4,s=1..15]"))
+        capture_export(job_of(Folded(), "x:float32[b=1..4,s=1..15]"))
     assert caught.value.hint == "write s=4*(k=1..3)"
 
 
@@ -193,7 +193,7 @@ def test_the_line_that_fixes_a_dim_is_named(job_of: JobOf) -> None:
     code = Counted.forward.__code__
     place = f"{re.escape(code.co_filename)}:{code.co_firstlineno + 1}"
     with pytest.raises(ConversionError, match=rf"'batch' of x .* \(at {place}\)$"):
-        exported(job)
+        capture_export(job)
     level = logging.getLogger("torch.fx.experimental.symbolic_shapes").level
     assert level in (logging.NOTSET, logging.WARNING)
 
@@ -210,13 +210,13 @@ def test_the_users_line_is_named_where_torchs_own_code_asks(job_of: JobOf) -> No
     code = Looped.forward.__code__
     place = f"{re.escape(code.co_filename)}:{code.co_firstlineno + 1}"
     with pytest.raises(ConversionError, match=rf"'batch' of x .* \(at {place}\)$"):
-        exported(job)
+        capture_export(job)
 
 
 def test_what_started_the_export_is_not_named() -> None:
     said = "log.info('eval Eq(s0, 2) [guard added] (_ops.py:920 in decompose)')"
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    with capture.specialised.specialised() as places:
+    with capture.specialised.specialization_places() as places:
         for file in (capture.exporting.__file__, "/home/me/nets.py"):
             exec(compile(said, str(file), "exec"), {"log": logger})
     assert places == ["/home/me/nets.py:1"]
@@ -224,7 +224,7 @@ def test_what_started_the_export_is_not_named() -> None:
 
 def test_a_specialised_dim_is_refused_with_static_for_a_hint(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="'b'") as caught:
-        exported(job_of(Rows(), "x:float32[b=2..3..4,5]"))
+        capture_export(job_of(Rows(), "x:float32[b=2..3..4,5]"))
     assert "--static b" in caught.value.hint
 
 

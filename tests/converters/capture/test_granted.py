@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from modelc.converters import exported_program, onnx_graph
-from modelc.converters.capture.exporting import exported
+from modelc.converters.capture.exporting import capture_export
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 
@@ -98,7 +98,7 @@ class Demanding(nn.Module):
 def right_at(job: Job, *sizes: tuple[int, int]) -> list[bool]:
     """Whether the program as it is kept takes these (batch, n), and answers as the module does."""
     assert job.model is not None
-    call = exported(job).program.module()
+    call = capture_export(job).program.module()
     inputs = [torch.randn(batch, n, 6) for batch, n in sizes]
     return [torch.allclose(call(x)[0], job.model.flat(x)[0], atol=1e-6) for x in inputs]
 
@@ -111,7 +111,7 @@ def test_what_makes_no_difference_is_taken_for_the_whole_range(
 
 
 def test_the_sizes_on_both_sides_are_handed_over_to_be_judged(job_of: JobOf) -> None:
-    found = exported(job_of(Padded(), X))
+    found = capture_export(job_of(Padded(), X))
     sizes = {place["n"] for place in found.places}
     assert {size % 8 == 0 for size in sizes} == {True, False}
     assert sizes & FLIPS
@@ -119,7 +119,7 @@ def test_the_sizes_on_both_sides_are_handed_over_to_be_judged(job_of: JobOf) -> 
 
 
 def test_the_program_refuses_what_lies_outside_of_its_ranges(job_of: JobOf) -> None:
-    program = exported(job_of(Padded(), X)).program
+    program = capture_export(job_of(Padded(), X)).program
     for n in (1, 25):
         with pytest.raises((AssertionError, RuntimeError)):
             program.module()(torch.randn(2, n, 6))
@@ -131,23 +131,23 @@ def test_what_only_fills_a_cache_that_is_left_cuts_no_range(job_of: JobOf) -> No
 
 def test_another_arm_at_few_sizes_is_refused(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"n % 16"):
-        exported(job_of(Rarely(), X))
+        capture_export(job_of(Rarely(), X))
 
 
 @pytest.mark.parametrize("module", [Asking(), Listed()])
 def test_what_an_arm_asks_for_in_turn_is_refused(job_of: JobOf, module: nn.Module) -> None:
     with pytest.raises(ConversionError, match=r"torch\.export"):
-        exported(job_of(module, WIDE))
+        capture_export(job_of(module, WIDE))
 
 
 def test_what_is_asked_for_behind_a_single_size_is_refused(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"n % 7"):
-        exported(job_of(AskingOne(), WIDE))
+        capture_export(job_of(AskingOne(), WIDE))
 
 
 def test_what_eager_rejects_is_the_models_own_condition(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"'n' holds in 9\.\.24 only"):
-        exported(job_of(Demanding(), X))
+        capture_export(job_of(Demanding(), X))
 
 
 @pytest.mark.slow
@@ -155,4 +155,4 @@ def test_what_eager_rejects_is_the_models_own_condition(job_of: JobOf) -> None:
 def test_formats_pass_on_where_they_are_to_be_judged(job_of: JobOf, target: object) -> None:
     job = job_of(Padded(), X)
     made = target.convert(job)  # type: ignore[attr-defined]  # a target is a module here
-    assert made.places == exported(job).places != ()
+    assert made.places == capture_export(job).places != ()

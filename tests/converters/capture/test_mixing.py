@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.causes import RefusedError, is_needless
+from modelc.converters.capture.causes import RefusedError, is_redundant
 from modelc.converters.capture.constraints import NarrowError
-from modelc.converters.capture.mixing import mixed
-from modelc.converters.capture.program import Scripted
-from modelc.converters.capture.strategies import program_of
-from modelc.converters.capture.tracing import traced
+from modelc.converters.capture.mixing import capture_hybrid
+from modelc.converters.capture.program import ScriptCapture
+from modelc.converters.capture.strategies import capture_program
+from modelc.converters.capture.tracing import capture_trace
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -67,21 +67,21 @@ def mixed_of(job_of: JobOf, module: nn.Module) -> Job:
 
 def test_a_scripted_submodule_keeps_its_branch(job_of: JobOf) -> None:
     module = Holder(nn.Linear(3, 3), Gate())
-    made = mixed(mixed_of(job_of, module))
+    made = capture_hybrid(mixed_of(job_of, module))
     for feed in (UP, DOWN):
         assert torch.equal(made.module(feed)[0], module(feed))
     assert made.frozen == ()
 
 
 def test_the_smallest_submodule_is_scripted_and_named(job_of: JobOf) -> None:
-    made = mixed(mixed_of(job_of, Holder(nn.Linear(3, 3), Holder(Gate(), nn.ReLU()))))
+    made = capture_hybrid(mixed_of(job_of, Holder(nn.Linear(3, 3), Holder(Gate(), nn.ReLU()))))
     assert made.notes == ("scripted: parts.1.parts.0; the rest is traced",)
 
 
 def test_a_module_used_twice_is_replaced_in_both_places(job_of: JobOf) -> None:
     gate = Gate()
     module = Holder(gate, nn.ReLU(), gate)
-    made = mixed(mixed_of(job_of, module))
+    made = capture_hybrid(mixed_of(job_of, module))
     assert made.frozen == ()
     for feed in (UP, DOWN):
         assert torch.equal(made.module(feed)[0], module(feed))
@@ -89,37 +89,37 @@ def test_a_module_used_twice_is_replaced_in_both_places(job_of: JobOf) -> None:
 
 def test_what_will_not_script_stays_frozen_beside_what_will(job_of: JobOf) -> None:
     job = mixed_of(job_of, Holder(Fork(), Gate()))
-    made = mixed(job)
+    made = capture_hybrid(job)
     assert made.notes == ("scripted: parts.1; the rest is traced",)
     assert [Path(branch.file) for branch in made.frozen] == [Path(__file__)]
-    assert len(traced(job).frozen) == 2
+    assert len(capture_trace(job).frozen) == 2
 
 
 def test_where_none_will_script_each_is_told_with_its_reason(job_of: JobOf) -> None:
     with pytest.raises(RefusedError, match=r"parts\.0: torch\.jit\.script refused") as caught:
-        mixed(mixed_of(job_of, Holder(Fork())))
+        capture_hybrid(mixed_of(job_of, Holder(Fork())))
     assert "Holder: torch.jit.script refused" in caught.value.message
-    assert not is_needless(caught.value)
+    assert not is_redundant(caught.value)
 
 
 def test_a_model_without_branches_on_data_is_left_to_the_trace(job_of: JobOf) -> None:
     with pytest.raises(RefusedError) as caught:
-        mixed(mixed_of(job_of, Holder(nn.Linear(3, 3), Sized())))
-    assert is_needless(caught.value)
+        capture_hybrid(mixed_of(job_of, Holder(nn.Linear(3, 3), Sized())))
+    assert is_redundant(caught.value)
 
 
 def test_the_users_module_is_as_it_was(job_of: JobOf) -> None:
     module = Holder(nn.Linear(3, 3), Gate())
     before = list(module.parts)
-    mixed(mixed_of(job_of, module))
+    capture_hybrid(mixed_of(job_of, module))
     assert list(module.parts) == before
     assert type(module.parts[1]) is Gate
 
 
 def test_the_trace_that_it_needs_is_kept_for_the_other_captures(job_of: JobOf) -> None:
     job = replace(mixed_of(job_of, Holder(Gate())), programs={})
-    mixed(job)
-    assert isinstance(job.programs["trace"], Scripted)
+    capture_hybrid(job)
+    assert isinstance(job.programs["trace"], ScriptCapture)
 
 
 def test_a_trace_that_is_wrong_at_some_sizes_is_searched_once(job_of: JobOf) -> None:
@@ -130,9 +130,9 @@ def test_a_trace_that_is_wrong_at_some_sizes_is_searched_once(job_of: JobOf) -> 
     job = replace(job_of(Long(), "x:float32[n=1..90,2]"), programs={})
     for capture in (Capture.TRACE, Capture.MIXED):
         with pytest.raises(NarrowError, match="froze a branch on sizes") as caught:
-            program_of(replace(job, capture=capture))
+            capture_program(replace(job, capture=capture))
         assert caught.value.interval is not None
         assert isinstance(job.programs[str(capture)], NarrowError)
     job.programs["trace"] = NarrowError("known", hint="before")
     with pytest.raises(NarrowError, match="known"):
-        program_of(replace(job, capture=Capture.TRACE))
+        capture_program(replace(job, capture=Capture.TRACE))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.converters.capture.resizing import resize_places
+from modelc.converters.capture.resizing import resize_sizes
 from modelc.core.contract import Job
 
 JobOf = Callable[..., Job]
@@ -27,7 +27,7 @@ class Resizes(nn.Module):
 
 
 def test_sizes_that_float32_floors_otherwise_are_found(job_of: JobOf) -> None:
-    found = {place["h"] for place in resize_places(job_of(Resizes(0.7), X))}
+    found = {place["h"] for place in resize_sizes(job_of(Resizes(0.7), X))}
     assert found == {90, 180}
     one = torch.tensor(0.7) * 90
     assert int(one) == 63
@@ -35,9 +35,9 @@ def test_sizes_that_float32_floors_otherwise_are_found(job_of: JobOf) -> None:
 
 
 def test_the_size_is_that_of_the_input_and_not_of_what_is_resized(job_of: JobOf) -> None:
-    (place, *_) = resize_places(job_of(Resizes(0.7, stride=2), X))
+    (place, *_) = resize_sizes(job_of(Resizes(0.7, stride=2), X))
     assert (place["h"] + 1) // 2 == 90
 
 
 def test_a_scale_that_float32_has_asks_for_none(job_of: JobOf) -> None:
-    assert resize_places(job_of(Resizes(2.0), X)) == ()
+    assert resize_sizes(job_of(Resizes(2.0), X)) == ()

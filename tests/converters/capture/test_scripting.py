@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.scripting import script
+from modelc.converters.capture.scripting import compile_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +29,10 @@ class Table(nn.Module):
 
 
 def test_annotations_that_are_texts_are_read() -> None:
-    found = script(Table())
+    found = compile_script(Table())
     assert torch.equal(found(torch.ones(2), torch.tensor(3)), torch.full((2,), 3.0))
 
 
 def test_the_users_class_is_as_it_was() -> None:
-    script(Table())
+    compile_script(Table())
     assert Table.__annotations__ == {"alphas": "Tensor", "names": "Sequence[str]"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.tracing import traced
+from modelc.converters.capture.tracing import capture_trace
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -59,14 +59,14 @@ def net(function: Callable[[Tensor], Tensor]) -> nn.Module:
 def test_a_value_of_sizes_is_not_frozen_data(
     job_of: JobOf, function: Callable[[Tensor], Tensor]
 ) -> None:
-    made = traced(job_of(net(function), SPEC, capture=Capture.TRACE))
+    made = capture_trace(job_of(net(function), SPEC, capture=Capture.TRACE))
     assert made.warned
     assert made.frozen == ()
 
 
 @pytest.mark.parametrize("function", [of_data, of_counted_data, of_masked_data, of_both_on_a_line])
 def test_a_value_of_data_is_frozen(job_of: JobOf, function: Callable[[Tensor], Tensor]) -> None:
-    made = traced(job_of(net(function), SPEC, capture=Capture.TRACE))
+    made = capture_trace(job_of(net(function), SPEC, capture=Capture.TRACE))
     assert [branch.file for branch in made.frozen] == [__file__]
 
 
@@ -82,5 +82,5 @@ def test_a_trace_that_differs_the_second_time_shows_no_sizes(job_of: JobOf) -> N
                 raise ValueError("not again")
             return x + 1 if x.shape[0] > 1 else x
 
-    made = traced(job_of(Once(), SPEC, capture=Capture.TRACE))
+    made = capture_trace(job_of(Once(), SPEC, capture=Capture.TRACE))
     assert len(made.frozen) == 1

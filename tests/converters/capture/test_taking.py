@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.exporting import exported
-from modelc.converters.capture.scripting import scripted
-from modelc.converters.capture.tracing import frozen_branches, traced
+from modelc.converters.capture.exporting import capture_export
+from modelc.converters.capture.scripting import capture_script
+from modelc.converters.capture.tracing import capture_trace, find_frozen_branches
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job
 from modelc.core.errors import ConversionError
@@ -55,16 +55,16 @@ class Kept(nn.Module):
 
 
 def test_a_frozen_branch_is_the_users_file_and_line(job_of: JobOf) -> None:
-    assert traced(job_of(gate(), GATE, capture=Capture.TRACE)).frozen == (branch_of_gate(),)
+    assert capture_trace(job_of(gate(), GATE, capture=Capture.TRACE)).frozen == (branch_of_gate(),)
 
 
 def test_a_frozen_branch_is_told_once(job_of: JobOf) -> None:
-    made = traced(job_of(Twice(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
+    made = capture_trace(job_of(Twice(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
     assert [Path(branch.file) for branch in made.frozen] == [Path(__file__)]
 
 
 def test_what_the_tracer_says_of_a_line_is_told_once_in_a_sentence(job_of: JobOf) -> None:
-    (warned,) = traced(job_of(gate(), GATE, capture=Capture.TRACE)).warned
+    (warned,) = capture_trace(job_of(gate(), GATE, capture=Capture.TRACE)).warned
     assert (warned.file, warned.line) == (branch_of_gate().file, branch_of_gate().line)
     assert warned.kind == "TracerWarning"
     assert warned.text.startswith("Converting a tensor to a Python boolean")
@@ -72,24 +72,24 @@ def test_what_the_tracer_says_of_a_line_is_told_once_in_a_sentence(job_of: JobOf
 
 
 def test_a_trace_without_branches_froze_none(job_of: JobOf) -> None:
-    assert traced(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]")).frozen == ()
+    assert capture_trace(job_of(nn.Linear(3, 2), "x:float32[batch=1..4,3]")).frozen == ()
 
 
 def test_torchs_own_checks_of_shapes_are_no_branches(job_of: JobOf) -> None:
     module = nn.LSTM(3, 2, batch_first=True)
-    assert traced(job_of(module, "x:float32[batch=1..4,seq=2..8,3]")).frozen == ()
+    assert capture_trace(job_of(module, "x:float32[batch=1..4,seq=2..8,3]")).frozen == ()
 
 
 def test_export_refuses_a_branch_on_values_and_says_where(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"torch\.export refused the model") as caught:
-        exported(job_of(gate(), GATE))
+        capture_export(job_of(gate(), GATE))
     assert str(branch_of_gate()) in caught.value.message
     assert "\n" not in caught.value.message
 
 
 def test_export_refuses_a_fixed_dim_in_the_users_names(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match="'batch'") as caught:
-        exported(job_of(Fixed(), "rows:float32[batch=1..9,3]"))
+        capture_export(job_of(Fixed(), "rows:float32[batch=1..9,3]"))
     assert "rows" in caught.value.message
     assert "L['tensors']" not in caught.value.message
 
@@ -100,23 +100,23 @@ def test_export_names_a_dim_of_a_second_input(job_of: JobOf) -> None:
             return a.sum() + b + torch.ones(4, 7)
 
     with pytest.raises(ConversionError, match="'seq'") as caught:
-        exported(job_of(Second(), "a:float32[batch=1..9]", "b:float32[4,seq=2..12]"))
+        capture_export(job_of(Second(), "a:float32[batch=1..9]", "b:float32[4,seq=2..12]"))
     assert "dim 'seq' of b" in caught.value.message
 
 
 def test_script_refuses_what_it_cannot_compile_and_says_where(job_of: JobOf) -> None:
     with pytest.raises(ConversionError, match=r"torch\.jit\.script refused the model") as caught:
-        scripted(job_of(Kept(), "x:float32[batch=1..4,3]", capture=Capture.SCRIPT))
+        capture_script(job_of(Kept(), "x:float32[batch=1..4,3]", capture=Capture.SCRIPT))
     assert f"{__file__}:" in caught.value.message
 
 
 def test_script_takes_the_module_itself_not_its_wrapper(job_of: JobOf) -> None:
-    made = scripted(job_of(gate(), GATE, capture=Capture.SCRIPT)).module
+    made = capture_script(job_of(gate(), GATE, capture=Capture.SCRIPT)).module
     assert made.original_name == "Gate"
 
 
 def test_export_keeps_dims_within_their_bounds(job_of: JobOf) -> None:
-    program = exported(job_of(nn.Linear(3, 2), "x:float32[batch=2..6,3]")).program
+    program = capture_export(job_of(nn.Linear(3, 2), "x:float32[batch=2..6,3]")).program
     (bounds,) = program.range_constraints.values()
     assert (int(bounds.lower), int(bounds.upper)) == (2, 6)
 
@@ -140,7 +140,7 @@ def test_every_way_out_of_a_tensor_is_a_frozen_place(
         def forward(self, x: Tensor) -> Tensor:
             return frozen(x)
 
-    found = traced(job_of(Leaves(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
+    found = capture_trace(job_of(Leaves(), "x:float32[batch=1..4,2]", capture=Capture.TRACE))
     assert [Path(branch.file) for branch in found.frozen] == [Path(__file__)]
 
 
@@ -150,4 +150,4 @@ def test_a_library_whose_name_begins_as_torchs_is_not_torch() -> None:
     root = Path(torch.__file__).parent
     files = [f"{root}vision/detection.py", f"{root}/nn/functional.py"]
     caught = [warnings.WarningMessage(text, category, file, 3) for file in files]
-    assert [branch.file for branch in frozen_branches(caught)] == files[:1]
+    assert [branch.file for branch in find_frozen_branches(caught)] == files[:1]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.capture.causes import RefusedError
-from modelc.converters.capture.strategies import STRATEGIES, program_of
+from modelc.converters.capture.strategies import STRATEGIES, capture_program
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -42,7 +42,7 @@ def test_what_forward_keeps_is_not_there_afterwards(job_of: JobOf, capture: Capt
     module = Keeps()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of just that
-        program_of(job_of(module, SPEC, capture=capture))
+        capture_program(job_of(module, SPEC, capture=capture))
     assert (module.seen, module.by_name, module.calls) == ([], {}, 0)
     assert not hasattr(module, "last")
 
@@ -59,7 +59,7 @@ def test_what_is_refused_once_is_refused_again_without_another_try(job_of: JobOf
     messages = []
     for _ in range(2):
         with pytest.raises(RefusedError) as caught:
-            program_of(job)
+            capture_program(job)
         messages.append(caught.value.message)
     assert messages[0] == messages[1]
     assert len(Counts.runs) == 1
@@ -78,6 +78,6 @@ def test_a_model_with_torch_cond_is_captured_after_eager_ran_it(job_of: JobOf) -
     module = Cond()
     with torch.no_grad():
         module(torch.ones(2, 3))
-    program = program_of(job_of(module, SPEC))
+    program = capture_program(job_of(module, SPEC))
     for feed in (torch.ones(3, 3), -torch.ones(3, 3)):
         assert torch.equal(program.program.module()(feed)[0], feed + feed.sign())  # type: ignore[union-attr]  # an Exported
