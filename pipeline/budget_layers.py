@@ -9,8 +9,8 @@ from itertools import islice
 from shutil import rmtree
 
 from ..converters.quantizers.registry import quantizers_for
-from ..converters.quantizers.sensitivity import Switchboard, open_switchboard, readable
-from ..converters.quantizers.sites import Layer
+from ..converters.quantizers.sensitivity import Switchboard, can_switch, open_switchboard
+from ..converters.quantizers.sites import QuantizedLayer
 from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
 from ..core.errors import ConversionError
 from ..validators.metrics import is_numeric, measure_arrays
@@ -30,7 +30,7 @@ SAMPLES = 4  # of calibration, spread over the set: held-out ones judge what the
 class Ranked:
     """The layers in the order of the graph, and their ranking by index."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[QuantizedLayer, ...]
     ranking: Ranking
 
 
@@ -144,7 +144,7 @@ def _reference(
             work = replace(work, method=None)
         place = bench.folder.workplace(f"{step.name}-ranked")
         result = quantized(work, place, bench.cache, bench.stage)
-        if readable(result.path):
+        if can_switch(result.path):
             return work, result
         rmtree(place)
     raise ConversionError(

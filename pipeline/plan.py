@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..converters.quantizers.registry import quantizer_named, quantizers_for
+from ..converters.quantizers.registry import find_quantizer, quantizers_for
 from ..converters.registry import TARGETS, as_deferred, target_for, target_named
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target
@@ -273,7 +273,7 @@ def _as_precise(origin: str, wanted: Wanted) -> Wanted:
 def _chosen(able: Sequence[Quantizer], target: Target, order: Order) -> Sequence[Quantizer]:
     """The quantizer that was named, or all that are ready."""
     if order.lowering.quantizer is not None:
-        named = quantizer_named(order.lowering.quantizer)
+        named = find_quantizer(order.lowering.quantizer)
         if named not in able:
             raise unknown(f"quantizer for {target.NAME}", named.NAME, [one.NAME for one in able])
         able = [named]

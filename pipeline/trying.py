@@ -11,7 +11,7 @@ from shutil import rmtree
 from ..converters.capture.causes import find_numpy_use
 from ..converters.capture.program import ScriptCapture
 from ..converters.onnx_origins import match_nodes
-from ..converters.quantizers.sensitivity import readable
+from ..converters.quantizers.sensitivity import can_switch
 from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of
@@ -159,7 +159,7 @@ def attempt(
         coverage=product.coverage,
         latency=latency,
         accuracy=accuracy,
-        switchable=source is not None and readable(source.path),
+        switchable=source is not None and can_switch(source.path),
     )
 
 

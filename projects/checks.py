@@ -105,10 +105,10 @@ def quantizer(text: str) -> None:
     Raises:
         UsageError: there is none of that name.
     """
-    from ..converters.quantizers.registry import quantizer_named
+    from ..converters.quantizers.registry import find_quantizer
 
     if text != "auto":
-        quantizer_named(text)
+        find_quantizer(text)
 
 
 def report(text: str) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...core.contract import Array
 from ..guarded import call_framework
 from ..onnx_sessions import limit_threads
-from .feeding import Samples
-from .wiring import PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, values
-from .workplace import Workplace
+from .feeding import CalibrationSamples
+from .wiring import PRODUCTS, QUANTIZE, WITH_ZERO, GraphWiring, tensor_values
+from .workplace import QuantizerWorkspace
 
 if TYPE_CHECKING:
     import onnx
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # A mean over 16 images or sentences moves by a quarter of one's spread; more cost more than they
 # give.
-SAMPLES = 16
+OBSERVED_SAMPLES = 16
 _ENOUGH = 1 << 18  # elements of a tensor that are looked at; of a larger one, every n-th
 _NAME = "observed.onnx"
 _Read: TypeAlias = tuple[str, int]  # a tensor and its channel axis
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
+class ChannelMeans:
     """The mean of what a product multiplies, by input channel: before and after quantization.
 
     `spatial` are the sizes of the last sample's other dims: of an image, height and width.
@@ -40,7 +40,7 @@ class Means:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activations:
+class ActivationStats:
     """`useful` is by tensor, `means` by node.
 
     `useful` is the root mean square of the values that are neither zero nor within half of the
@@ -49,11 +49,11 @@ class Activations:
     """
 
     useful: Mapping[str, float]
-    means: Mapping[str, Means]
+    means: Mapping[str, ChannelMeans]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Scale:
+class _TensorScale:
     """How one tensor is quantized: one scale, one zero point, and the integers it may use."""
 
     step: float
@@ -69,7 +69,9 @@ class _Scale:
         return result
 
 
-def observe(place: Workplace, quantized: onnx.ModelProto, samples: Samples) -> Activations:
+def observe_activations(
+    place: QuantizerWorkspace, quantized: onnx.ModelProto, samples: CalibrationSamples
+) -> ActivationStats:
     """Run the float model on the first `SAMPLES` samples; look at all that `quantized` quantizes.
 
     Args:
@@ -80,14 +82,14 @@ def observe(place: Workplace, quantized: onnx.ModelProto, samples: Samples) -> A
     import onnx
 
     model = onnx.load(str(place.model), load_external_data=False)
-    wiring = Wiring(model.graph)
+    wiring = GraphWiring(model.graph)
     scales = {
         name: scale
-        for name, scale in _scales(quantized).items()
+        for name, scale in _read_scales(quantized).items()
         if name in wiring.producers or name in wiring.readers
     }
     if not scales:
-        return Activations(useful={}, means={})
+        return ActivationStats(useful={}, means={})
     axes = _channel_axes(model.graph.node, wiring)
     known = {value.name for value in (*model.graph.input, *model.graph.output)}
     # an output may go without a type: ONNX Runtime infers it
@@ -97,17 +99,17 @@ def observe(place: Workplace, quantized: onnx.ModelProto, samples: Samples) -> A
     path = place.folder / _NAME
     onnx.save(model, str(path))
     del model, wiring
-    found = call_framework("ONNX Runtime", lambda: _run(path, scales, axes, samples))
+    found = call_framework("ONNX Runtime", lambda: _collect_stats(path, scales, axes, samples))
     path.unlink()
     return found
 
 
-def _scales(quantized: onnx.ModelProto) -> dict[str, _Scale]:
+def _read_scales(quantized: onnx.ModelProto) -> dict[str, _TensorScale]:
     """How each activation is quantized; those with a scale that is not one number are left out."""
     import numpy as np
 
-    wiring = Wiring(quantized.graph)
-    found: dict[str, _Scale] = {}
+    wiring = GraphWiring(quantized.graph)
+    found: dict[str, _TensorScale] = {}
     for node in quantized.graph.node:
         if (
             node.op_type != QUANTIZE
@@ -116,19 +118,19 @@ def _scales(quantized: onnx.ModelProto) -> dict[str, _Scale]:
         ):
             continue
         scale, zero = (wiring.constants.get(name) for name in node.input[1:3])
-        if scale is None or zero is None or values(scale).size != 1:
+        if scale is None or zero is None or tensor_values(scale).size != 1:
             continue
-        limits = np.iinfo(values(zero).dtype)
-        found[node.input[0]] = _Scale(
-            step=float(values(scale).item()),
-            zero=int(values(zero).item()),
+        limits = np.iinfo(tensor_values(zero).dtype)
+        found[node.input[0]] = _TensorScale(
+            step=float(tensor_values(scale).item()),
+            zero=int(tensor_values(zero).item()),
             low=int(limits.min),
             high=int(limits.max),
         )
     return found
 
 
-def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: Wiring) -> dict[str, _Read]:
+def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: GraphWiring) -> dict[str, _Read]:
     """What each product with constant weights multiplies, by node: the tensor, its channel axis."""
     return {
         node.name: (node.input[0], 1 if node.op_type in {"Conv", "ConvTranspose"} else -1)
@@ -139,9 +141,12 @@ def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: Wiring) -> dict[str, 
     }
 
 
-def _run(
-    path: Path, scales: Mapping[str, _Scale], axes: Mapping[str, _Read], samples: Samples
-) -> Activations:
+def _collect_stats(
+    path: Path,
+    scales: Mapping[str, _TensorScale],
+    axes: Mapping[str, _Read],
+    samples: CalibrationSamples,
+) -> ActivationStats:
     import numpy as np
     import onnxruntime
 
@@ -154,10 +159,10 @@ def _run(
     useful: dict[str, float] = {}
     means: dict[str, list[tuple[Array, Array]]] = {}
     spatial: dict[str, tuple[int, ...]] = {}
-    for feed in islice(samples.unheard(), SAMPLES):
-        found = _outputs(session, asked, feed) | feed
+    for feed in islice(samples.unheard(), OBSERVED_SAMPLES):
+        found = _run_outputs(session, asked, feed) | feed
         for name in scales:
-            useful[name] = max(useful.get(name, 0.0), _useful(found[name]))
+            useful[name] = max(useful.get(name, 0.0), _useful_magnitude(found[name]))
         for node, (name, axis) in axes.items():
             if name not in scales:
                 continue
@@ -166,23 +171,23 @@ def _run(
             means.setdefault(node, []).append(rows)
             spatial[node] = exact.shape[2:]
     averages = {node: np.mean(rows, axis=0) for node, rows in means.items()}
-    return Activations(
+    return ActivationStats(
         useful=useful,
         means={
-            node: Means(exact=both[0], rounded=both[1], spatial=spatial[node])
+            node: ChannelMeans(exact=both[0], rounded=both[1], spatial=spatial[node])
             for node, both in averages.items()
         },
     )
 
 
-def _outputs(
+def _run_outputs(
     session: onnxruntime.InferenceSession, names: list[str], feed: Mapping[str, Array]
 ) -> dict[str, Array]:
     """The named tensors alone: asked for none, a session gives all its outputs."""
     return dict(zip(names, session.run(names, feed), strict=True)) if names else {}
 
 
-def _useful(array: Array) -> float:
+def _useful_magnitude(array: Array) -> float:
     import numpy as np
 
     flat = np.abs(array.reshape(-1)[:: max(1, array.size // _ENOUGH)])

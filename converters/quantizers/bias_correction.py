@@ -13,8 +13,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...core.contract import Array
-from .activations import Means
-from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, Wiring, integer, values
+from .activations import ChannelMeans
+from .wiring import (
+    DEQUANTIZE,
+    PRODUCTS,
+    QUANTIZE,
+    WITH_ZERO,
+    GraphWiring,
+    int_attribute,
+    tensor_values,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -23,7 +31,7 @@ _MATRIX = 2  # dims
 
 
 def correct_biases(
-    quantized: onnx.ModelProto, parent: onnx.ModelProto, means: Mapping[str, Means]
+    quantized: onnx.ModelProto, parent: onnx.ModelProto, means: Mapping[str, ChannelMeans]
 ) -> int:
     """Change the biases of `quantized` in place; how many were.
 
@@ -36,26 +44,26 @@ def correct_biases(
     """
     original = {node.name: node for node in parent.graph.node if node.op_type in PRODUCTS}
     weights = {tensor.name: tensor for tensor in parent.graph.initializer}
-    wiring = Wiring(quantized.graph)
+    wiring = GraphWiring(quantized.graph)
     count = 0
     for node in quantized.graph.node:
         float_node = original.get(node.name)
         if float_node is None or node.name not in means:
             continue
-        rounded = _dequantized(node.input[1], wiring)
-        bias = _bias_of(node, wiring)
+        rounded = _dequantize_weights(node.input[1], wiring)
+        bias = _find_bias(node, wiring)
         if rounded is None or bias is None or float_node.input[1] not in weights:
             continue
         mean = means[node.name]
-        held = values(weights[float_node.input[1]]).astype("float64")
-        exact = _product(node, held, mean.exact, mean.spatial)
-        found = _product(node, rounded, mean.rounded, mean.spatial)
+        held = tensor_values(weights[float_node.input[1]]).astype("float64")
+        exact = _mean_output(node, held, mean.exact, mean.spatial)
+        found = _mean_output(node, rounded, mean.rounded, mean.spatial)
         if exact is not None and found is not None:
-            count += _add(bias, exact - found, wiring)
+            count += _add_to_bias(bias, exact - found, wiring)
     return count
 
 
-def _product(
+def _mean_output(
     node: onnx.NodeProto, weights: Array, mean: Array, spatial: tuple[int, ...]
 ) -> Array | None:
     """The mean output without the bias, by output channel; None for what is not understood."""
@@ -63,8 +71,8 @@ def _product(
 
     product: Array | None = None
     if node.op_type == "Conv":
-        groups = integer(node, "group", 1)
-        shares = _shares(node, weights.shape[2:], spatial)
+        groups = int_attribute(node, "group", 1)
+        shares = _tap_shares(node, weights.shape[2:], spatial)
         if shares is None or mean.size != groups * weights.shape[1]:
             return None
         by_channel = (weights * shares).reshape(*weights.shape[:2], -1).sum(axis=-1)
@@ -72,15 +80,15 @@ def _product(
         product = np.einsum("goi,gi->go", rows, mean.reshape(groups, -1)).reshape(-1)
     elif mean.size not in weights.shape:
         return None
-    elif node.op_type == "Gemm" and not integer(node, "transA", 0):
+    elif node.op_type == "Gemm" and not int_attribute(node, "transA", 0):
         alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
-        product = alpha * (weights @ mean if integer(node, "transB", 0) else mean @ weights)
+        product = alpha * (weights @ mean if int_attribute(node, "transB", 0) else mean @ weights)
     elif node.op_type == "MatMul" and weights.ndim == _MATRIX:
         product = mean @ weights
     return product
 
 
-def _shares(
+def _tap_shares(
     node: onnx.NodeProto, kernel: tuple[int, ...], spatial: tuple[int, ...]
 ) -> Array | None:
     """Of each tap of a kernel, the share of outputs for which it lies within the image.
@@ -110,7 +118,7 @@ def _shares(
     return shares
 
 
-def _bias_of(node: onnx.NodeProto, wiring: Wiring) -> str | None:
+def _find_bias(node: onnx.NodeProto, wiring: GraphWiring) -> str | None:
     """What is added to a product: its third input, or the constant of an Add behind it."""
     if node.op_type != "MatMul":
         return next((str(name) for name in node.input[2:] if name), None)
@@ -121,7 +129,7 @@ def _bias_of(node: onnx.NodeProto, wiring: Wiring) -> str | None:
     return other or None
 
 
-def _add(bias: str, shift: Array, wiring: Wiring) -> bool:
+def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
     """Add to a float bias, or to the integers of one that is quantized."""
     import numpy as np
 
@@ -130,26 +138,26 @@ def _add(bias: str, shift: Array, wiring: Wiring) -> bool:
     constant = wiring.constants.get(place)
     if constant is None or len(wiring.readers[place]) != 1 or len(wiring.readers[bias]) != 1:
         return False
-    old = values(constant)
+    old = tensor_values(constant)
     if old.size != shift.size or old.shape[-1:] != shift.shape:
         return False
     if taken is None:
         new = old + shift.reshape(old.shape)
     else:
-        steps = np.round(shift / values(wiring.constants[taken.input[1]]).astype(np.float64))
+        steps = np.round(shift / tensor_values(wiring.constants[taken.input[1]]).astype(np.float64))
         limits = np.iinfo(old.dtype)
         new = np.clip(old + steps.reshape(old.shape), limits.min, limits.max)
-    _store(constant, new.astype(old.dtype))
+    _store_values(constant, new.astype(old.dtype))
     return True
 
 
-def _store(constant: onnx.TensorProto, array: Array) -> None:
+def _store_values(constant: onnx.TensorProto, array: Array) -> None:
     from onnx import numpy_helper
 
     constant.CopyFrom(numpy_helper.from_array(array, constant.name))
 
 
-def _dequantized(name: str, wiring: Wiring) -> Array | None:
+def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
     """The weights as the quantized model computes with them; None where they are not quantized."""
     import numpy as np
 
@@ -160,10 +168,12 @@ def _dequantized(name: str, wiring: Wiring) -> Array | None:
     source = wiring.constants.get(given.input[0] if given is not None else taken.input[0])
     if source is None or len(taken.input) < WITH_ZERO:
         return None
-    stored = values(source).astype(np.float64)
-    zero = values(wiring.constants[taken.input[2]])
-    scale = _along(values(wiring.constants[taken.input[1]]).astype(np.float64), taken, stored.ndim)
-    offset = _along(zero.astype(np.float64), taken, stored.ndim)
+    stored = tensor_values(source).astype(np.float64)
+    zero = tensor_values(wiring.constants[taken.input[2]])
+    scale = _broadcast_scale(
+        tensor_values(wiring.constants[taken.input[1]]).astype(np.float64), taken, stored.ndim
+    )
+    offset = _broadcast_scale(zero.astype(np.float64), taken, stored.ndim)
     if given is not None:
         limits = np.iinfo(zero.dtype)
         stored = np.clip(np.round(stored / scale) + offset, limits.min, limits.max)
@@ -171,10 +181,10 @@ def _dequantized(name: str, wiring: Wiring) -> Array | None:
     return found
 
 
-def _along(array: Array, node: onnx.NodeProto, rank: int) -> Array:
+def _broadcast_scale(array: Array, node: onnx.NodeProto, rank: int) -> Array:
     """A scale or zero point in a shape that broadcasts along its axis."""
     if array.size == 1:
         return array.reshape(())
     shape = [1] * rank
-    shape[integer(node, "axis", 1)] = array.size
+    shape[int_attribute(node, "axis", 1)] = array.size
     return array.reshape(shape)

@@ -10,7 +10,7 @@ from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
 from ...core.errors import ConversionError, Hint, Option
 
 
-class Samples:
+class CalibrationSamples:
     """The calibration feeds with only what the model takes, told as they are read.
 
     Every iteration reads them anew; nothing is kept, so memory does not grow with the set.
@@ -42,14 +42,14 @@ class Samples:
             yield {name: feed[name] for name in self._inputs}
 
 
-class Reader:
+class CalibrationReader:
     """Samples in the form that ONNX Runtime and ModelOpt ask for.
 
     They are read in the folder that was the current one when the reader was made: paths of samples
     may be relative to it, and a library may be made to run elsewhere.
     """
 
-    def __init__(self, samples: Samples) -> None:
+    def __init__(self, samples: CalibrationSamples) -> None:
         self._samples = samples
         self._next = iter(samples)
         self._home = Path.cwd()
@@ -69,7 +69,7 @@ class Reader:
         self._next = iter(self._samples)
 
 
-def samples_of(job: QuantizeJob, inputs: Collection[str]) -> Samples:
+def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> CalibrationSamples:
     """The job's samples, for a model with these inputs.
 
     Raises:
@@ -81,4 +81,4 @@ def samples_of(job: QuantizeJob, inputs: Collection[str]) -> Samples:
             hint=Hint("give ", Option("calib"), " a folder of samples"),
             option="calib",
         )
-    return Samples(job.calibration, inputs, job.advance)
+    return CalibrationSamples(job.calibration, inputs, job.advance)

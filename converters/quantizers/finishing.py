@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import QuantizeJob
 from ..guarded import call_framework
-from .activations import Activations
+from .activations import ActivationStats
 from .bias_correction import correct_biases
 from .folding import fold_weights
-from .guard import check
-from .wiring import put_in_order
-from .workplace import Workplace, tell_apart
+from .guard import check_quantized
+from .wiring import sort_nodes
+from .workplace import QuantizerWorkspace, make_names_unique
 
 if TYPE_CHECKING:
     import onnx
@@ -23,7 +23,7 @@ _FLOAT_WEIGHTS = "tensorrt-onnx"  # TensorRT reads weights in floats, before a Q
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class FinishedModel:
     """The saved model, how many products are in 8 bits, and how many biases were corrected."""
 
     path: Path
@@ -31,9 +31,12 @@ class Finished:
     corrected: int
 
 
-def finish(
-    model: onnx.ModelProto, job: QuantizeJob, place: Workplace, activations: Activations
-) -> Finished:
+def finish_model(
+    model: onnx.ModelProto,
+    job: QuantizeJob,
+    place: QuantizerWorkspace,
+    activations: ActivationStats,
+) -> FinishedModel:
     """Correct, check and save `model`, which is changed; the workplace is cleared.
 
     Raises:
@@ -44,11 +47,11 @@ def finish(
     corrected = call_framework(
         "bias correction", lambda: correct_biases(model, place.load(), activations.means)
     )
-    products = check(model, activations.useful)
+    products = check_quantized(model, activations.useful)
     if job.consumer != _FLOAT_WEIGHTS:
         fold_weights(model)
-    tell_apart(model.graph)
-    put_in_order(model.graph)
+    make_names_unique(model.graph)
+    sort_nodes(model.graph)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
     call_framework(
@@ -62,4 +65,4 @@ def finish(
     )
     call_framework("the ONNX checker", lambda: onnx.checker.check_model(str(path)))
     place.clear()
-    return Finished(path=path, products=products, corrected=corrected)
+    return FinishedModel(path=path, products=products, corrected=corrected)

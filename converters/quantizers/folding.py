@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Array
 from ..onnx_origins import all_nodes
-from .wiring import QUANTIZE, WITH_ZERO, Wiring, integer, values
+from .wiring import QUANTIZE, WITH_ZERO, GraphWiring, int_attribute, tensor_values
 
 if TYPE_CHECKING:
     import onnx
@@ -20,7 +20,7 @@ def fold_weights(model: onnx.ModelProto) -> int:
     """
     from onnx import numpy_helper
 
-    wiring = Wiring(model.graph)
+    wiring = GraphWiring(model.graph)
     folded = [
         node
         for node in model.graph.node
@@ -30,7 +30,7 @@ def fold_weights(model: onnx.ModelProto) -> int:
     ]
     unread = {name for node in folded for name in node.input[:1]}
     for node in folded:
-        array = _quantized(node, *(values(wiring.constants[name]) for name in node.input))
+        array = _quantize(node, *(tensor_values(wiring.constants[name]) for name in node.input))
         model.graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
         model.graph.node.remove(node)
     unread -= {name for node in all_nodes(model.graph) for name in node.input}
@@ -41,13 +41,13 @@ def fold_weights(model: onnx.ModelProto) -> int:
     return len(folded)
 
 
-def _quantized(node: onnx.NodeProto, weights: Array, scale: Array, zero: Array) -> Array:
+def _quantize(node: onnx.NodeProto, weights: Array, scale: Array, zero: Array) -> Array:
     """As ONNX defines it: rounded to even, saturated; along `axis` where there are many scales."""
     import numpy as np
 
     shape = [1] * weights.ndim
     if scale.size > 1:
-        shape[integer(node, "axis", 1)] = scale.size
+        shape[int_attribute(node, "axis", 1)] = scale.size
     limits = np.iinfo(zero.dtype)
     steps = np.rint(weights / scale.reshape(shape)) + zero.reshape(shape)
     found: Array = np.clip(steps, limits.min, limits.max).astype(zero.dtype)

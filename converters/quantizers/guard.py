@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from ...core.errors import ConversionError, Hint, Option
-from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring, values
+from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring, tensor_values
 
 if TYPE_CHECKING:
     import onnx
@@ -26,7 +26,7 @@ class NothingQuantizedError(ConversionError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
+class LostTensor:
     """A tensor whose useful values all fall within one step of its scale; and who reads it."""
 
     tensor: str
@@ -38,7 +38,7 @@ class Lost:
         return f"{self.tensor} (step {self.step:.3g}, values of about {self.useful:.3g})"
 
 
-def check(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
+def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
     """How many products compute in 8 bits.
 
     Args:
@@ -50,55 +50,60 @@ def check(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
         ConversionError: a scale is not finite, not positive, or so large that the useful values
             vanish.
     """
-    wiring = Wiring(model.graph)
+    wiring = GraphWiring(model.graph)
     for node in model.graph.node:
         if node.op_type in {QUANTIZE, DEQUANTIZE}:
             _check_scale(node, wiring)
-    for lost in lost_in(model, useful):
+    for lost in find_lost_tensors(model, useful):
         readers = ", ".join(lost.readers)
         raise ConversionError(
             f"quantizing {lost} for {readers} would lose it",
             hint=Hint("keep it in floating point: ", Option("keep-fp", f"{lost.readers[0]}")),
             option="keep-fp",
         )
-    count = sum(_quantized(node, wiring) for node in model.graph.node)
+    count = sum(_is_quantized(node, wiring) for node in model.graph.node)
     if count == 0:
         raise NothingQuantizedError
     return count
 
 
-def lost_in(model: onnx.ModelProto, useful: Mapping[str, float]) -> Iterator[Lost]:
+def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> Iterator[LostTensor]:
     """Each activation that its scale would wipe out: a mask's fill sets the range, not the data."""
-    wiring = Wiring(model.graph)
+    wiring = GraphWiring(model.graph)
     for node in model.graph.node:
         scale = wiring.constants.get(node.input[1]) if node.op_type == QUANTIZE else None
         size = useful.get(node.input[0], 0.0)
         if scale is None or size == 0.0:
             continue
-        step = float(values(scale).max())
-        if vanishes(step, size):
-            yield Lost(tensor=node.input[0], step=step, useful=size, readers=_readers(node, wiring))
+        step = float(tensor_values(scale).max())
+        if is_lost(step, size):
+            yield LostTensor(
+                tensor=node.input[0],
+                step=step,
+                useful=size,
+                readers=_quantizer_readers(node, wiring),
+            )
 
 
-def vanishes(step: float, useful: float) -> bool:
+def is_lost(step: float, useful: float) -> bool:
     """Whether values of the size `useful` are lost at this step: most become 0 or one step."""
     return not isfinite(step) or step > useful
 
 
-def _readers(node: onnx.NodeProto, wiring: Wiring) -> tuple[str, ...]:
+def _quantizer_readers(node: onnx.NodeProto, wiring: GraphWiring) -> tuple[str, ...]:
     """Who reads what a quantizer gives, through its dequantizer."""
     taken = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
     names = [reader.name for name in taken for reader in wiring.readers.get(name, ())]
     return tuple(dict.fromkeys(names)) or (node.name,)
 
 
-def _check_scale(node: onnx.NodeProto, wiring: Wiring) -> None:
+def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
     import numpy as np
 
     constant = wiring.constants.get(node.input[1])
     if constant is None:
         return
-    scale = values(constant).astype(np.float64)
+    scale = tensor_values(constant).astype(np.float64)
     bad = scale[~(np.isfinite(scale) & (scale > 0))]
     if bad.size:
         around = [r.name for r in wiring.readers.get(node.output[0], ())]
@@ -112,7 +117,7 @@ def _check_scale(node: onnx.NodeProto, wiring: Wiring) -> None:
         )
 
 
-def _quantized(node: onnx.NodeProto, wiring: Wiring) -> bool:
+def _is_quantized(node: onnx.NodeProto, wiring: GraphWiring) -> bool:
     """Whether a product reads both its factors from dequantizers."""
     return node.op_type in PRODUCTS and all(
         wiring.made_by(name, DEQUANTIZE) is not None for name in node.input[:2]

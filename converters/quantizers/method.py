@@ -9,7 +9,7 @@ from ...core.errors import Hint, Option, UsageError
 from ...core.names import unknown
 
 
-def method_of(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> str:
+def choose_method(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> str:
     """The job's method, or the first for its consumer.
 
     Raises:

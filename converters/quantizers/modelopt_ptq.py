@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ..installed import package_versions
-from .activations import observe
-from .feeding import Reader, Samples, samples_of
-from .finishing import Finished, finish
-from .guard import lost_in
-from .method import method_of
-from .quiet import quietly
-from .workplace import Workplace, workplace_of
+from .activations import observe_activations
+from .feeding import CalibrationReader, CalibrationSamples, calibration_samples
+from .finishing import FinishedModel, finish_model
+from .guard import find_lost_tensors
+from .method import choose_method
+from .quiet import call_quietly
+from .workplace import QuantizerWorkspace, create_workspace
 
 if TYPE_CHECKING:
     import onnx
@@ -56,18 +56,18 @@ def quantize(job: QuantizeJob) -> Quantized:
     Raises:
         ConversionError: ModelOpt refused the model, or what it made cannot be right.
     """
-    method = method_of(job, METHODS)
-    place = workplace_of(job, opset=_OPSET)
-    samples = samples_of(job, _inputs(place))
-    made = _made(place, method, samples, job.keep)
-    activations = observe(place, made, samples)
-    lost = sorted({n for gone in lost_in(made, activations.useful) for n in gone.readers})
+    method = choose_method(job, METHODS)
+    place = create_workspace(job, opset=_OPSET)
+    samples = calibration_samples(job, _model_inputs(place))
+    made = _quantize_model(place, method, samples, job.keep)
+    activations = observe_activations(place, made, samples)
+    lost = sorted({n for gone in find_lost_tensors(made, activations.useful) for n in gone.readers})
     if lost:
-        made = _made(place, method, samples, (*job.keep, *lost))
-    return _result(job, method, finish(made, job, place, activations), lost)
+        made = _quantize_model(place, method, samples, (*job.keep, *lost))
+    return _make_result(job, method, finish_model(made, job, place, activations), lost)
 
 
-def _inputs(place: Workplace) -> tuple[str, ...]:
+def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
     import onnx
 
     graph = onnx.load(str(place.model), load_external_data=False).graph
@@ -75,25 +75,29 @@ def _inputs(place: Workplace) -> tuple[str, ...]:
     return tuple(value.name for value in graph.input if value.name not in constants)
 
 
-def _made(
-    place: Workplace, method: str, samples: Samples, keep: tuple[str, ...]
+def _quantize_model(
+    place: QuantizerWorkspace, method: str, samples: CalibrationSamples, keep: tuple[str, ...]
 ) -> onnx.ModelProto:
     """The Q/DQ model, read back into memory; ModelOpt writes beside what it reads."""
     import onnx
 
     path = place.folder / "quantized.onnx"
-    quietly("ModelOpt", lambda: _call(place, path, method, samples, keep))
+    call_quietly("ModelOpt", lambda: _call_modelopt(place, path, method, samples, keep))
     return onnx.load(str(path))
 
 
-def _call(
-    place: Workplace, path: Path, method: str, samples: Samples, keep: tuple[str, ...]
+def _call_modelopt(
+    place: QuantizerWorkspace,
+    path: Path,
+    method: str,
+    samples: CalibrationSamples,
+    keep: tuple[str, ...],
 ) -> None:
     modelopt = importlib.import_module("modelopt.onnx.quantization")  # it ships no types
-    model, reader = str(place.model.absolute()), Reader(samples)
+    model, reader = str(place.model.absolute()), CalibrationReader(samples)
     path = path.absolute()
     # Where its shape inference gives up, it leaves what it has in the current folder.
-    with _unpatched(), chdir(place.folder):
+    with _restore_onnxruntime(), chdir(place.folder):
         modelopt.quantize(
             model,
             quantize_mode="int8",
@@ -109,7 +113,7 @@ def _call(
 
 
 @contextmanager
-def _unpatched() -> Iterator[None]:
+def _restore_onnxruntime() -> Iterator[None]:
     """Undo what ModelOpt changes in ONNX Runtime's quantizer: methods, and the operator tables.
 
     ONNX Runtime's own quantizer runs in the same process, and must not run ModelOpt's methods.
@@ -139,7 +143,9 @@ def _unpatched() -> Iterator[None]:
             table.update(pairs)
 
 
-def _result(job: QuantizeJob, method: str, finished: Finished, lost: list[str]) -> Quantized:
+def _make_result(
+    job: QuantizeJob, method: str, finished: FinishedModel, lost: list[str]
+) -> Quantized:
     told = "kept in floating point, as their values would be lost in 8 bits: "
     return Quantized(
         path=finished.path,

@@ -17,11 +17,11 @@ from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError, Hint, Option
 from ..guarded import call_framework
 from ..installed import package_versions
-from .feeding import Samples, samples_of
+from .feeding import CalibrationSamples, calibration_samples
 from .guard import NothingQuantizedError
-from .method import method_of
-from .openvino_reading import has_attention, inputs_of, names_in_ir, read_bounded
-from .quiet import quietly
+from .method import choose_method
+from .openvino_reading import has_attention, ir_node_names, model_inputs, read_bounded
+from .quiet import call_quietly
 
 if TYPE_CHECKING:
     import openvino
@@ -64,15 +64,15 @@ def quantize(job: QuantizeJob) -> Quantized:
     """
     import openvino
 
-    method = method_of(job, METHODS)
+    method = choose_method(job, METHODS)
     model = read_bounded(job)
-    samples = samples_of(job, inputs_of(model, job.signature))
+    samples = calibration_samples(job, model_inputs(model, job.signature))
     attention = has_attention(model)
-    kept = names_in_ir(model, job)
-    made = quietly(
-        "NNCF", lambda: _quantized(model, samples, method, attention=attention, kept=kept)
+    kept = ir_node_names(model, job)
+    made = call_quietly(
+        "NNCF", lambda: _quantize_model(model, samples, method, attention=attention, kept=kept)
     )
-    count = _check(made)
+    count = _count_int8_products(made)
     path = job.folder / _FILE
     call_framework(
         "OpenVINO's writer", lambda: openvino.save_model(made, str(path), compress_to_fp16=False)
@@ -83,7 +83,7 @@ def quantize(job: QuantizeJob) -> Quantized:
         options={
             "quantizer": NAME,
             "method": method,
-            "samples": str(_used(samples, method)),
+            "samples": str(_sample_count(samples, method)),
             "model type": "transformer" if attention else "any",
             "products": str(count),
             "kept": ", ".join(job.keep),
@@ -91,29 +91,34 @@ def quantize(job: QuantizeJob) -> Quantized:
     )
 
 
-def _quantized(
-    model: openvino.Model, samples: Samples, method: str, *, attention: bool, kept: list[str]
+def _quantize_model(
+    model: openvino.Model,
+    samples: CalibrationSamples,
+    method: str,
+    *,
+    attention: bool,
+    kept: list[str],
 ) -> openvino.Model:
-    nncf = _nncf()
+    nncf = _import_nncf()
     preset = nncf.QuantizationPreset
     return nncf.quantize(
         model,
         nncf.Dataset(samples),
         preset=preset.PERFORMANCE if method == "performance" else preset.MIXED,
         target_device=nncf.TargetDevice.CPU,
-        subset_size=_used(samples, method),
+        subset_size=_sample_count(samples, method),
         fast_bias_correction=method == "fast",
         model_type=nncf.ModelType.TRANSFORMER if attention else None,
         ignored_scope=nncf.IgnoredScope(names=kept, validate=False) if kept else None,
-        advanced_parameters=_settings(nncf, method),
+        advanced_parameters=_nncf_settings(nncf, method),
     )
 
 
-def _used(samples: Samples, method: str) -> int:
+def _sample_count(samples: CalibrationSamples, method: str) -> int:
     return min(len(samples), _ACCURATE_SAMPLES) if method == "accurate" else len(samples)
 
 
-def _settings(nncf: Any, method: str) -> Any:
+def _nncf_settings(nncf: Any, method: str) -> Any:
     """What was best on the sample models; NNCF's own for `fast`.
 
     Its ranges are means of each sample's and cut real values: 21 dB instead of 30 on the digits
@@ -132,7 +137,7 @@ def _settings(nncf: Any, method: str) -> Any:
     return settings
 
 
-def _nncf() -> Any:  # it ships no types
+def _import_nncf() -> Any:  # it ships no types
     """The library, quiet, and without its telemetry, which sends unless it was ever declined."""
     if "nncf" in sys.modules:
         return sys.modules["nncf"]
@@ -148,7 +153,7 @@ def _nncf() -> Any:  # it ships no types
     return nncf
 
 
-def _check(model: openvino.Model) -> int:
+def _count_int8_products(model: openvino.Model) -> int:
     """How many products read 8 bits.
 
     Raises:
@@ -168,15 +173,17 @@ def _check(model: openvino.Model) -> int:
                     option="keep-fp",
                 )
         elif kind in _PRODUCTS:
-            count += all(_reads_8_bits(value.get_node()) for value in list(node.input_values())[:2])
+            count += all(
+                _is_int8_input(value.get_node()) for value in list(node.input_values())[:2]
+            )
     if count == 0:
         raise NothingQuantizedError
     return count
 
 
-def _reads_8_bits(node: Any) -> bool:
+def _is_int8_input(node: Any) -> bool:
     """Whether a value comes from a quantizer or 8-bit weights, through what keeps 8 bits."""
     kind = node.get_type_name()
     if kind == "FakeQuantize" or (kind == "Constant" and str(node.get_element_type()) in _INTEGERS):
         return True
-    return kind in _SCALING and _reads_8_bits(node.input_value(0).get_node())
+    return kind in _SCALING and _is_int8_input(node.input_value(0).get_node())

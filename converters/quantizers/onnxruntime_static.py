@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ..installed import package_versions
-from .activations import observe
-from .feeding import samples_of
-from .finishing import Finished, finish
-from .guard import NothingQuantizedError, lost_in
-from .method import method_of
-from .placement import Placement, placement_for_fusion, placement_in_chains, tidy
-from .quiet import quietly
-from .ranges import endless, ranges_of
-from .wiring import PRODUCTS, Wiring
-from .workplace import Workplace, workplace_of
+from .activations import observe_activations
+from .feeding import calibration_samples
+from .finishing import FinishedModel, finish_model
+from .guard import NothingQuantizedError, find_lost_tensors
+from .method import choose_method
+from .placement import QdqPlacement, place_for_cpu, place_for_tensorrt, tidy_qdq
+from .quiet import call_quietly
+from .ranges import collect_ranges, infinite_ranges
+from .wiring import PRODUCTS, GraphWiring
+from .workplace import QuantizerWorkspace, create_workspace
 
 if TYPE_CHECKING:
     import onnx
@@ -57,46 +57,46 @@ def quantize(job: QuantizeJob) -> Quantized:
     Raises:
         ConversionError: ONNX Runtime refused the model, or what it made cannot be right.
     """
-    method = method_of(job, METHODS)
-    place = workplace_of(job, opset=_OPSET)
-    plan = _Plan(job, place)
-    samples = samples_of(job, plan.inputs)
-    ranges = quietly(
-        "ONNX Runtime's calibrator", lambda: ranges_of(place, method, plan.tensors(), samples)
+    method = choose_method(job, METHODS)
+    place = create_workspace(job, opset=_OPSET)
+    plan = _QuantizationPlan(job, place)
+    samples = calibration_samples(job, plan.inputs)
+    ranges = call_quietly(
+        "ONNX Runtime's calibrator", lambda: collect_ranges(place, method, plan.tensors(), samples)
     )
-    lost = plan.around(endless(ranges))
-    made = _written(job, place, plan.placement(lost), ranges)
-    activations = observe(place, made, samples)
-    more = plan.around({found.tensor for found in lost_in(made, activations.useful)})
+    lost = plan.around(infinite_ranges(ranges))
+    made = _write_qdq(job, place, plan.placement(lost), ranges)
+    activations = observe_activations(place, made, samples)
+    more = plan.around({found.tensor for found in find_lost_tensors(made, activations.useful)})
     if more:
         lost |= more
-        made = _written(job, place, plan.placement(lost), ranges)
-    return _result(job, method, finish(made, job, place, activations), lost)
+        made = _write_qdq(job, place, plan.placement(lost), ranges)
+    return _make_result(job, method, finish_model(made, job, place, activations), lost)
 
 
-class _Plan:
+class _QuantizationPlan:
     """The float graph without its weights, and what is asked for: where Q/DQ go follows."""
 
-    def __init__(self, job: QuantizeJob, place: Workplace) -> None:
+    def __init__(self, job: QuantizeJob, place: QuantizerWorkspace) -> None:
         import onnx
 
         self._job = job
         self._graph = onnx.load(str(place.model), load_external_data=False).graph
-        self._wiring = Wiring(self._graph)
+        self._wiring = GraphWiring(self._graph)
 
     @property
     def inputs(self) -> tuple[str, ...]:
         names = (value.name for value in self._graph.input)
         return tuple(name for name in names if name not in self._wiring.constants)
 
-    def placement(self, lost: Collection[str] = ()) -> Placement:
+    def placement(self, lost: Collection[str] = ()) -> QdqPlacement:
         keep = (*self._job.keep, *lost)
         if self._job.consumer in _FUSING:
             sizes = {name: dim.high for name, dim in self._job.signature.dynamic_dims.items()}
-            found = placement_for_fusion(self._graph, self._wiring, keep, sizes)
+            found = place_for_tensorrt(self._graph, self._wiring, keep, sizes)
         else:
             kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
-            found = placement_in_chains(self._graph, self._wiring, keep, kinds)
+            found = place_for_cpu(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
             told = "the model has no convolution or matrix product to quantize"
             raise NothingQuantizedError(told)
@@ -123,15 +123,15 @@ class _Plan:
         }
 
 
-def _written(
-    job: QuantizeJob, place: Workplace, placement: Placement, ranges: TensorsData
+def _write_qdq(
+    job: QuantizeJob, place: QuantizerWorkspace, placement: QdqPlacement, ranges: TensorsData
 ) -> onnx.ModelProto:
     """The Q/DQ model by ONNX Runtime's writer, then tidied."""
     from onnxruntime.quantization import QDQQuantizer, QuantType
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
     fusing = job.consumer in _FUSING
-    model = quietly("ONNX's shape inference", lambda: load_model_with_shape_infer(place.model))
+    model = call_quietly("ONNX's shape inference", lambda: load_model_with_shape_infer(place.model))
     kinds = sorted({node.op_type for node in model.graph.node if node.name in placement.nodes})
     quantizer = QDQQuantizer(
         model,
@@ -143,16 +143,20 @@ def _written(
         nodes_to_quantize=sorted(placement.nodes),
         nodes_to_exclude=[],
         op_types_to_quantize=kinds,
-        extra_options=_for_fusion(kinds) if fusing else _for_chains(job, model.graph, ranges),
+        extra_options=_tensorrt_options(kinds)
+        if fusing
+        else _cpu_options(job, model.graph, ranges),
     )
-    quietly("ONNX Runtime's quantizer", quantizer.quantize_model)
+    call_quietly("ONNX Runtime's quantizer", quantizer.quantize_model)
     quantizer.model.topological_sort()
     made: onnx.ModelProto = quantizer.model.model
-    tidy(made, placement)
+    tidy_qdq(made, placement)
     return made
 
 
-def _for_chains(job: QuantizeJob, graph: onnx.GraphProto, ranges: TensorsData) -> dict[str, object]:
+def _cpu_options(
+    job: QuantizeJob, graph: onnx.GraphProto, ranges: TensorsData
+) -> dict[str, object]:
     """For CPUs: their matrix products give floats, their convolutions integers.
 
     OpenVINO multiplies activations by activations fast only without a zero point (13 % of the
@@ -162,7 +166,7 @@ def _for_chains(job: QuantizeJob, graph: onnx.GraphProto, ranges: TensorsData) -
 
     signed: list[str] = []
     if job.consumer == "openvino":
-        wiring = Wiring(graph)
+        wiring = GraphWiring(graph)
         pairs = (wiring.activations(node) for node in graph.node if node.op_type == "MatMul")
         both = {name for pair in pairs if len(pair) > 1 for name in pair}
         signed = [name for name in ranges if name in both and ranges[name].range_value[0] < 0]
@@ -174,7 +178,7 @@ def _for_chains(job: QuantizeJob, graph: onnx.GraphProto, ranges: TensorsData) -
     }
 
 
-def _for_fusion(kinds: list[str]) -> dict[str, object]:
+def _tensorrt_options(kinds: list[str]) -> dict[str, object]:
     """For TensorRT: symmetric, floats out of every node, pairs on the weights, biases in floats."""
     return {
         "ActivationSymmetric": True,
@@ -187,7 +191,9 @@ def _for_fusion(kinds: list[str]) -> dict[str, object]:
     }
 
 
-def _result(job: QuantizeJob, method: str, finished: Finished, lost: Collection[str]) -> Quantized:
+def _make_result(
+    job: QuantizeJob, method: str, finished: FinishedModel, lost: Collection[str]
+) -> Quantized:
     told = "kept in floating point, as their values would be lost in 8 bits: "
     return Quantized(
         path=finished.path,

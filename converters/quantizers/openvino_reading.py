@@ -26,7 +26,7 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     from openvino.passes import ConstantFolding, Manager
 
     model = read_openvino(job.parent)
-    taken = inputs_of(model, job.signature)
+    taken = model_inputs(model, job.signature)
     shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in taken}
     call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     manager = Manager()
@@ -35,7 +35,7 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     return model
 
 
-def inputs_of(model: openvino.Model, signature: Signature) -> tuple[str, ...]:
+def model_inputs(model: openvino.Model, signature: Signature) -> tuple[str, ...]:
     """The model's inputs under the signature's names; one that the export dropped is left out."""
     taken = {name for port in model.inputs for name in port.get_names()}
     return tuple(spec.name for spec in signature.inputs if spec.name in taken)
@@ -68,7 +68,7 @@ def _goes_to_product(node: Any) -> bool:
     )
 
 
-def names_in_ir(model: openvino.Model, job: QuantizeJob) -> list[str]:
+def ir_node_names(model: openvino.Model, job: QuantizeJob) -> list[str]:
     """What the ONNX nodes to keep are called in OpenVINO.
 
     A node becomes one of its own name or several below it (`conv/WithoutBiases`); the last before

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring
+from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +28,7 @@ _SMALLEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class QdqPlacement:
     """The nodes that take Q/DQ on their inputs, by name.
 
     `chained` are the tensors that stay in integers between convolutions: whoever reads them reads
@@ -40,9 +40,9 @@ class Placement:
     sums: frozenset[str]
 
 
-def placement_in_chains(
-    graph: onnx.GraphProto, wiring: Wiring, keep: Collection[str], products: Collection[str]
-) -> Placement:
+def place_for_cpu(
+    graph: onnx.GraphProto, wiring: GraphWiring, keep: Collection[str], products: Collection[str]
+) -> QdqPlacement:
     """For CPUs: products, and all that lies in integers between convolutions.
 
     ONNX Runtime computes a convolution in integers only where its output is quantized too.
@@ -54,14 +54,14 @@ def placement_in_chains(
         products: the operators that have integer kernels.
     """
     chosen = {node.name for node in graph.node if node.op_type in products} - set(keep)
-    chained = _chained(graph.node, wiring, chosen, keep)
+    chained = _chain_tensors(graph.node, wiring, chosen, keep)
     links = {n.name for n in graph.node if n.op_type in _CHAIN and n.output[0] in chained}
-    return Placement(nodes=frozenset(chosen | links), chained=chained, sums=frozenset())
+    return QdqPlacement(nodes=frozenset(chosen | links), chained=chained, sums=frozenset())
 
 
-def placement_for_fusion(
-    graph: onnx.GraphProto, wiring: Wiring, keep: Collection[str], sizes: Mapping[str, int]
-) -> Placement:
+def place_for_tensorrt(
+    graph: onnx.GraphProto, wiring: GraphWiring, keep: Collection[str], sizes: Mapping[str, int]
+) -> QdqPlacement:
     """For TensorRT: the inputs of products, and of a sum the input that is not the product's own.
 
     It fuses a convolution with the sum and the activation behind it, where the convolution's output
@@ -73,13 +73,13 @@ def placement_for_fusion(
         keep: nodes that stay in floating point.
         sizes: the largest size of each dynamic dim.
     """
-    rows = _rows(graph, sizes)
+    rows = _tensor_rows(graph, sizes)
     chosen = {
         node.name
         for node in graph.node
-        if node.op_type in PRODUCTS and not _too_small(node, wiring, rows)
+        if node.op_type in PRODUCTS and not _is_too_small(node, wiring, rows)
     } - set(keep)
-    chained = _chained(graph.node, wiring, chosen, keep)
+    chained = _chain_tensors(graph.node, wiring, chosen, keep)
     sums = {
         node.name
         for node in graph.node
@@ -87,11 +87,11 @@ def placement_for_fusion(
         and node.output[0] in chained
         and len(set(wiring.activations(node))) > 1
     }
-    return Placement(nodes=frozenset(chosen | sums), chained=chained, sums=frozenset(sums))
+    return QdqPlacement(nodes=frozenset(chosen | sums), chained=chained, sums=frozenset(sums))
 
 
-def _chained(
-    nodes: Iterable[onnx.NodeProto], wiring: Wiring, chosen: set[str], keep: Collection[str]
+def _chain_tensors(
+    nodes: Iterable[onnx.NodeProto], wiring: GraphWiring, chosen: set[str], keep: Collection[str]
 ) -> frozenset[str]:
     """The tensors that come from convolutions alone, through nothing but links of the chain.
 
@@ -107,14 +107,14 @@ def _chained(
     return frozenset(chained)
 
 
-def _too_small(node: onnx.NodeProto, wiring: Wiring, rows: Mapping[str, int]) -> bool:
+def _is_too_small(node: onnx.NodeProto, wiring: GraphWiring, rows: Mapping[str, int]) -> bool:
     weights = wiring.constants.get(node.input[1])
     if weights is None or node.op_type not in {"MatMul", "Gemm"}:
         return False
     return min((*weights.dims, rows.get(node.input[0], _SMALLEST)), default=0) < _SMALLEST
 
 
-def _rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, int]:
+def _tensor_rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, int]:
     """How many rows each tensor has at its largest, as a matrix; those not known are left out."""
     found: dict[str, int] = {}
     for value in (*graph.value_info, *graph.input):
@@ -125,14 +125,14 @@ def _rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def tidy(model: onnx.ModelProto, placement: Placement) -> int:
+def tidy_qdq(model: onnx.ModelProto, placement: QdqPlacement) -> int:
     """Let nodes that stay in floats read floats, and sums the product's own output.
 
     The library replaces a tensor by its quantized self for all who read it. Pairs that
     nobody reads any more go. Returns how many readings were changed.
     """
-    wiring = Wiring(model.graph)
-    depths = _depths(model.graph.node)
+    wiring = GraphWiring(model.graph)
+    depths = _tensor_depths(model.graph.node)
     changed = 0
     for node in model.graph.node:
         if node.op_type in {QUANTIZE, DEQUANTIZE}:
@@ -146,7 +146,7 @@ def tidy(model: onnx.ModelProto, placement: Placement) -> int:
     return changed
 
 
-def _depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+def _tensor_depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
     """How many nodes lie between a tensor and the inputs, along the longest way."""
     depths: dict[str, int] = {}
     for node in nodes:
@@ -155,7 +155,7 @@ def _depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
     return depths
 
 
-def _free_all(node: onnx.NodeProto, wiring: Wiring, placement: Placement) -> int:
+def _free_all(node: onnx.NodeProto, wiring: GraphWiring, placement: QdqPlacement) -> int:
     """Read before the pair, where the tensor is not one that only lives quantized."""
     changed = 0
     for index, name in enumerate(node.input):
@@ -166,7 +166,7 @@ def _free_all(node: onnx.NodeProto, wiring: Wiring, placement: Placement) -> int
     return changed
 
 
-def _free_own(node: onnx.NodeProto, wiring: Wiring, depths: dict[str, int]) -> int:
+def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int]) -> int:
     """Read the deepest of the convolutions that nobody else reads, unquantized."""
     own = [
         (depths[source], index)

@@ -15,14 +15,14 @@ Made = TypeVar("Made")
 _LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
 
 
-def quietly(what: str, make: Callable[[], Made]) -> Made:
+def call_quietly(what: str, make: Callable[[], Made]) -> Made:
     """Run one call of a library, `what` by name; our own errors, as of a sample, pass as they are.
 
     Raises:
         ConversionError: the library raised.
     """
     try:
-        with _hushed():
+        with _capture_output():
             return call_framework(what, make)
     except ConversionError as error:
         if isinstance(error.__cause__, ModelcError):
@@ -31,7 +31,7 @@ def quietly(what: str, make: Callable[[], Made]) -> Made:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[None]:
+def _capture_output() -> Iterator[None]:
     """Take Python's own stdout and stderr for the block; tell each line at debug level."""
     text = io.StringIO()
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Array
-from .feeding import Samples
-from .workplace import Workplace
+from .feeding import CalibrationSamples
+from .workplace import QuantizerWorkspace
 
 if TYPE_CHECKING:
     import onnx
@@ -18,20 +18,20 @@ _LARGEST_FLOAT = 3.4e38
 _BINS, _MOST_BINS = 1 << 13, 1 << 17  # of a histogram; beyond the second it is made anew
 
 
-def ranges_of(
-    place: Workplace, method: str, tensors: frozenset[str], samples: Samples
+def collect_ranges(
+    place: QuantizerWorkspace, method: str, tensors: frozenset[str], samples: CalibrationSamples
 ) -> TensorsData:
     """The range of each tensor, collected one sample at a time: nothing else stays in memory."""
-    calibrator = _calibrator(place, method, tensors)
+    calibrator = _make_calibrator(place, method, tensors)
     calibrator.augment_graph()
     calibrator.create_inference_session()
     for sample in samples:
-        calibrator.collect_data(_Single(sample))
-        _bound(getattr(calibrator, "collector", None))
+        calibrator.collect_data(_SingleSample(sample))
+        _limit_bins(getattr(calibrator, "collector", None))
     return calibrator.compute_data()
 
 
-def _bound(collector: Any) -> None:  # ONNX Runtime ships no types
+def _limit_bins(collector: Any) -> None:  # ONNX Runtime ships no types
     """Keep its histograms small: they grow with the ratio of the largest sample to the first.
 
     A first sample of silence would make them as large as memory.
@@ -42,13 +42,13 @@ def _bound(collector: Any) -> None:  # ONNX Runtime ships no types
 
     def bounded(old: Any, data: Array, low: Array, high: Array, threshold: Array) -> Any:
         if old[4] and len(old[0]) * (threshold / old[4]) > _MOST_BINS:
-            old = _coarser(old, threshold)
+            old = _coarsen(old, threshold)
         return merge(old, data, low, high, threshold)
 
     collector.merge_histogram = bounded
 
 
-def _coarser(old: Any, threshold: Array) -> Any:
+def _coarsen(old: Any, threshold: Array) -> Any:
     """A histogram (counts, edges, min, max, threshold) with as few bins over a wider range."""
     import numpy as np
 
@@ -60,7 +60,7 @@ def _coarser(old: Any, threshold: Array) -> Any:
     return wide.astype(counts.dtype), ends, low, high, threshold
 
 
-class _Single:
+class _SingleSample:
     """One sample in the form of ONNX Runtime's data readers."""
 
     def __init__(self, sample: dict[str, Array]) -> None:
@@ -71,8 +71,8 @@ class _Single:
         return self._left.pop() if self._left else None
 
 
-def _calibrator(
-    place: Workplace, method: str, tensors: frozenset[str]
+def _make_calibrator(
+    place: QuantizerWorkspace, method: str, tensors: frozenset[str]
 ) -> Any:  # ONNX Runtime ships no types
     """The library's calibrator for the method, on these tensors alone.
 
@@ -100,7 +100,7 @@ def _calibrator(
     )
 
 
-def endless(ranges: TensorsData) -> set[str]:
+def infinite_ranges(ranges: TensorsData) -> set[str]:
     """The tensors whose range no 32-bit float can hold, as a mask's with the least float in it."""
     ends = {
         name: [abs(float(end.reshape(-1)[0])) for end in data.range_value]

@@ -9,7 +9,7 @@ from . import modelopt_ptq, nncf_ptq, onnxruntime_static
 QUANTIZERS: tuple[Quantizer, ...] = (onnxruntime_static, modelopt_ptq, nncf_ptq)
 
 
-def quantizer_named(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) -> Quantizer:
+def find_quantizer(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) -> Quantizer:
     """The quantizer called `name`.
 
     Raises:

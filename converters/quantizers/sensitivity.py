@@ -16,9 +16,9 @@ from ...core.contract import Feed, Outputs, QuantizeJob
 from ..guarded import call_framework
 from ..onnx_origins import all_nodes, read_origins
 from ..onnx_sessions import limit_threads
-from .sites import Layer, Site, Sites, find_sites
-from .wiring import DEQUANTIZE, QUANTIZE, Wiring
-from .workplace import workplace_of
+from .sites import QuantizedLayer, QuantizedSite, QuantizedSites, find_sites
+from .wiring import DEQUANTIZE, QUANTIZE, GraphWiring
+from .workplace import create_workspace
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +28,7 @@ _NAME, _DATA = "switched.onnx", "switched.data"
 _OURS = "switched::"  # before each name that is added
 
 
-def readable(path: Path) -> bool:
+def can_switch(path: Path) -> bool:
     """Whether a quantizer's result is one that switches can be made of."""
     return path.suffix == ".onnx"
 
@@ -39,10 +39,10 @@ class Switchboard:
     `unknown` are nodes that read 8 bits and could not be switched.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, sites: Sites) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, sites: QuantizedSites) -> None:
         self._session = session
         self._sites = sites
-        self.layers: tuple[Layer, ...] = sites.layers
+        self.layers: tuple[QuantizedLayer, ...] = sites.layers
         self.unknown = sites.unknown
         self._inputs = {
             value.name for value in session.get_inputs() if not value.name.startswith(_OURS)
@@ -59,7 +59,7 @@ class Switchboard:
 
         on = {site for layer in layers for site in self._sites.of_layer[layer]}
         switches = {
-            _switch(index): np.array(index in on) for index in range(len(self._sites.sites))
+            _switch_name(index): np.array(index in on) for index in range(len(self._sites.sites))
         }
         taken = {name: array for name, array in feed.items() if name in self._inputs} | switches
         found = call_framework("ONNX Runtime", lambda: self._session.run(self._outputs, taken))
@@ -80,10 +80,10 @@ def open_switchboard(job: QuantizeJob, quantized: Path) -> Switchboard:
 
     rounded = call_framework("onnx", lambda: onnx.load(str(quantized)))
     opset = max(o.version for o in rounded.opset_import if o.domain in {"", "ai.onnx"})
-    place = workplace_of(job, opset=opset)
+    place = create_workspace(job, opset=opset)
     model = place.load()
     sites = find_sites(model.graph, rounded.graph, read_origins(job.parent))
-    _Switching(model, rounded).apply(sites.sites)
+    _SwitchBuilder(model, rounded).apply(sites.sites)
     del rounded
     path = job.folder / _NAME
     call_framework(
@@ -91,10 +91,10 @@ def open_switchboard(job: QuantizeJob, quantized: Path) -> Switchboard:
         lambda: onnx.save(model, str(path), save_as_external_data=True, location=_DATA),
     )
     place.clear()
-    return Switchboard(_session(path), sites)
+    return Switchboard(_open_unoptimized(path), sites)
 
 
-def _session(path: Path) -> onnxruntime.InferenceSession:
+def _open_unoptimized(path: Path) -> onnxruntime.InferenceSession:
     """Without optimisation: it would compute weights ahead, and fuse what is to be switched."""
     import onnxruntime
 
@@ -110,31 +110,31 @@ def _session(path: Path) -> onnxruntime.InferenceSession:
     )
 
 
-def _switch(index: int) -> str:
+def _switch_name(index: int) -> str:
     return f"{_OURS}{index}"
 
 
-class _Switching:
+class _SwitchBuilder:
     """Changes the float model: each site reads the quantized model's value where it is on."""
 
     def __init__(self, model: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
         self._model = model
         self._graph = model.graph
-        self._wiring = Wiring(quantized.graph)
+        self._wiring = GraphWiring(quantized.graph)
         self._domains = {o.domain: o.version for o in quantized.opset_import}
         self._made: dict[tuple[str, str], str] = {}
         self._brought: set[str] = set()
 
-    def apply(self, sites: Collection[Site]) -> None:
+    def apply(self, sites: Collection[QuantizedSite]) -> None:
         """Put a switch at each site, in the order of the sites."""
         import onnx
 
         given = {site.tensor: self._raw(site.tensor) for site in sites if not site.node}
-        by_node: dict[str, list[tuple[int, Site]]] = {}
+        by_node: dict[str, list[tuple[int, QuantizedSite]]] = {}
         for index, site in enumerate(sites):
             by_node.setdefault(site.node, []).append((index, site))
             self._graph.input.append(
-                onnx.helper.make_tensor_value_info(_switch(index), onnx.TensorProto.BOOL, [])
+                onnx.helper.make_tensor_value_info(_switch_name(index), onnx.TensorProto.BOOL, [])
             )
         nodes: list[onnx.NodeProto] = []
         for node in self._graph.node:
@@ -159,7 +159,7 @@ class _Switching:
                         names[index] = raw
         return raw
 
-    def _switched(self, index: int, site: Site, tensor: str) -> Iterator[onnx.NodeProto]:
+    def _switched(self, index: int, site: QuantizedSite, tensor: str) -> Iterator[onnx.NodeProto]:
         """The nodes that make the site's value, the switch last."""
         from onnx import helper
 
@@ -169,9 +169,9 @@ class _Switching:
             self._made[tensor, site.source] = rounded
             yield from nodes
         name = f"{_OURS}{index}::value"
-        yield helper.make_node("Where", [_switch(index), rounded, tensor], [name], name=name)
+        yield helper.make_node("Where", [_switch_name(index), rounded, tensor], [name], name=name)
 
-    def _rounded(self, site: Site, tensor: str) -> tuple[*tuple[onnx.NodeProto, ...], str]:
+    def _rounded(self, site: QuantizedSite, tensor: str) -> tuple[*tuple[onnx.NodeProto, ...], str]:
         """What gives the quantized model's value of a float tensor, and its name."""
         taken = self._wiring.made_by(site.source, DEQUANTIZE)
         if taken is None:

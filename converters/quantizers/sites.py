@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..onnx_origins import NodeOrigin, node_title
-from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, Wiring, values
+from .wiring import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring, tensor_values
 
 if TYPE_CHECKING:
     import onnx
@@ -21,7 +21,7 @@ _SMALL = 1 << 16  # elements of a constant that is compared: biases; weights are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class QuantizedSite:
     """One place that reads 8 bits, or a constant that the quantizer changed.
 
     `node` and `index` are the reader and which of its inputs; an output of the graph is read by
@@ -36,7 +36,7 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class QuantizedLayer:
     """What is returned to floating point as one: a product or a join, and what only follows it.
 
     `nodes` are names in the float model, the first is the layer's own; `title` says it in eager
@@ -48,7 +48,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sites:
+class QuantizedSites:
     """All sites, the layers in the order of the graph, and the sites of each by index.
 
     The sites of a layer are all that it reads in 8 bits, and all that others read of it: a tensor
@@ -56,28 +56,28 @@ class Sites:
     `unknown` are nodes that read 8 bits and are not in the float model by name.
     """
 
-    sites: tuple[Site, ...]
-    layers: tuple[Layer, ...]
+    sites: tuple[QuantizedSite, ...]
+    layers: tuple[QuantizedLayer, ...]
     of_layer: tuple[tuple[int, ...], ...]
     unknown: tuple[str, ...]
 
 
 def find_sites(
     parent: onnx.GraphProto, quantized: onnx.GraphProto, origins: Mapping[str, NodeOrigin]
-) -> Sites:
+) -> QuantizedSites:
     """Compare the two graphs node by node, by name; nodes inside other nodes are left out."""
-    before, after = Wiring(parent), Wiring(quantized)
+    before, after = GraphWiring(parent), GraphWiring(quantized)
     twins = {node.name: node for node in quantized.node}
     sites = [
-        *(site for node in parent.node for site in _read_by(node, twins, before, after)),
-        *_given_out(parent, before, after),
+        *(site for node in parent.node for site in _input_sites(node, twins, before, after)),
+        *_output_sites(parent, before, after),
     ]
     by_node: dict[str, list[int]] = {}
     by_tensor: dict[str, list[int]] = {}
     for index, site in enumerate(sites):
         by_node.setdefault(site.node, []).append(index)
         by_tensor.setdefault(site.tensor, []).append(index)
-    groups = _grouped(parent, before, by_node)
+    groups = _group_layers(parent, before, by_node)
     nodes = {node.name: node for node in parent.node}
     of_layer = tuple(
         tuple(
@@ -90,18 +90,20 @@ def find_sites(
         )
         for group in groups
     )
-    return Sites(
+    return QuantizedSites(
         sites=tuple(sites),
         layers=tuple(
-            Layer(nodes=tuple(group.nodes), title=_title(nodes[group.nodes[0]], origins))
+            QuantizedLayer(
+                nodes=tuple(group.nodes), title=_layer_title(nodes[group.nodes[0]], origins)
+            )
             for group in groups
         ),
         of_layer=of_layer,
-        unknown=tuple(_unknown(quantized, after, nodes.keys())),
+        unknown=tuple(_unknown_nodes(quantized, after, nodes.keys())),
     )
 
 
-def _title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
+def _layer_title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
     """By the module that owns the weights: a normalisation is folded into its convolution."""
     origin = origins.get(node.name)
     if origin is None or not origin.weights:
@@ -109,26 +111,33 @@ def _title(node: onnx.NodeProto, origins: Mapping[str, NodeOrigin]) -> str:
     return f"{origin.weights} ({node.op_type} {node.name})"
 
 
-def _read_by(
-    node: onnx.NodeProto, twins: Mapping[str, onnx.NodeProto], before: Wiring, after: Wiring
-) -> Iterator[Site]:
+def _input_sites(
+    node: onnx.NodeProto,
+    twins: Mapping[str, onnx.NodeProto],
+    before: GraphWiring,
+    after: GraphWiring,
+) -> Iterator[QuantizedSite]:
     """The sites among the inputs of a node of the float model."""
     twin = twins.get(node.name)
     if twin is None or twin.op_type != node.op_type:
         return
     for index, (tensor, source) in enumerate(zip(node.input, twin.input, strict=False)):
-        if _is_quantized(tensor, source, before, after) or _changed(tensor, source, before, after):
-            yield Site(node=node.name, index=index, tensor=tensor, source=source)
+        if _is_quantized(tensor, source, before, after) or _is_changed(
+            tensor, source, before, after
+        ):
+            yield QuantizedSite(node=node.name, index=index, tensor=tensor, source=source)
 
 
-def _given_out(parent: onnx.GraphProto, before: Wiring, after: Wiring) -> Iterator[Site]:
+def _output_sites(
+    parent: onnx.GraphProto, before: GraphWiring, after: GraphWiring
+) -> Iterator[QuantizedSite]:
     """The outputs of the graph that leave a dequantizer."""
     for index, value in enumerate(parent.output):
         if value.name in before.producers and _is_quantized(value.name, value.name, before, after):
-            yield Site(node="", index=index, tensor=value.name, source=value.name)
+            yield QuantizedSite(node="", index=index, tensor=value.name, source=value.name)
 
 
-def _is_quantized(tensor: str, source: str, before: Wiring, after: Wiring) -> bool:
+def _is_quantized(tensor: str, source: str, before: GraphWiring, after: GraphWiring) -> bool:
     """Whether `source` is 8 bits of `tensor`, by constant scales."""
     taken = after.made_by(source, DEQUANTIZE)
     if taken is None or before.made_by(tensor, DEQUANTIZE) is not None:
@@ -147,33 +156,33 @@ def _is_quantized(tensor: str, source: str, before: Wiring, after: Wiring) -> bo
     )
 
 
-def _changed(tensor: str, source: str, before: Wiring, after: Wiring) -> bool:
+def _is_changed(tensor: str, source: str, before: GraphWiring, after: GraphWiring) -> bool:
     """Whether a small float constant has other values, as a bias that was corrected."""
     old, new = before.constants.get(tensor), after.constants.get(source)
     if old is None or new is None or old.data_type != new.data_type or old.dims != new.dims:
         return False
-    one, other = values(old), values(new)
+    one, other = tensor_values(old), tensor_values(new)
     return one.dtype.kind == "f" and one.size <= _SMALL and bool((one != other).any())
 
 
 @dataclass(kw_only=True)
-class _Group:
+class _LayerGroup:
     """A layer being put together: nodes with sites, and tensors that it may give in 8 bits."""
 
     nodes: list[str]
     made: list[str] = field(default_factory=list)
 
 
-def _grouped(
-    parent: onnx.GraphProto, wiring: Wiring, by_node: Mapping[str, list[int]]
-) -> list[_Group]:
+def _group_layers(
+    parent: onnx.GraphProto, wiring: GraphWiring, by_node: Mapping[str, list[int]]
+) -> list[_LayerGroup]:
     """Nodes with sites by layer: one that passes a single tensor on joins the layer before it.
 
     Tensors count as made in 8 bits behind a convolution or a join, through what passes them on:
     matrix products give floats, whoever quantizes.
     """
-    groups: list[_Group] = []
-    place: dict[str, _Group] = {}
+    groups: list[_LayerGroup] = []
+    place: dict[str, _LayerGroup] = {}
     for node in parent.node:
         read = set(wiring.activations(node))
         maker = wiring.producers.get(next(iter(read), ""))
@@ -182,7 +191,7 @@ def _grouped(
         if group is None or node.op_type in PRODUCTS or not (has_sites or node.op_type in _PASSING):
             if not has_sites:
                 continue
-            group = _Group(nodes=[])
+            group = _LayerGroup(nodes=[])
             groups.append(group)
         if has_sites:
             group.nodes.append(node.name)
@@ -192,7 +201,9 @@ def _grouped(
     return groups
 
 
-def _unknown(quantized: onnx.GraphProto, after: Wiring, known: Collection[str]) -> Iterator[str]:
+def _unknown_nodes(
+    quantized: onnx.GraphProto, after: GraphWiring, known: Collection[str]
+) -> Iterator[str]:
     """Nodes that read 8 bits and have no twin."""
     for node in quantized.node:
         if node.op_type in {QUANTIZE, DEQUANTIZE} or node.name in known:

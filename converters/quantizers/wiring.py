@@ -16,7 +16,7 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 WITH_ZERO = 3  # inputs of such a node that has a zero point
 
 
-class Wiring:
+class GraphWiring:
     """A graph by tensor name, as it was when read; graphs inside nodes are left out.
 
     `constants` are the initializers, which have no producer.
@@ -47,26 +47,26 @@ class Wiring:
         return str(given.input[0]) if given is not None else None
 
 
-def values(tensor: onnx.TensorProto) -> Array:
+def tensor_values(tensor: onnx.TensorProto) -> Array:
     """The numbers of a constant whose data is in memory."""
     from onnx import numpy_helper
 
     return numpy_helper.to_array(tensor)
 
 
-def integer(node: onnx.NodeProto, name: str, default: int) -> int:
+def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
     """An integer attribute of a node."""
     return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
-def put_in_order(graph: onnx.GraphProto) -> None:
+def sort_nodes(graph: onnx.GraphProto) -> None:
     """Have every node stand after those that make what it reads, the graphs inside it included.
 
     ONNX Runtime's quantizer sorts nodes anew, and does not look into an If or a Loop.
     """
     makers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
     before = {
-        at: {makers[name] for name in _read_by(node) if name in makers}
+        at: {makers[name] for name in _node_reads(node) if name in makers}
         for at, node in enumerate(graph.node)
     }
     if all(first < at for at, firsts in before.items() for first in firsts):
@@ -80,13 +80,13 @@ def put_in_order(graph: onnx.GraphProto) -> None:
     graph.node.extend(nodes.node)
 
 
-def _read_by(node: onnx.NodeProto) -> set[str]:
+def _node_reads(node: onnx.NodeProto) -> set[str]:
     """What a node reads, and the graphs inside it of what is around them."""
     names = set(node.input)
     for attribute in node.attribute:
         for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
             own = {one.name for one in (*body.input, *body.initializer)}
             for inner in body.node:
-                names |= _read_by(inner) - own
+                names |= _node_reads(inner) - own
                 own.update(inner.output)
     return names

@@ -22,7 +22,7 @@ _GEMM_INPUTS = 3  # with a bias
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workplace:
+class QuantizerWorkspace:
     """The copy: its folder, its model file, and whether its weights lie in a file of their own."""
 
     folder: Path
@@ -40,7 +40,7 @@ class Workplace:
         shutil.rmtree(self.folder)
 
 
-def workplace_of(job: QuantizeJob, *, opset: int) -> Workplace:
+def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     """Copy the parent into the job's folder, every node named, at `opset` or later.
 
     Raises:
@@ -53,24 +53,26 @@ def workplace_of(job: QuantizeJob, *, opset: int) -> Workplace:
     model = call_framework("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
     external = copy_external_weights(model, job.parent, folder)
     path = folder / _NAME
-    found = _opset(model)
+    found = _model_opset(model)
     if found < opset:
-        model = _raised(model, found, opset, external=bool(external))
+        model = _raise_opset(model, found, opset, external=bool(external))
     changes = _name_nodes(model) + _lift_constants(model.graph) + _fold_beta(model.graph, folder)
     if changes or found < opset:
         onnx.save(model, str(path))
     else:
         shutil.copyfile(job.parent, path)
-    return Workplace(folder=folder, model=path, external=bool(external))
+    return QuantizerWorkspace(folder=folder, model=path, external=bool(external))
 
 
-def _opset(model: onnx.ModelProto) -> int:
+def _model_opset(model: onnx.ModelProto) -> int:
     return max(
         (int(o.version) for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=1
     )
 
 
-def _raised(model: onnx.ModelProto, found: int, opset: int, *, external: bool) -> onnx.ModelProto:
+def _raise_opset(
+    model: onnx.ModelProto, found: int, opset: int, *, external: bool
+) -> onnx.ModelProto:
     """The model at a later opset.
 
     The converter works on one protobuf in memory, so weights in files of their own stay behind.
@@ -145,10 +147,10 @@ def _name_nodes(model: onnx.ModelProto) -> int:
     for index, node in enumerate(nameless):
         name = f"{node.op_type}_{index}"
         node.name = name if name not in taken else f"unnamed_{name}"
-    return len(nameless) + tell_apart(model.graph)
+    return len(nameless) + make_names_unique(model.graph)
 
 
-def tell_apart(graph: onnx.GraphProto) -> int:
+def make_names_unique(graph: onnx.GraphProto) -> int:
     """Give nodes of one name a number behind it, but for the first; how many there were.
 
     ONNX Runtime loads no model with two nodes of one name, and a choice by name would mean both.

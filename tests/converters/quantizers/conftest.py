@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_graph, openvino_ir
-from modelc.converters.quantizers.registry import QUANTIZERS, quantizer_named
+from modelc.converters.quantizers.registry import QUANTIZERS, find_quantizer
 from modelc.core.call import bind, parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Feed, Job, Outputs, Quantized, QuantizeJob
@@ -197,7 +197,7 @@ def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         if key not in made:
             subject: Subject = request.getfixturevalue(name)
             job = subject.job(tmp_path_factory.mktemp("-".join(key)), consumer)
-            made[key] = quantizer_named(quantizer).quantize(job)
+            made[key] = find_quantizer(quantizer).quantize(job)
         return made[key]
 
     return quantize
@@ -218,7 +218,7 @@ def ways() -> list[object]:
 
 def ready(name: str) -> pytest.MarkDecorator:
     """Skip in the quantizer's own words where it is not installed."""
-    found = quantizer_named(name).readiness()
+    found = find_quantizer(name).readiness()
     return pytest.mark.skipif(not found.ready, reason=found.reason or "ready")
 
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.activations import Means
-from modelc.converters.quantizers.bias_correction import _product, correct_biases
+from modelc.converters.quantizers.activations import ChannelMeans
+from modelc.converters.quantizers.bias_correction import _mean_output, correct_biases
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,7 +94,10 @@ def test_the_mean_output_becomes_that_of_the_float_model(case: str, integer_bias
     wanted, spatial = mean_output(exact, x), x.shape[2:]
     before = np.abs(mean_output(rounded, x) - wanted).max()
     assert (
-        correct_biases(rounded, exact, {"p": Means(exact=mean, rounded=mean, spatial=spatial)}) == 1
+        correct_biases(
+            rounded, exact, {"p": ChannelMeans(exact=mean, rounded=mean, spatial=spatial)}
+        )
+        == 1
     )
     after = np.abs(mean_output(rounded, x) - wanted).max()
     assert before > 0.1
@@ -104,7 +107,7 @@ def test_the_mean_output_becomes_that_of_the_float_model(case: str, integer_bias
 def test_what_rounding_did_to_the_input_is_corrected_as_well() -> None:
     exact, rounded = models("matmul", integer_bias=False)
     x = np.full((5, 4), 0.49, np.float32)  # rounds to 0 at a step of 1
-    means = Means(exact=x[0].astype(np.float64), rounded=np.zeros(4))
+    means = ChannelMeans(exact=x[0].astype(np.float64), rounded=np.zeros(4))
     correct_biases(rounded, exact, {"p": means})
     wanted = mean_output(exact, x)
     assert np.allclose(mean_output(rounded, np.rint(x)), wanted, atol=1e-5)
@@ -115,7 +118,7 @@ def test_a_bias_that_two_products_share_is_left_alone() -> None:
     twin = helper.make_node("Gemm", ["x", "wd", "b"], ["y2"], name="twin")
     rounded.graph.node.append(twin)
     mean = np.ones(4)
-    assert correct_biases(rounded, exact, {"p": Means(exact=mean, rounded=mean)}) == 0
+    assert correct_biases(rounded, exact, {"p": ChannelMeans(exact=mean, rounded=mean)}) == 0
 
 
 def test_a_product_without_a_bias_is_left_alone(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_a_product_without_a_bias_is_left_alone(tmp_path: Path) -> None:
     del rounded.graph.node[-1].input[2]
     onnx.save(rounded, tmp_path / "before.onnx")
     mean = np.ones(4)
-    assert correct_biases(rounded, exact, {"p": Means(exact=mean, rounded=mean)}) == 0
+    assert correct_biases(rounded, exact, {"p": ChannelMeans(exact=mean, rounded=mean)}) == 0
     assert rounded == onnx.load(tmp_path / "before.onnx")
 
 
@@ -136,7 +139,7 @@ def test_padding_counts_as_the_zeros_that_it_is(kernel: int, size: int) -> None:
     conv = helper.make_node("Conv", ["x", "w"], ["y"], name="p", pads=[kernel // 2] * 4)
     x = np.ones((1, 4, size, size), dtype=np.float32)  # every element is the mean
     (y, *_) = map(np.asarray, ReferenceEvaluator(conv).run(None, {"x": x, "w": weights}))
-    found = _product(conv, weights.astype(np.float64), np.ones(4), (size, size))
+    found = _mean_output(conv, weights.astype(np.float64), np.ones(4), (size, size))
     assert found is not None
     assert np.allclose(found, y.mean(axis=(0, 2, 3)), rtol=1e-3, atol=1e-3)
 
@@ -147,4 +150,4 @@ def test_a_bias_along_another_axis_than_the_channels_is_left_alone() -> None:
         if tensor.name == "b":
             tensor.dims[:] = [6, 1]
     mean = np.ones(4)
-    assert correct_biases(rounded, exact, {"p": Means(exact=mean, rounded=mean)}) == 0
+    assert correct_biases(rounded, exact, {"p": ChannelMeans(exact=mean, rounded=mean)}) == 0

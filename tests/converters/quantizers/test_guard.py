@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.guard import check, lost_in
+from modelc.converters.quantizers.guard import check_quantized, find_lost_tensors
 from modelc.core.errors import ConversionError
 
 
@@ -37,36 +37,36 @@ def product(scale: float, weight_scale: tuple[float, ...] = (0.1, 0.2)) -> onnx.
 
 
 def test_a_good_model_has_its_products_counted() -> None:
-    assert check(product(0.01), {"x": 1.0}) == 1
+    assert check_quantized(product(0.01), {"x": 1.0}) == 1
 
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0, -0.1])
 def test_a_scale_that_cannot_be_is_refused_with_its_node(scale: float) -> None:
     with pytest.raises(ConversionError, match="scale of give is"):
-        check(product(scale), {})
+        check_quantized(product(scale), {})
 
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0])
 def test_one_bad_channel_of_the_weights_is_refused(scale: float) -> None:
     with pytest.raises(ConversionError, match="scale of weights"):
-        check(product(0.01, (0.1, scale)), {})
+        check_quantized(product(0.01, (0.1, scale)), {})
 
 
 def test_a_step_beyond_the_useful_values_is_refused_with_who_reads_them() -> None:
     with pytest.raises(ConversionError, match=r"x .*for product"):
-        check(product(39.2), {"x": 0.7})
+        check_quantized(product(39.2), {"x": 0.7})
 
 
 def test_a_step_just_within_them_is_not() -> None:
-    assert list(lost_in(product(0.69), {"x": 0.7})) == []
+    assert list(find_lost_tensors(product(0.69), {"x": 0.7})) == []
 
 
 def test_a_tensor_with_nothing_between_zero_and_its_fill_is_not_lost() -> None:
-    assert list(lost_in(product(39.2), {"x": 0.0})) == []
+    assert list(find_lost_tensors(product(39.2), {"x": 0.0})) == []
 
 
 def test_a_model_whose_weights_alone_are_quantized_is_not_in_8_bits() -> None:
     model = product(0.01)
     model.graph.node[3].input[0] = "x"
     with pytest.raises(ConversionError, match="no convolution and no matrix product"):
-        check(model, {})
+        check_quantized(model, {})

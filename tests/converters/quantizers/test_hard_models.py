@@ -13,7 +13,7 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from modelc.converters.model_files import copy_external_weights, list_model_files
-from modelc.converters.quantizers.registry import quantizer_named
+from modelc.converters.quantizers.registry import find_quantizer
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.errors import ConversionError
 
@@ -69,7 +69,7 @@ def silent_first(index: int) -> Feed:
 
 def quantized(subject: Subject, quantizer: str, consumer: str, folder: Path) -> float:
     folder.mkdir()
-    made = quantizer_named(quantizer).quantize(subject.job(folder, consumer))
+    made = find_quantizer(quantizer).quantize(subject.job(folder, consumer))
     return sqnr(made.path, subject)
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_written_outside_the_work_folder(digits: Subject, tmp_path: P
         folder=out,
     )
     with pytest.raises(ConversionError, match="outside its folder"):
-        quantizer_named("onnxruntime").quantize(job)
+        find_quantizer("onnxruntime").quantize(job)
     assert (tmp_path / "out" / "data.bin").read_text() == "mine"
 
 

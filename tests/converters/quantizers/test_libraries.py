@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.quantizers.registry import quantizer_named
+from modelc.converters.quantizers.registry import find_quantizer
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError, UsageError
 
@@ -37,7 +37,7 @@ def quantizer_state() -> dict[str, dict[str, object]]:
 @ready("modelopt")
 def test_modelopt_leaves_onnxruntimes_quantizer_as_it_was(digits: Subject, tmp_path: Path) -> None:
     before = quantizer_state()
-    quantizer_named("modelopt").quantize(digits.job(tmp_path, "tensorrt-onnx"))
+    find_quantizer("modelopt").quantize(digits.job(tmp_path, "tensorrt-onnx"))
     assert quantizer_state() == before
 
 
@@ -66,7 +66,7 @@ def test_an_error_of_the_samples_passes_as_it_is(
 ) -> None:
     job = job_in(digits, tmp_path, "openvino", calibration=Refusing(digits.make, 3))
     with pytest.raises(UsageError, match="shard 3") as caught:
-        quantizer_named(name).quantize(job)
+        find_quantizer(name).quantize(job)
     assert caught.value.hint == "copy it again"
 
 
@@ -77,4 +77,4 @@ def test_a_file_that_is_no_model_is_one_error(name: str, digits: Subject, tmp_pa
     folder.mkdir()
     job = job_in(digits, folder, "openvino", parent=tmp_path / "broken.onnx")
     with pytest.raises(ConversionError, match="refused the model"):
-        quantizer_named(name).quantize(job)
+        find_quantizer(name).quantize(job)

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.activations import observe
-from modelc.converters.quantizers.feeding import Reader, samples_of
-from modelc.converters.quantizers.guard import check, lost_in
-from modelc.converters.quantizers.registry import quantizer_named
-from modelc.converters.quantizers.workplace import workplace_of
+from modelc.converters.quantizers.activations import observe_activations
+from modelc.converters.quantizers.feeding import CalibrationReader, calibration_samples
+from modelc.converters.quantizers.guard import check_quantized, find_lost_tensors
+from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.quantizers.workplace import create_workspace
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
@@ -30,8 +30,8 @@ def by_hand(additive: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path
     from onnxruntime.quantization import quantize_static
 
     folder = tmp_path_factory.mktemp("by-hand")
-    samples = samples_of(additive.job(folder, "onnx"), ("ids", "mask"))
-    quantize_static(str(additive.parent), str(folder / "q.onnx"), Reader(samples))
+    samples = calibration_samples(additive.job(folder, "onnx"), ("ids", "mask"))
+    quantize_static(str(additive.parent), str(folder / "q.onnx"), CalibrationReader(samples))
     return folder / "q.onnx"
 
 
@@ -44,11 +44,13 @@ def test_the_guard_names_what_is_lost_and_who_reads_it(
 ) -> None:
     job = additive.job(tmp_path, "onnx")
     made = onnx.load(by_hand)
-    found = observe(workplace_of(job, opset=13), made, samples_of(job, ("ids", "mask")))
-    readers = {name for lost in lost_in(made, found.useful) for name in lost.readers}
+    found = observe_activations(
+        create_workspace(job, opset=13), made, calibration_samples(job, ("ids", "mask"))
+    )
+    readers = {name for lost in find_lost_tensors(made, found.useful) for name in lost.readers}
     assert any("softmax" in name for name in readers)
     with pytest.raises(ConversionError, match="softmax") as caught:
-        check(made, found.useful)
+        check_quantized(made, found.useful)
     assert "--keep-fp" in caught.value.hint
 
 
@@ -100,7 +102,7 @@ def test_a_product_that_reads_a_fill_is_kept_in_floats_and_noted(
     subject = masked_product(tmp_path)
     folder = tmp_path / "made"
     folder.mkdir()
-    made = quantizer_named(quantizer).quantize(subject.job(folder, "tensorrt-onnx"))
+    made = find_quantizer(quantizer).quantize(subject.job(folder, "tensorrt-onnx"))
     model = onnx.load(made.path)
     makers = {name: node.op_type for node in model.graph.node for name in node.output}
     read = {node.name: makers.get(node.input[0]) for node in model.graph.node}
@@ -112,7 +114,7 @@ def test_a_product_that_reads_a_fill_is_kept_in_floats_and_noted(
 def test_openvinos_mask_is_not_quantized_either(additive: Subject, tmp_path: Path) -> None:
     import openvino
 
-    made = quantizer_named("nncf").quantize(additive.job(tmp_path, "openvino"))
+    made = find_quantizer("nncf").quantize(additive.job(tmp_path, "openvino"))
     model = openvino.Core().read_model(str(made.path))
     ends = [
         float(np.abs(op.input_value(i).get_node().data).max())

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from modelc.converters.quantizers.wiring import put_in_order
+from modelc.converters.quantizers.wiring import sort_nodes
 
 
 def graph(*names: str) -> onnx.GraphProto:
@@ -36,7 +36,7 @@ def test_a_node_comes_after_what_its_inner_graphs_read(names: tuple[str, ...]) -
     made = graph(*names)
     with pytest.raises(onnx.checker.ValidationError, match="topologically sorted"):
         onnx.checker.check_model(helper.make_model(made))
-    put_in_order(made)
+    sort_nodes(made)
     onnx.checker.check_model(helper.make_model(made))
     assert [node.op_type for node in made.node] == ["Relu", "If", "Neg"]
 
@@ -44,7 +44,7 @@ def test_a_node_comes_after_what_its_inner_graphs_read(names: tuple[str, ...]) -
 def test_what_is_in_order_stays_as_it_is() -> None:
     made = graph("h", "if", "last")
     before = made.SerializeToString()
-    put_in_order(made)
+    sort_nodes(made)
     assert made.SerializeToString() == before
 
 
@@ -59,12 +59,12 @@ def test_a_name_inside_a_body_may_be_one_outside() -> None:
     made = graph("h", "if", "last")
     made.node[1].CopyFrom(helper.make_node("If", ["flag"], ["y"], **arms))
     before = made.SerializeToString()
-    put_in_order(made)
+    sort_nodes(made)
     assert made.SerializeToString() == before
 
 
 def test_a_circle_is_left_to_the_checker() -> None:
     made = graph("h", "if", "last")
     made.node[0].input[0] = "z"
-    put_in_order(made)
+    sort_nodes(made)
     assert [node.op_type for node in made.node] == ["Relu", "If", "Neg"]

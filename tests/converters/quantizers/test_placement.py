@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.placement import placement_for_fusion, placement_in_chains
-from modelc.converters.quantizers.registry import quantizer_named
-from modelc.converters.quantizers.wiring import PRODUCTS, Wiring
+from modelc.converters.quantizers.placement import place_for_cpu, place_for_tensorrt
+from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.quantizers.wiring import PRODUCTS, GraphWiring
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
@@ -20,7 +20,7 @@ from modelc.core.signature import resolve
 from .conftest import Feeds, Quantize, Subject
 
 if TYPE_CHECKING:
-    from modelc.converters.quantizers.placement import Placement
+    from modelc.converters.quantizers.placement import QdqPlacement
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 
@@ -65,12 +65,12 @@ def block() -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model)
 
 
-def chains(model: onnx.ModelProto, *keep: str) -> Placement:
-    return placement_in_chains(model.graph, Wiring(model.graph), keep, PRODUCTS)
+def chains(model: onnx.ModelProto, *keep: str) -> QdqPlacement:
+    return place_for_cpu(model.graph, GraphWiring(model.graph), keep, PRODUCTS)
 
 
-def fusion(model: onnx.ModelProto, batch: int, *keep: str) -> Placement:
-    return placement_for_fusion(model.graph, Wiring(model.graph), keep, {"batch": batch})
+def fusion(model: onnx.ModelProto, batch: int, *keep: str) -> QdqPlacement:
+    return place_for_tensorrt(model.graph, GraphWiring(model.graph), keep, {"batch": batch})
 
 
 def test_all_between_convolutions_is_in_the_chain() -> None:
@@ -120,13 +120,13 @@ def fused(tmp_path: Path) -> onnx.ModelProto:
         calibration=Feeds(feed, 8),
         folder=folder,
     )
-    return onnx.load(quantizer_named("onnxruntime").quantize(job).path)
+    return onnx.load(find_quantizer("onnxruntime").quantize(job).path)
 
 
 def test_tensorrt_gets_the_residual_quantized_and_the_products_own_output_not(
     fused: onnx.ModelProto,
 ) -> None:
-    wiring = Wiring(fused.graph)
+    wiring = GraphWiring(fused.graph)
     (total,) = [node for node in fused.graph.node if node.name == "sum"]
     assert sorted(wiring.before(name) or name for name in total.input) == ["second", "shortcut"]
     assert "second" in total.input
@@ -151,7 +151,7 @@ def test_a_pair_that_nobody_reads_is_gone(fused: onnx.ModelProto) -> None:
 
 def test_residual_sums_of_a_transformer_read_floats(quantized: Quantize) -> None:
     graph = onnx.load(quantized("onnxruntime", "bert", "onnx").path).graph
-    wiring = Wiring(graph)
+    wiring = GraphWiring(graph)
     sums = [node for node in graph.node if node.op_type == "Add"]
     assert sums
     assert not [name for node in sums for name in node.input if wiring.before(name)]

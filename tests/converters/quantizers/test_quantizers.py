@@ -11,8 +11,8 @@ import onnx
 import openvino
 import pytest
 
-from modelc.converters.quantizers.guard import check
-from modelc.converters.quantizers.registry import quantizer_named
+from modelc.converters.quantizers.guard import check_quantized
+from modelc.converters.quantizers.registry import find_quantizer
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError
 
@@ -68,7 +68,7 @@ def test_only_the_model_is_left_and_the_parent_is_as_it_was(
 ) -> None:
     before = {path: path.read_bytes() for path in digits.parent.parent.iterdir()}
     here = sorted(Path.cwd().iterdir())
-    made = quantizer_named(way[0]).quantize(digits.job(tmp_path, way[1]))
+    made = find_quantizer(way[0]).quantize(digits.job(tmp_path, way[1]))
     assert {path: path.read_bytes() for path in digits.parent.parent.iterdir()} == before
     assert sorted(Path.cwd().iterdir()) == here
     assert {path.stem for path in tmp_path.iterdir()} == {made.path.stem}
@@ -77,7 +77,7 @@ def test_only_the_model_is_left_and_the_parent_is_as_it_was(
 def test_it_prints_nothing(way: tuple[str, str], digits: Subject, tmp_path: Path) -> None:
     text = io.StringIO()
     with redirect_stdout(text), redirect_stderr(text):
-        quantizer_named(way[0]).quantize(digits.job(tmp_path, way[1]))
+        find_quantizer(way[0]).quantize(digits.job(tmp_path, way[1]))
     assert text.getvalue() == ""
 
 
@@ -85,7 +85,7 @@ def test_samples_are_read_one_at_a_time(
     way: tuple[str, str], digits: Subject, tmp_path: Path
 ) -> None:
     feeds = digits.feeds(40)
-    quantizer_named(way[0]).quantize(job_in(digits, tmp_path, way[1], calibration=feeds))
+    find_quantizer(way[0]).quantize(job_in(digits, tmp_path, way[1], calibration=feeds))
     assert feeds.most <= 4  # a reader's, a library's copy of it, one kept by either
 
 
@@ -94,7 +94,7 @@ def test_progress_ends_at_the_number_of_samples(
 ) -> None:
     told: list[tuple[int, int]] = []
     advance = lambda done, total: told.append((done, total))  # noqa: E731 - a listener
-    quantizer_named(way[0]).quantize(job_in(digits, tmp_path, way[1], advance=advance))
+    find_quantizer(way[0]).quantize(job_in(digits, tmp_path, way[1], advance=advance))
     assert (24, 24) in told
     assert {total for _, total in told} == {24}
 
@@ -103,7 +103,7 @@ def test_progress_ends_at_the_number_of_samples(
 def test_a_kept_node_stays_in_floating_point(
     name: str, way: tuple[str, str], digits: Subject, quantized: Quantize, tmp_path: Path
 ) -> None:
-    made = quantizer_named(way[0]).quantize(job_in(digits, tmp_path, way[1], keep=(name,)))
+    made = find_quantizer(way[0]).quantize(job_in(digits, tmp_path, way[1], keep=(name,)))
     usual = int8_products(quantized(way[0], "digits", way[1]).path)
     assert int8_products(made.path) == usual - {name}
     assert made.options["kept"] == name
@@ -113,7 +113,7 @@ def test_method_samples_and_versions_are_recorded(
     way: tuple[str, str], quantized: Quantize
 ) -> None:
     made = quantized(way[0], "digits", way[1])
-    assert made.options["method"] == quantizer_named(way[0]).METHODS[way[1]][0]
+    assert made.options["method"] == find_quantizer(way[0]).METHODS[way[1]][0]
     assert made.options["samples"] == "24"
     assert made.versions
 
@@ -122,10 +122,10 @@ def test_method_samples_and_versions_are_recorded(
 def test_every_method_makes_a_model_that_says_its_name(
     way: tuple[str, str], bert: Subject, tmp_path: Path
 ) -> None:
-    for method in quantizer_named(way[0]).METHODS[way[1]]:
+    for method in find_quantizer(way[0]).METHODS[way[1]]:
         folder = tmp_path / method
         folder.mkdir()
-        made = quantizer_named(way[0]).quantize(job_in(bert, folder, way[1], method=method))
+        made = find_quantizer(way[0]).quantize(job_in(bert, folder, way[1], method=method))
         assert made.options["method"] == method
         assert sqnr(made.path, bert) > 10  # entropy and SmoothQuant are poor on so few samples
 
@@ -141,7 +141,7 @@ def test_weights_in_a_file_of_their_own_work(
         location="model.onnx.data", size_threshold=256,
     )  # fmt: skip
     job = job_in(digits, folder, way[1], parent=apart / "model.onnx")
-    assert sqnr(quantizer_named(way[0]).quantize(job).path, digits) > FLOOR
+    assert sqnr(find_quantizer(way[0]).quantize(job).path, digits) > FLOOR
 
 
 def test_a_model_of_no_products_is_refused(
@@ -162,7 +162,7 @@ def test_a_model_of_no_products_is_refused(
     folder = tmp_path / "made"
     folder.mkdir()
     with pytest.raises(ConversionError, match="quantize"):
-        quantizer_named(way[0]).quantize(job_in(digits, folder, way[1], parent=tmp_path / "m.onnx"))
+        find_quantizer(way[0]).quantize(job_in(digits, folder, way[1], parent=tmp_path / "m.onnx"))
 
 
 def test_a_sample_without_an_input_says_which(
@@ -175,12 +175,12 @@ def test_a_sample_without_an_input_says_which(
 
     job = job_in(digits, tmp_path, way[1], calibration=Feeds(nameless, 3))
     with pytest.raises(ConversionError, match="sample 1 has no 'x'"):
-        quantizer_named(way[0]).quantize(job)
+        find_quantizer(way[0]).quantize(job)
 
 
 def test_no_samples_are_refused(way: tuple[str, str], digits: Subject, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="no calibration sample"):
-        quantizer_named(way[0]).quantize(
+        find_quantizer(way[0]).quantize(
             job_in(digits, tmp_path, way[1], calibration=digits.feeds(0))
         )
 
@@ -188,4 +188,4 @@ def test_no_samples_are_refused(way: tuple[str, str], digits: Subject, tmp_path:
 def test_every_onnx_result_passes_the_guard(way: tuple[str, str], quantized: Quantize) -> None:
     path = quantized(way[0], "bert", way[1]).path
     if path.suffix == ".onnx":
-        assert check(onnx.load(path), {}) >= 3
+        assert check_quantized(onnx.load(path), {}) >= 3

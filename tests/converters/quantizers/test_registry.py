@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.converters.quantizers.registry import QUANTIZERS, quantizer_named, quantizers_for
+from modelc.converters.quantizers.registry import QUANTIZERS, find_quantizer, quantizers_for
 from modelc.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_every_consumer_has_a_method(quantizer) -> None:  # type: ignore[no-unty
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
-        quantizer_named("modelop")
+        find_quantizer("modelop")
     assert "'modelopt'" in caught.value.hint
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.quantizers import onnxruntime_static
-from modelc.converters.quantizers.registry import quantizer_named
-from modelc.converters.quantizers.sensitivity import Switchboard, open_switchboard, readable
+from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.quantizers.sensitivity import Switchboard, can_switch, open_switchboard
 from modelc.converters.quantizers.sites import find_sites
 from modelc.core.contract import Feed, Outputs
 
@@ -88,7 +88,7 @@ def switched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         if key not in made:
             subject = request.getfixturevalue(name)
             job = subject.job(tmp_path_factory.mktemp("quantized"), consumer)
-            path = quantizer_named(quantizer).quantize(job).path
+            path = find_quantizer(quantizer).quantize(job).path
             place = replace(job, folder=tmp_path_factory.mktemp("switched"))
             made[key] = (subject, path, open_switchboard(place, path))
         return made[key]
@@ -191,6 +191,6 @@ def test_a_node_without_a_twin_is_told_and_left_alone(switched: Switched) -> Non
 
 
 def test_what_openvino_reads_has_no_switches(tmp_path: Path) -> None:
-    assert not readable(tmp_path / "model.xml")
-    assert readable(tmp_path / "model.onnx")
+    assert not can_switch(tmp_path / "model.xml")
+    assert can_switch(tmp_path / "model.onnx")
     assert "onnx" in onnxruntime_static.METHODS

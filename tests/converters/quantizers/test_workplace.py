@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from modelc.converters.quantizers.registry import quantizer_named
-from modelc.converters.quantizers.workplace import workplace_of
+from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.quantizers.workplace import create_workspace
 from modelc.core.errors import ConversionError
 
 from .conftest import Subject, job_in
@@ -30,7 +30,7 @@ def test_nodes_without_a_name_get_one_of_their_own(digits: Subject, tmp_path: Pa
     parent = changed(digits, tmp_path, named=False)
     folder = tmp_path / "made"
     folder.mkdir()
-    place = workplace_of(job_in(digits, folder, "onnx", parent=parent), opset=13)
+    place = create_workspace(job_in(digits, folder, "onnx", parent=parent), opset=13)
     names = [node.name for node in place.load().graph.node]
     assert all(names)
     assert len(set(names)) == len(names)
@@ -40,7 +40,7 @@ def test_an_opset_that_is_too_low_is_raised_and_names_stay(digits: Subject, tmp_
     parent = changed(digits, tmp_path, opset=17)
     folder = tmp_path / "made"
     folder.mkdir()
-    place = workplace_of(job_in(digits, folder, "onnx", parent=parent), opset=19)
+    place = create_workspace(job_in(digits, folder, "onnx", parent=parent), opset=19)
     made = place.load()
     assert made.opset_import[0].version == 19
     before = {node.name for node in onnx.load(parent).graph.node}
@@ -55,7 +55,7 @@ def test_an_opset_that_cannot_be_raised_says_what_to_do(digits: Subject, tmp_pat
     onnx.save(model, str(apart / "m.onnx"), save_as_external_data=True, location="m.data")
     job = job_in(digits, folder, "onnx", parent=apart / "m.onnx")
     with pytest.raises(ConversionError, match="opset 12") as caught:
-        quantizer_named("onnxruntime").quantize(job)
+        find_quantizer("onnxruntime").quantize(job)
     assert "--opset 21" in caught.value.hint
 
 
@@ -69,7 +69,7 @@ def test_constant_nodes_become_weights(digits: Subject, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
     job = job_in(digits, folder, "onnx", parent=tmp_path / "m.onnx")
-    made = workplace_of(job, opset=13).load()
+    made = create_workspace(job, opset=13).load()
     assert "Constant" not in {node.op_type for node in made.graph.node}
     assert node.output[0] in {tensor.name for tensor in made.graph.initializer}
 
@@ -83,7 +83,7 @@ def test_two_nodes_of_one_name_are_told_apart(digits: Subject, tmp_path: Path) -
     folder = tmp_path / "made"
     folder.mkdir()
     job = job_in(digits, folder, "onnx", parent=tmp_path / "changed.onnx")
-    made = workplace_of(job, opset=13).load()
+    made = create_workspace(job, opset=13).load()
     names = [node.name for node in made.graph.node]
     assert len(set(names)) == len(names)
     assert {"one", "one_2", "one_3"} <= set(names)
