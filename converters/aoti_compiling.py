@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import LOGGED, ConversionError, MissingError
 from .aoti_child import CACHE_FOLDER, OPTIONS_FILE, PACKAGE_FILE, PROGRAM_FILE
 from .guarded import call_framework
-from .trt.supervising import Ended, Patience, supervise, to_log
+from .trt.supervising import ProcessEnd, ProcessTimeouts, run_supervised, write_log
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,9 @@ def compile_package(
     (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
     call_framework("torch.export.save", lambda: torch.export.save(program, folder / PROGRAM_FILE))
     start = command or (sys.executable, "-W", "ignore", "-c", _CHILD_SCRIPT)
-    ended = supervise([*start, str(folder), json.dumps(sys.path)], to_log, Patience(stop=1.0))
+    ended = run_supervised(
+        [*start, str(folder), json.dumps(sys.path)], write_log, ProcessTimeouts(stop=1.0)
+    )
     package = folder / PACKAGE_FILE
     if ended.code != 0 or not package.is_file():
         raise ConversionError(
@@ -129,7 +131,7 @@ def _write_wrapper(path: str, folder: Path) -> None:
     place.chmod(0o700)
 
 
-def _failure_reason(ended: Ended) -> str:
+def _failure_reason(ended: ProcessEnd) -> str:
     if ended.code < 0:
         return f"it crashed with {ended.signal_name}"
     lines = [line.strip() for line in ended.tail if line.strip()]

@@ -112,7 +112,7 @@ def _probe_tensorrt(_: int) -> Iterator[ProbeLine]:
 def _import_probe(name: str) -> Callable[[int], Iterator[ProbeLine]]:
     """Whether a package can be imported, and what loads it lazily; its version, or the cause."""
 
-    def asked(_: int) -> Iterator[ProbeLine]:
+    def probe(_: int) -> Iterator[ProbeLine]:
         try:
             module = importlib.import_module(name)
             for part in _LAZY_NAMES.get(name, ()):
@@ -122,7 +122,7 @@ def _import_probe(name: str) -> Callable[[int], Iterator[ProbeLine]]:
         else:
             yield name, True, str(getattr(module, "__version__", ""))
 
-    return asked
+    return probe
 
 
 def _root_cause(error: BaseException) -> str:

@@ -29,7 +29,7 @@ def build_call_record(job: Job, form: str) -> str:
 
 
 def parse_call_record(text: str) -> dict[str, Any]:
-    """The record that `call_record` wrote; empty where an archive has none."""
+    """The record that `build_call_record` wrote; empty where an archive has none."""
     record: dict[str, Any] = json.loads(text) if text else {}
     return record
 

@@ -10,8 +10,8 @@ from ..core.diagnosis import Check, State
 from .asking import LibraryReport
 from .packages import InstalledPackages, read_packages
 from .trt import package
-from .trt.driver import Driver, probe
-from .trt.health import check_driver, check_package
+from .trt.driver import CudaDriver, query_driver
+from .trt.health import check_driver, check_tensorrt
 
 ProbeLibraries: TypeAlias = Callable[[Iterable[str]], Mapping[str, LibraryReport]]
 _COMPANIONS = ("torchvision", "torchaudio", "timm", "transformers")  # as `asked.py` knows them
@@ -24,14 +24,16 @@ class LibraryHost:
     """The distributions, the driver and TensorRT that are here, and how to ask a library."""
 
     packages: InstalledPackages
-    driver: Driver
-    tensorrt: package.Installed
+    driver: CudaDriver
+    tensorrt: package.TensorrtInstallation
     ask: ProbeLibraries = ask
 
 
 def inspect_host() -> LibraryHost:
     """Look, without importing anything."""
-    return LibraryHost(packages=read_packages(), driver=probe(), tensorrt=package.find())
+    return LibraryHost(
+        packages=read_packages(), driver=query_driver(), tensorrt=package.find_tensorrt()
+    )
 
 
 def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
@@ -41,7 +43,7 @@ def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
     answers = host.ask(["onnxruntime", "openvino", *trt, *beside])
     return (
         *check_driver(host.driver, _cuda_majors(host.packages)),
-        *check_package(host.tensorrt, answers.get("tensorrt")),
+        *check_tensorrt(host.tensorrt, answers.get("tensorrt")),
         *_check_providers(answers.get("onnxruntime", LibraryReport()), host),
         _check_openvino(answers.get("openvino", LibraryReport()), host.packages),
         *(_check_version(name, host.packages) for name in _REPORTED),

@@ -117,7 +117,7 @@ def _inline_node(node: torch.fx.Node, parts: Mapping[Any, Any]) -> Any:
         )
     except (NotImplementedError, RuntimeError, TypeError) as error:
         raise _no_rule_error(node) from error
-    return run.closed(iter(found))
+    return run.close(iter(found))
 
 
 def _insert_real_ops(
@@ -164,13 +164,13 @@ class _NodeFunction:
 
         from .onnx_complex_rules import ComplexRules, split_parts
 
-        def taken(part: Any, given: Iterator[Any]) -> Any:
+        def take_values(part: Any, given: Iterator[Any]) -> Any:
             if isinstance(part, _ComplexParts):
                 return ComplexTensor(next(given), next(given))
             return split_parts(next(given))
 
         given, target = iter(values), self._node.target
-        known = {one: taken(part, given) for one, part in self._parts.items()}
+        known = {one: take_values(part, given) for one, part in self._parts.items()}
         args, kwargs = torch.fx.map_arg((self._node.args, self._node.kwargs), known.__getitem__)
         with ComplexRules():  # type: ignore[no-untyped-call]  # torch's own
             found = target(*args, **kwargs)  # type: ignore[operator]  # an operator of torch
@@ -179,7 +179,7 @@ class _NodeFunction:
         both = ([one.re, one.im] if isinstance(one, ComplexTensor) else [one] for one in leaves)
         return [part for parts in both for part in parts]
 
-    def closed(self, nodes: Iterator[Any]) -> Any:
+    def close(self, nodes: Iterator[Any]) -> Any:
         """What the node gives, of the nodes that took its place."""
         from torch.utils import _pytree
 

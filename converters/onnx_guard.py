@@ -126,7 +126,7 @@ def _tensor_fault(tensor: onnx.TensorProto, path: Path) -> str:
 
 
 def _external_fault(tensor: onnx.TensorProto, path: Path, needed: int) -> str:
-    """As `_fault`, of a tensor that lies in a file of its own."""
+    """As `_tensor_fault`, of a tensor that lies in a file of its own."""
     told = {entry.key: entry.value for entry in tensor.external_data}
     name = told.get("location", "")
     if not isinstance(name, str):

@@ -31,7 +31,7 @@ class GraphLinks:
     captured: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
 
-    def touching(self, tensor: str) -> tuple[Node, ...]:
+    def neighbours(self, tensor: str) -> tuple[Node, ...]:
         """The maker of a tensor, where a node made it, and its readers."""
         maker = self.makers.get(tensor)
         return (*([maker] if maker is not None else ()), *self.readers.get(tensor, ()))

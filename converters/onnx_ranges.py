@@ -222,7 +222,7 @@ class _OverflowFinder:
         self, tensor: str, value: float, reason: str, more: Sequence[str] = ()
     ) -> Iterator[HalfOverflow]:
         """One finding, at the node that makes the tensor or first reads it."""
-        nodes = self.links.touching(tensor)
+        nodes = self.links.neighbours(tensor)
         if not nodes:
             return
         node = nodes[0]

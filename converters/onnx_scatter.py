@@ -76,7 +76,7 @@ class _ScatterWriter:
             start, self._index, values, axis=self._axis, reduction=reduction
         )
 
-    def filled(self, value: Any) -> Any:
+    def fill(self, value: Any) -> Any:
         """One value for every index."""
         return self._op.Expand(value, self._op.Shape(self._index))
 
@@ -93,7 +93,7 @@ class _ScatterWriter:
 
     def put(self, start: Any, value: Any) -> Any:
         """One value wherever there is an index."""
-        return self._op.ScatterElements(start, self._index, self.filled(value), axis=self._axis)
+        return self._op.ScatterElements(start, self._index, self.fill(value), axis=self._axis)
 
 
 def _reduce_mean(
@@ -104,7 +104,7 @@ def _reduce_mean(
     start = self if include_self else scatter.put(self, none)
     total = scatter.reduce(start, src, "sum")
     first = op.Expand(one if include_self else none, op.Shape(self))
-    count = op.Max(scatter.reduce(first, scatter.filled(one), "sum"), one)
+    count = op.Max(scatter.reduce(first, scatter.fill(one), "sum"), one)
     if not scatter.is_real:
         total = op.Sub(total, op.Mod(total, count))
     return op.Div(total, count)

@@ -199,12 +199,12 @@ def _replace_with_table(node: onnx_ir.Node, number: _SizeNumber, counts: Sequenc
     name = node.outputs[0].name
 
     def add(operator: str, inputs: list[onnx_ir.Value | None], suffix: str) -> onnx_ir.Value:
-        return placed(onnx_ir.node(operator, inputs), suffix)
+        return place_node(onnx_ir.node(operator, inputs), suffix)
 
     def constant(array: Array, suffix: str) -> onnx_ir.Value:
-        return placed(onnx_ir.node("Constant", [], {"value": onnx_ir.tensor(array)}), suffix)
+        return place_node(onnx_ir.node("Constant", [], {"value": onnx_ir.tensor(array)}), suffix)
 
-    def placed(made: onnx_ir.Node, suffix: str) -> onnx_ir.Value:
+    def place_node(made: onnx_ir.Node, suffix: str) -> onnx_ir.Value:
         made.outputs[0].name = f"{name}::{suffix}"
         graph.insert_before(node, made)
         return made.outputs[0]

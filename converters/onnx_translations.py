@@ -114,7 +114,7 @@ def search_sorted(  # noqa: PLR0913, PLR0917 - the operator's own
 def bucketize(
     op: Any, self: Any, boundaries: Any, out_int32: bool = False, right: bool = False
 ) -> Any:
-    """As `searchsorted`, in one row of edges."""
+    """As `search_sorted`, in one row of edges."""
     return search_sorted(op, boundaries, self, out_int32, right)
 
 
@@ -229,7 +229,7 @@ def _prefixes(op: Any, values: Any, dim: int) -> tuple[Any, Any]:
 
 
 def _prefix_axis(values: Any, dim: int) -> int:
-    """The axis in what `_so_far` widened over which to reduce."""
+    """The axis in what `_prefixes` widened over which to reduce."""
     return _negative_axis(values, dim) - 1
 
 

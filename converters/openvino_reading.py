@@ -59,7 +59,7 @@ def _stft_extension() -> Any:
     """Reads STFT: real signals of [rows, samples, 1] of any size, spectra by frame."""
     from openvino.frontend.onnx import ConversionExtension
 
-    def converted(node: Any) -> list[Any]:
+    def convert_stft(node: Any) -> list[Any]:
         import numpy as np
         from openvino import opset15
 
@@ -80,7 +80,7 @@ def _stft_extension() -> Any:
             found = opset15.concat([found, conjugate], 2)
         return [found.output(0)]
 
-    return ConversionExtension("STFT", converted)
+    return ConversionExtension("STFT", convert_stft)
 
 
 def _dft_extension() -> Any:

@@ -35,7 +35,7 @@ _FUNCTIONS = ("readiness", "claims", "convert", "open_runner", "inspect", "cover
 class PluginTarget:
     """A target of another package, loaded where more than its name is asked for.
 
-    Whoever names it gets the package's own object (`loaded`). In the table this stands for it, and
+    Whoever names it gets the package's own object (`load`). In the table this stands for it, and
     one that cannot be loaded is a target that is not ready.
     """
 
@@ -50,7 +50,7 @@ class PluginTarget:
         return "an unknown package" if found is None else f"{found.name} {found.version}"
 
     @cached_property
-    def _found(self) -> Target | MissingError:
+    def _target(self) -> Target | MissingError:
         try:
             target = self._entry.load()
             faults = tuple(_target_faults(target, self.NAME))
@@ -65,71 +65,71 @@ class PluginTarget:
             hint=f"pip install --upgrade {name}, or pip uninstall {name}",
         )
 
-    def loaded(self) -> Target:
+    def load(self) -> Target:
         """The package's own object.
 
         Raises:
             MissingError: it cannot be loaded, or is no target.
         """
-        if isinstance(self._found, ModelcError):
-            raise self._found
-        return self._found
+        if isinstance(self._target, ModelcError):
+            raise self._target
+        return self._target
 
     @property
     def fault(self) -> str:
         """Why it cannot be used; empty where it can."""
-        return self._found.message if isinstance(self._found, ModelcError) else ""
+        return self._target.message if isinstance(self._target, ModelcError) else ""
 
     @property
     def SUMMARY(self) -> str:  # noqa: N802 - the contract's name
         """What it makes."""
-        return f"a target of {self.package}" if self.fault else self.loaded().SUMMARY
+        return f"a target of {self.package}" if self.fault else self.load().SUMMARY
 
     @property
     def SUFFIX(self) -> str:  # noqa: N802 - the contract's name
         """Of its model files; one that no file has where it cannot be loaded."""
-        return f".{self.NAME}.unusable" if self.fault else self.loaded().SUFFIX
+        return f".{self.NAME}.unusable" if self.fault else self.load().SUFFIX
 
     @property
     def MADE_FROM(self) -> Mapping[Precision, str]:  # noqa: N802 - the contract's name
         """Its precisions, with what each is made from."""
-        return {} if self.fault else self.loaded().MADE_FROM
+        return {} if self.fault else self.load().MADE_FROM
 
     @property
     def CAPTURES(self) -> tuple[Capture, ...]:  # noqa: N802 - the contract's name
         """What `auto` tries."""
-        return () if self.fault else self.loaded().CAPTURES
+        return () if self.fault else self.load().CAPTURES
 
     @property
     def DEVICES(self) -> tuple[str, ...]:  # noqa: N802 - the contract's name
         """Where it runs."""
-        return () if self.fault else self.loaded().DEVICES
+        return () if self.fault else self.load().DEVICES
 
     def readiness(self) -> Readiness:
         """As the package says; not ready where it cannot be loaded."""
-        if isinstance(self._found, ModelcError):
-            return Readiness(ready=False, reason=self._found.message, mend=self._found.hint)
-        return self.loaded().readiness()
+        if isinstance(self._target, ModelcError):
+            return Readiness(ready=False, reason=self._target.message, mend=self._target.hint)
+        return self.load().readiness()
 
     def claims(self, path: Path) -> bool:
         """Whether it is a model of this format; nothing is where it cannot be loaded."""
-        return not self.fault and self.loaded().claims(path)
+        return not self.fault and self.load().claims(path)
 
     def convert(self, job: Job) -> Converted:
         """Make it."""
-        return self.loaded().convert(job)
+        return self.load().convert(job)
 
     def open_runner(self, path: Path, device: str, signature: Signature) -> Runner:
         """Open it."""
-        return self.loaded().open_runner(path, device, signature)
+        return self.load().open_runner(path, device, signature)
 
     def inspect(self, path: Path) -> Inspection:
         """Read what it says of itself."""
-        return self.loaded().inspect(path)
+        return self.load().inspect(path)
 
     def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:
         """What it computes in."""
-        return self.loaded().coverage(path, example, device)
+        return self.load().coverage(path, example, device)
 
 
 def find_plugins(

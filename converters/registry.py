@@ -67,7 +67,7 @@ def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
 
 def _own_object(target: Target) -> Target:
     """The target; of another package's, its own object."""
-    return target.loaded() if isinstance(target, PluginTarget) else target
+    return target.load() if isinstance(target, PluginTarget) else target
 
 
 def package_of(target: Target, targets: tuple[Target, ...] = TARGETS) -> str:

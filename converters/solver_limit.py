@@ -39,7 +39,7 @@ def limit_solver(seconds: float) -> Iterator[None]:
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
     try:
         for owner, name, function in kept:
-            setattr(owner, name, clock.timed(function))
+            setattr(owner, name, clock.time_calls(function))
         yield
     finally:
         for owner, name, function in kept:
@@ -54,7 +54,7 @@ class _SolverClock:
         self._spent = 0.0
         self._since: float | None = None
 
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def time_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, counted; it is refused once the limit is reached."""
 
         def call(*args: Any, **kwargs: Any) -> Any:

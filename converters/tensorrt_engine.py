@@ -20,13 +20,13 @@ from ..core.precision import Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
 from .trt import package, timing_cache, trtexec
-from .trt.driver import CudaDevice, Driver, probe
-from .trt.inspector import Layer, understood
-from .trt.inspector import coverage as coverage_of
-from .trt.launching import Host, build_with_python, build_with_trtexec
+from .trt.driver import CudaDevice, CudaDriver, query_driver
+from .trt.inspector import EngineLayer, parse_layers
+from .trt.inspector import engine_coverage as coverage_of
+from .trt.launching import BuildHost, build_with_python, build_with_trtexec
 from .trt.options import BuilderChoice, EngineOptions, parse_options
-from .trt.profiles import profiles_for, told, unbounded
-from .trt.records import BuildRequest, Built
+from .trt.profiles import find_unbounded, profile_text, profiles_for
+from .trt.records import BuildRequest, BuildResult
 from .trt.sidecar import EngineSidecar, read_sidecar, write_sidecar
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
-THIS_HOST = Host()
+THIS_HOST = BuildHost()
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 
 
 def readiness() -> Readiness:
     """Whether there is a device, and TensorRT's package or trtexec; nothing of it is imported."""
-    driver = probe()
+    driver = query_driver()
     if not driver.devices:  # asked first, and alone where it says no
-        return package.readiness_of(driver, package.Installed())
-    return package.readiness_of(driver, package.find())
+        return package.tensorrt_readiness(driver, package.TensorrtInstallation())
+    return package.tensorrt_readiness(driver, package.find_tensorrt())
 
 
 def claims(path: Path) -> bool:
@@ -68,12 +68,12 @@ def claims(path: Path) -> bool:
 
 def preflight(job: Job) -> Preflight:
     """What TensorRT would stumble over in the job's parent, told without TensorRT."""
-    from .trt.preflight import preflight as look
+    from .trt.preflight import run_preflight as look
 
     return look(job)
 
 
-def convert(job: Job, host: Host = THIS_HOST) -> Converted:
+def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
     """Build the engine in a process of its own, and write beside it what it is.
 
     Args:
@@ -88,12 +88,12 @@ def convert(job: Job, host: Host = THIS_HOST) -> Converted:
     if job.parent is None:
         raise RuntimeError("a job for TensorRT came without its ONNX parent")
     options = _with_cache(parse_options(job.settings), job.cache)
-    for line in unbounded(job.signature, options.profiles):
+    for line in find_unbounded(job.signature, options.profiles):
         what, _, mend = line.partition(": ")
         raise UsageError(what, hint=mend)
     driver = host.driver()
     if not driver.devices:
-        raise MissingError(f"TensorRT needs a GPU: {driver.reason}", hint=package.DRIVER_MEND)
+        raise MissingError(f"TensorRT needs a GPU: {driver.reason}", hint=package.DRIVER_FIX)
     engine = job.folder / f"{job.stem}{SUFFIX}"
     request = BuildRequest(
         onnx=str(job.parent.absolute()),
@@ -126,32 +126,32 @@ def _is_tf32(job: Job, options: EngineOptions) -> bool:
 
 
 def _build_engine(
-    request: BuildRequest, job: Job, device: CudaDevice, host: Host
-) -> tuple[BuilderChoice, Built]:
+    request: BuildRequest, job: Job, device: CudaDevice, host: BuildHost
+) -> tuple[BuilderChoice, BuildResult]:
     """With the package where it is here, else with trtexec; or with the one that was named."""
     options = request.options
     found = host.installed()
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
-        cache = timing_cache.place(options, device, found.package)
+        cache = timing_cache.cache_file_for(options, device, found.package)
         asked = replace(request, timing_cache=cache)
         built = build_with_python(asked, job.folder, job.advance, command=host.child)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
-        version = trtexec.version_of(found.program)
-        cache = timing_cache.place(options, device, ".".join(map(str, version)))
+        version = trtexec.trtexec_version(found.program)
+        cache = timing_cache.cache_file_for(options, device, ".".join(map(str, version)))
         asked = replace(request, timing_cache=cache)
         built = build_with_trtexec(found.program, asked, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
     missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
-    raise MissingError(f"the builder {missing} is not installed", hint=package.MEND)
+    raise MissingError(f"the builder {missing} is not installed", hint=package.INSTALL_FIX)
 
 
 def _make_sidecar(
-    request: BuildRequest, built: Built, driver: Driver, builder: BuilderChoice
+    request: BuildRequest, built: BuildResult, driver: CudaDriver, builder: BuilderChoice
 ) -> EngineSidecar:
     device = driver.devices[0]
     options = request.options
-    found, _ = understood(built.layers)
+    found, _ = parse_layers(built.layers)
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
         onnx=record_of(Path(request.onnx)),
@@ -163,7 +163,7 @@ def _make_sidecar(
         builder=builder,
         inputs=built.inputs,
         outputs=built.outputs,
-        profiles=tuple(map(told, request.profiles)),
+        profiles=tuple(map(profile_text, request.profiles)),
         layers=found.layers,
         plugins=options.plugins,
         options=_option_changes(options),
@@ -171,9 +171,9 @@ def _make_sidecar(
     )
 
 
-def _coverage_notes(built: Built) -> tuple[str, ...]:
+def _coverage_notes(built: BuildResult) -> tuple[str, ...]:
     """Why it is not known what the engine computes in, where it is not."""
-    _, why = understood(built.layers)
+    _, why = parse_layers(built.layers)
     return (why,) if why else ()
 
 
@@ -227,11 +227,11 @@ def open_runner(
 
     from .torch_runner import check_device
     from .trt.engine_runner import EngineRunner
-    from .trt.messages import kept_log
+    from .trt.messages import make_error_log
     from .trt.opening import load_engine
 
     check_device(device)
-    loaded = load_engine(trt, path, parse_options(settings or {}), kept_log(trt))
+    loaded = load_engine(trt, path, parse_options(settings or {}), make_error_log(trt))
     return EngineRunner(trt, loaded, signature, torch.device(device))
 
 
@@ -274,7 +274,7 @@ def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
 
 
 def _layer_times(
-    path: Path, example: Feed, device: str, layers: tuple[Layer, ...]
+    path: Path, example: Feed, device: str, layers: tuple[EngineLayer, ...]
 ) -> Mapping[str, float] | None:
     """Milliseconds by layer; None where the engine cannot be run, or nothing computes."""
     if device not in DEVICES or not any(layer.computes for layer in layers):

@@ -26,7 +26,7 @@ from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import convert_to_half
 from .onnx_lowering import lower_model
 from .onnx_origins import read_origins
-from .trt.findings import Finding, Model, Severity, shown, told
+from .trt.findings import Model, TrtFinding, TrtSeverity, describe_findings, join_lines
 from .trt.qdq import check_qdq
 
 NAME: str = "tensorrt-onnx"
@@ -118,17 +118,17 @@ def _raise_qdq_faults(model: Model, path: Path, *, required: bool) -> tuple[str,
     findings = check_qdq(model, read_origins(path), required=required)
     for finding in findings:
         _LOG.log(_log_level(finding), "%s", finding)
-    errors = told(findings, Severity.ERROR)
+    errors = describe_findings(findings, TrtSeverity.ERROR)
     if errors:
         raise ConversionError(
-            f"TensorRT would not take {path.name}: {shown(errors)}",
+            f"TensorRT would not take {path.name}: {join_lines(errors)}",
             hint="quantize symmetrically to int8, biases apart; or let modelc do it, with --calib",
         )
-    return told(findings, Severity.WARNING)
+    return describe_findings(findings, TrtSeverity.WARNING)
 
 
-def _log_level(finding: Finding) -> int:
-    return logging.ERROR if finding.severity is Severity.ERROR else logging.WARNING
+def _log_level(finding: TrtFinding) -> int:
+    return logging.ERROR if finding.severity is TrtSeverity.ERROR else logging.WARNING
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

@@ -175,7 +175,7 @@ class _BranchSearch:
             if not self.waiting:
                 break
             at = self.waiting.pop(0)
-            if self.between is not None and self.met and _sizes_key(at) not in self._followed():
+            if self.between is not None and self.met and _sizes_key(at) not in self._traces_from():
                 continue
             for constraint, sizes in self._other_ways(at):
                 unseen = [one for one in sizes if not self._is_fed(constraint, one)]
@@ -221,7 +221,7 @@ class _BranchSearch:
         self.answered = self.answered or found.answered
         for place, constraint in enumerate(constraints):
             broken = list(_break_constraint(constraint, signature, at))
-            if constraint.assumed and is_at_range_end(constraint, broken, signature):
+            if constraint.is_assumed and is_at_range_end(constraint, broken, signature):
                 continue
             if self.between is not None:
                 name, low, high = self.between
@@ -238,14 +238,14 @@ class _BranchSearch:
 
     def _follow(self, at: Sizes) -> ShapeTrace:
         """Forward with symbols for sizes, from these sizes; once in a run."""
-        job, seen = self.job, self._followed()
+        job, seen = self.job, self._traces_from()
         if _sizes_key(at) not in seen:
             seen[_sizes_key(at)] = trace_symbolic_shapes(
                 model_of(job).flat, tuple(resize_example(job, at)), job.signature
             )
         return seen[_sizes_key(at)]
 
-    def _followed(self) -> dict[_Key, ShapeTrace]:
+    def _traces_from(self) -> dict[_Key, ShapeTrace]:
         """What was seen in this run, by the sizes that it began at."""
         seen = self.job.programs.setdefault(_FOLLOWED, {})
         if not isinstance(seen, dict):

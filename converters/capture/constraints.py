@@ -55,7 +55,7 @@ class SizeConstraint:
         return bool(_NOT_ONE.search(self.guard))
 
     @property
-    def assumed(self) -> bool:
+    def is_assumed(self) -> bool:
         """Whether it only says so of 0 or 1: torch asks that itself, of nearly every size."""
         return bool(_NOT_SPECIAL.search(self.guard))
 
@@ -124,7 +124,7 @@ def check_constraints(
     for constraint in constraints:
         at = [*looked_at, *boundary_sizes(constraint, signature, example)]
         found = [sizes for sizes in at if not is_satisfied(constraint, signature, sizes)]
-        if found and not (constraint.assumed and is_at_range_end(constraint, found, signature)):
+        if found and not (constraint.is_assumed and is_at_range_end(constraint, found, signature)):
             broken.append(constraint)
             outside += found[:_KEPT]
     wrong = tuple(broken)

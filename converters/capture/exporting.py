@@ -43,5 +43,5 @@ def capture_export(job: Job, *, strict: bool = False) -> ExportCapture:
 
 
 def capture_export_strict(job: Job) -> ExportCapture:
-    """As `exported`, from bytecode: torch._dynamo reads forward and runs none of it."""
+    """As `capture_export`, from bytecode: torch._dynamo reads forward and runs none of it."""
     return capture_export(job, strict=True)

@@ -112,12 +112,12 @@ def _verify_program(
     made = program.module(check_guards=False)
     answered = []
 
-    def counted(*tensors: torch.Tensor) -> object:
+    def count_answers(*tensors: torch.Tensor) -> object:
         """Asked only where eager answers."""
         answered.append(True)
         return made(*tensors)
 
-    wrong = first_mismatch(counted, job, places, off=_OFF)
+    wrong = first_mismatch(count_answers, job, places, off=_OFF)
     if wrong is not None or len(answered) < len(places):
         return None
     around = compare_sizes(made, job, places[-1])

@@ -259,12 +259,12 @@ def user_codes(run: Callable[[], object]) -> list[CodeType]:
     """The user's code that is called while this runs, in order."""
     codes: dict[CodeType, None] = {}
 
-    def seen(frame: FrameType, event: str, _: object) -> None:
+    def profile_call(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and is_user_file(frame.f_code.co_filename):
             codes[frame.f_code] = None
 
     before = sys.getprofile()
-    sys.setprofile(seen)
+    sys.setprofile(profile_call)
     try:
         run()
     finally:

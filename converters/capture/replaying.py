@@ -57,7 +57,7 @@ def replay_scalars(
 
     Args:
         answers: in order; where there are none, torch refuses what has no data.
-        most: calls of torch after which `LateError` is raised: counted, so that no clock decides.
+        most: calls of torch after which `CallLimitError` is raised: counted, so that no clock decides.
         fixed: called where a tensor is made of a size: torch makes a plain number of it there.
     """
     import torch

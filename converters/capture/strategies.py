@@ -81,7 +81,7 @@ def capture_program(job: Job) -> CapturedProgram:
 
 
 def capture_exported_program(job: Job) -> ExportCapture:
-    """As `program_of`, for a format that takes programs of torch.export alone."""
+    """As `capture_program`, for a format that takes programs of torch.export alone."""
     program = capture_program(job)
     if not isinstance(program, ExportCapture):
         raise TypeError(f"{job.capture} gave no program of torch.export")
@@ -89,7 +89,7 @@ def capture_exported_program(job: Job) -> ExportCapture:
 
 
 def capture_torchscript(job: Job) -> ScriptCapture:
-    """As `program_of`, for a format that takes TorchScript alone."""
+    """As `capture_program`, for a format that takes TorchScript alone."""
     program = capture_program(job)
     if not isinstance(program, ScriptCapture):
         raise TypeError(f"{job.capture} gave no TorchScript")

@@ -56,10 +56,10 @@ def trace_symbolic_shapes(
     torch it ends where it is.
     """
 
-    def followed(answers: list[object]) -> ShapeTrace:
+    def trace_run(answers: list[object]) -> ShapeTrace:
         found, env = ShapeTrace(), ShapeEnv(duck_shape=False, specialize_zero_one=False)
 
-        def fixed() -> None:
+        def mark_fixed() -> None:
             found.answered = True
 
         try:
@@ -67,7 +67,7 @@ def trace_symbolic_shapes(
                 _watch_numbers(found),
                 _watch_pieces(found),
                 symint_builtins(module),
-                replay_scalars(answers, most, fixed=fixed),
+                replay_scalars(answers, most, fixed=mark_fixed),
             ):
                 _run_symbolic(module, tensors, signature, env)
         except Exception as error:  # noqa: BLE001 - anything raises where there is no data
@@ -79,9 +79,9 @@ def trace_symbolic_shapes(
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    found = followed([])
+    found = trace_run([])
     answers = record_scalars(module, tensors) if found.ended and not found.late else []
-    return followed(answers) if answers else found
+    return trace_run(answers) if answers else found
 
 
 def _run_symbolic(

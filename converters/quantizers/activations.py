@@ -61,7 +61,7 @@ class _TensorScale:
     low: int
     high: int
 
-    def rounded(self, array: Array) -> Array:
+    def round(self, array: Array) -> Array:
         import numpy as np
 
         steps = np.clip(np.rint(array / self.step) + self.zero, self.low, self.high)
@@ -72,7 +72,7 @@ class _TensorScale:
 def observe_activations(
     place: QuantizerWorkspace, quantized: onnx.ModelProto, samples: CalibrationSamples
 ) -> ActivationStats:
-    """Run the float model on the first `SAMPLES` samples; look at all that `quantized` quantizes.
+    """Run the float model on the first `OBSERVED_SAMPLES` samples; look at all that `quantized` quantizes.
 
     Args:
         place: the float model, and where one with more outputs is written.
@@ -167,7 +167,7 @@ def _collect_stats(
             if name not in scales:
                 continue
             exact = found[name]
-            rows = (_channel_means(exact, axis), _channel_means(scales[name].rounded(exact), axis))
+            rows = (_channel_means(exact, axis), _channel_means(scales[name].round(exact), axis))
             means.setdefault(node, []).append(rows)
             spatial[node] = exact.shape[2:]
     averages = {node: np.mean(rows, axis=0) for node, rows in means.items()}

@@ -102,11 +102,11 @@ def _tap_shares(
     if len(spatial) != rank or ("auto_pad" in given and given["auto_pad"].s != b"NOTSET"):
         return None
 
-    def listed(name: str, default: int, count: int) -> list[int]:
+    def int_list(name: str, default: int, count: int) -> list[int]:
         return list(given[name].ints) if name in given else [default] * count
 
-    strides, dilations = listed("strides", 1, rank), listed("dilations", 1, rank)
-    pads = listed("pads", 0, 2 * rank)
+    strides, dilations = int_list("strides", 1, rank), int_list("dilations", 1, rank)
+    pads = int_list("pads", 0, 2 * rank)
     shares = np.ones(kernel)
     for axis in range(rank):
         size, taps = spatial[axis], np.arange(kernel[axis]) * dilations[axis]
@@ -133,7 +133,7 @@ def _add_to_bias(bias: str, shift: Array, wiring: GraphWiring) -> bool:
     """Add to a float bias, or to the integers of one that is quantized."""
     import numpy as np
 
-    taken = wiring.made_by(bias, DEQUANTIZE)
+    taken = wiring.producer_if(bias, DEQUANTIZE)
     place = taken.input[0] if taken is not None else bias
     constant = wiring.constants.get(place)
     if constant is None or len(wiring.readers[place]) != 1 or len(wiring.readers[bias]) != 1:
@@ -161,10 +161,10 @@ def _dequantize_weights(name: str, wiring: GraphWiring) -> Array | None:
     """The weights as the quantized model computes with them; None where they are not quantized."""
     import numpy as np
 
-    taken = wiring.made_by(name, DEQUANTIZE)
+    taken = wiring.producer_if(name, DEQUANTIZE)
     if taken is None:
         return None
-    given = wiring.made_by(taken.input[0], QUANTIZE)
+    given = wiring.producer_if(taken.input[0], QUANTIZE)
     source = wiring.constants.get(given.input[0] if given is not None else taken.input[0])
     if source is None or len(taken.input) < WITH_ZERO:
         return None

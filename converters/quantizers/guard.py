@@ -120,5 +120,5 @@ def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
 def _is_quantized(node: onnx.NodeProto, wiring: GraphWiring) -> bool:
     """Whether a product reads both its factors from dequantizers."""
     return node.op_type in PRODUCTS and all(
-        wiring.made_by(name, DEQUANTIZE) is not None for name in node.input[:2]
+        wiring.producer_if(name, DEQUANTIZE) is not None for name in node.input[:2]
     )

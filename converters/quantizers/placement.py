@@ -172,7 +172,7 @@ def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int])
         (depths[source], index)
         for index, name in enumerate(node.input)
         if (source := wiring.before(name)) is not None
-        and wiring.made_by(source, "Conv") is not None
+        and wiring.producer_if(source, "Conv") is not None
         and len(wiring.readers[source]) == 1
     ]
     if not own:

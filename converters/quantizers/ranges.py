@@ -40,12 +40,12 @@ def _limit_bins(collector: Any) -> None:  # ONNX Runtime ships no types
     if merge is None or "merge_histogram" in vars(collector):
         return
 
-    def bounded(old: Any, data: Array, low: Array, high: Array, threshold: Array) -> Any:
+    def merge_coarse(old: Any, data: Array, low: Array, high: Array, threshold: Array) -> Any:
         if old[4] and len(old[0]) * (threshold / old[4]) > _MOST_BINS:
             old = _coarsen(old, threshold)
         return merge(old, data, low, high, threshold)
 
-    collector.merge_histogram = bounded
+    collector.merge_histogram = merge_coarse
 
 
 def _coarsen(old: Any, threshold: Array) -> Any:

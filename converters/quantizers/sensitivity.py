@@ -139,11 +139,11 @@ class _SwitchBuilder:
         nodes: list[onnx.NodeProto] = []
         for node in self._graph.node:
             for index, site in by_node.get(node.name, ()):
-                nodes.extend(self._switched(index, site, given.get(site.tensor, site.tensor)))
+                nodes.extend(self._switch_site(index, site, given.get(site.tensor, site.tensor)))
                 node.input[site.index] = nodes[-1].output[0]
             nodes.append(node)
         for index, site in by_node.get("", ()):
-            nodes.extend(self._switched(index, site, given[site.tensor]))
+            nodes.extend(self._switch_site(index, site, given[site.tensor]))
             nodes[-1].output[0] = site.tensor
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del self._graph.node[:]
@@ -159,24 +159,24 @@ class _SwitchBuilder:
                         names[index] = raw
         return raw
 
-    def _switched(self, index: int, site: QuantizedSite, tensor: str) -> Iterator[onnx.NodeProto]:
+    def _switch_site(self, index: int, site: QuantizedSite, tensor: str) -> Iterator[onnx.NodeProto]:
         """The nodes that make the site's value, the switch last."""
         from onnx import helper
 
         rounded = self._made.get((tensor, site.source))
         if rounded is None:
-            *nodes, rounded = self._rounded(site, tensor)
+            *nodes, rounded = self._round_tensor(site, tensor)
             self._made[tensor, site.source] = rounded
             yield from nodes
         name = f"{_OURS}{index}::value"
         yield helper.make_node("Where", [_switch_name(index), rounded, tensor], [name], name=name)
 
-    def _rounded(self, site: QuantizedSite, tensor: str) -> tuple[*tuple[onnx.NodeProto, ...], str]:
+    def _round_tensor(self, site: QuantizedSite, tensor: str) -> tuple[*tuple[onnx.NodeProto, ...], str]:
         """What gives the quantized model's value of a float tensor, and its name."""
-        taken = self._wiring.made_by(site.source, DEQUANTIZE)
+        taken = self._wiring.producer_if(site.source, DEQUANTIZE)
         if taken is None:
             return (self._bring(site.source),)
-        given = self._wiring.made_by(taken.input[0], QUANTIZE)
+        given = self._wiring.producer_if(taken.input[0], QUANTIZE)
         number = len(self._made)
         if given is None:
             start = self._bring(taken.input[0])

@@ -139,10 +139,10 @@ def _output_sites(
 
 def _is_quantized(tensor: str, source: str, before: GraphWiring, after: GraphWiring) -> bool:
     """Whether `source` is 8 bits of `tensor`, by constant scales."""
-    taken = after.made_by(source, DEQUANTIZE)
-    if taken is None or before.made_by(tensor, DEQUANTIZE) is not None:
+    taken = after.producer_if(source, DEQUANTIZE)
+    if taken is None or before.producer_if(tensor, DEQUANTIZE) is not None:
         return False
-    given = after.made_by(taken.input[0], QUANTIZE)
+    given = after.producer_if(taken.input[0], QUANTIZE)
     pair = [node for node in (taken, given) if node is not None]
     if not all(name in after.constants for node in pair for name in node.input[1:]):
         return False
@@ -208,5 +208,5 @@ def _unknown_nodes(
     for node in quantized.node:
         if node.op_type in {QUANTIZE, DEQUANTIZE} or node.name in known:
             continue
-        if any(after.made_by(name, DEQUANTIZE) is not None for name in node.input):
+        if any(after.producer_if(name, DEQUANTIZE) is not None for name in node.input):
             yield node.name

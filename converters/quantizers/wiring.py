@@ -35,15 +35,15 @@ class GraphWiring:
         """The inputs of a node that are computed or fed, not constant."""
         return [name for name in node.input if name and name not in self.constants]
 
-    def made_by(self, name: str, operator: str) -> onnx.NodeProto | None:
+    def producer_if(self, name: str, operator: str) -> onnx.NodeProto | None:
         """The producer of a tensor, where it is that operator."""
         node = self.producers.get(name)
         return node if node is not None and node.op_type == operator else None
 
     def before(self, name: str) -> str | None:
         """The tensor that a Q/DQ pair stands for; None where no such pair makes `name`."""
-        taken = self.made_by(name, DEQUANTIZE)
-        given = self.made_by(taken.input[0], QUANTIZE) if taken is not None else None
+        taken = self.producer_if(name, DEQUANTIZE)
+        given = self.producer_if(taken.input[0], QUANTIZE) if taken is not None else None
         return str(given.input[0]) if given is not None else None
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from ...core.contract import Advance, unheard
 from ...core.errors import ConversionError
 from . import timing_cache
-from .configuring import configure
-from .messages import KeptLog, kept_log
-from .network import parse, tensors
-from .progress import progress_monitor
-from .records import BuildRequest, Built
+from .configuring import make_config
+from .messages import ErrorLog, make_error_log
+from .network import network_tensors, parse_network
+from .progress import make_progress_monitor
+from .records import BuildRequest, BuildResult
 
 if TYPE_CHECKING:
     import tensorrt
@@ -29,14 +29,14 @@ class CancelledBuildError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class BuildWatch:
     """Who is told how far a build is, and who may stop it."""
 
     advance: Advance = unheard
     stopped: Callable[[], bool] = lambda: False
 
 
-def build(trt: ModuleType, request: BuildRequest, watch: Watch) -> Built:
+def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:
     """Parse, configure, build, write the engine, read its layers.
 
     Args:
@@ -48,30 +48,30 @@ def build(trt: ModuleType, request: BuildRequest, watch: Watch) -> Built:
         ConversionError: TensorRT refused the model or did not build it.
         CancelledBuildError: `watch` stopped it.
     """
-    log = kept_log(trt)
+    log = make_error_log(trt)
     options = request.options
-    load_plugins(trt, options.plugins, log)
+    load_plugin_libraries(trt, options.plugins, log)
     builder: tensorrt.Builder = trt.Builder(log)
-    network, parser = parse(trt, builder, Path(request.onnx), log)
-    inputs, outputs = tensors(network)
-    config = configure(trt, builder, network, options, request.profiles)
-    config.progress_monitor = progress_monitor(trt, watch.advance, watch.stopped)
+    network, parser = parse_network(trt, builder, Path(request.onnx), log)
+    inputs, outputs = network_tensors(network)
+    config = make_config(trt, builder, network, options, request.profiles)
+    config.progress_monitor = make_progress_monitor(trt, watch.advance, watch.stopped)
     cache = Path(request.timing_cache) if request.timing_cache else None
-    notes = timing_cache.load(config, cache) if cache else ()
+    notes = timing_cache.load_timing_cache(config, cache) if cache else ()
     blob: tensorrt.IHostMemory | None = builder.build_serialized_network(network, config)
     if cache:  # of a build that was stopped as well: the next one is so much quicker
-        notes = (*notes, *timing_cache.save(config, cache))
+        notes = (*notes, *timing_cache.save_timing_cache(config, cache))
     if blob is None:
-        raise _failed(watch, log)
-    layers = _inspected(trt, blob, request, log)
-    _write(blob, Path(request.engine))
+        raise _build_error(watch, log)
+    layers = _inspect_layers(trt, blob, request, log)
+    _write_engine(blob, Path(request.engine))
     del parser  # the network's weights are in its memory: it must outlive the build
-    return Built(
+    return BuildResult(
         tensorrt=str(trt.__version__), layers=layers, inputs=inputs, outputs=outputs, notes=notes
     )
 
 
-def _failed(watch: Watch, log: KeptLog) -> Exception:
+def _build_error(watch: BuildWatch, log: ErrorLog) -> Exception:
     if watch.stopped():
         return CancelledBuildError("the build was stopped")
     return ConversionError(
@@ -79,10 +79,10 @@ def _failed(watch: Watch, log: KeptLog) -> Exception:
     )
 
 
-def load_plugins(
+def load_plugin_libraries(
     trt: ModuleType,
     libraries: tuple[str, ...],
-    log: KeptLog,
+    log: ErrorLog,
     load: Callable[[str], object] = ctypes.CDLL,
 ) -> None:
     """Load the libraries that were named, and no other: loading one runs its code.
@@ -111,8 +111,8 @@ def load_plugins(
         )
 
 
-def _inspected(
-    trt: ModuleType, blob: tensorrt.IHostMemory, request: BuildRequest, log: KeptLog
+def _inspect_layers(
+    trt: ModuleType, blob: tensorrt.IHostMemory, request: BuildRequest, log: ErrorLog
 ) -> str:
     """The layers of the engine as JSON, at the opt sizes: without shapes it knows no types."""
     runtime: tensorrt.Runtime = trt.Runtime(log)
@@ -128,14 +128,14 @@ def _inspected(
     if request.options.strip_weights:  # without weights there is nothing to make a context with
         return plain
     context: tensorrt.IExecutionContext | None = engine.create_execution_context()
-    if context is None or not _at_opt_shapes(engine, context, request):
+    if context is None or not _set_opt_shapes(engine, context, request):
         return plain
     inspector.execution_context = context
     full = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
     return full if _LAYERS in full else plain
 
 
-def _at_opt_shapes(
+def _set_opt_shapes(
     engine: tensorrt.ICudaEngine, context: tensorrt.IExecutionContext, request: BuildRequest
 ) -> bool:
     """Give the context the opt shapes of the first profile; whether it took them."""
@@ -144,7 +144,7 @@ def _at_opt_shapes(
     return all(context.set_input_shape(one.name, one.opt) for one in ranges if one.name in known)
 
 
-def _write(blob: tensorrt.IHostMemory, path: Path) -> None:
+def _write_engine(blob: tensorrt.IHostMemory, path: Path) -> None:
     """The engine's bytes, under its name only once they are all there."""
     draft = path.with_name(f".{path.name}.partial")
     with draft.open("wb") as stream:

@@ -20,9 +20,16 @@ from typing import IO
 
 from ...core.contract import Advance
 from ...core.errors import ModelcError
-from .build import CancelledBuildError, Watch, build
+from .build import BuildWatch, CancelledBuildError, build_engine
 from .package import load_tensorrt
-from .records import CHILD_FILE, RESULT_FILE, BuildRequest, Outcome, read_record, write_record
+from .records import (
+    REQUEST_FILE,
+    RESULT_FILE,
+    BuildOutcome,
+    BuildRequest,
+    read_record,
+    write_record,
+)
 
 _BUG = 70
 
@@ -34,31 +41,35 @@ def main(folder: Path, load: Callable[[], ModuleType] = load_tensorrt) -> int:
         folder: holds the request.
         load: gives the tensorrt package.
     """
-    channel = _own_stdout()
+    channel = _detach_stdout()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     stopping = Event()
     signal.signal(signal.SIGINT, lambda *_: stopping.set())
-    Thread(target=_await_end, args=(stopping,), daemon=True).start()
-    request = read_record(folder / CHILD_FILE, BuildRequest)
-    watch = Watch(advance=_advance(channel), stopped=stopping.is_set)
-    outcome = _carry_out(request, watch, load)
+    Thread(target=_stop_with_parent, args=(stopping,), daemon=True).start()
+    request = read_record(folder / REQUEST_FILE, BuildRequest)
+    watch = BuildWatch(advance=_progress_writer(channel), stopped=stopping.is_set)
+    outcome = _run_build(request, watch, load)
     write_record(outcome, folder / RESULT_FILE)
     return outcome.exit_code
 
 
-def _carry_out(request: BuildRequest, watch: Watch, load: Callable[[], ModuleType]) -> Outcome:
+def _run_build(
+    request: BuildRequest, watch: BuildWatch, load: Callable[[], ModuleType]
+) -> BuildOutcome:
     try:
-        return Outcome(built=build(load(), request, watch))
+        return BuildOutcome(built=build_engine(load(), request, watch))
     except CancelledBuildError:
-        return Outcome(cancelled=True, exit_code=130)
+        return BuildOutcome(cancelled=True, exit_code=130)
     except ModelcError as error:
-        return Outcome(message=error.message, hint=error.hint, exit_code=error.exit_code)
+        return BuildOutcome(message=error.message, hint=error.hint, exit_code=error.exit_code)
     except Exception as error:  # the process's edge: a framework raises anything
         logging.getLogger(__name__).exception("the build broke off")
-        return Outcome(message=repr(error), hint="the whole text is in the log", exit_code=_BUG)
+        return BuildOutcome(
+            message=repr(error), hint="the whole text is in the log", exit_code=_BUG
+        )
 
 
-def _own_stdout() -> IO[str]:
+def _detach_stdout() -> IO[str]:
     """The pipe to the parent, out of the reach of what prints to descriptor 1."""
     sys.stdout.flush()
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
@@ -66,14 +77,14 @@ def _own_stdout() -> IO[str]:
     return channel
 
 
-def _advance(channel: IO[str]) -> Advance:
+def _progress_writer(channel: IO[str]) -> Advance:
     def tell(done: int, total: int) -> None:
         channel.write(json.dumps([done, total]) + "\n")
 
     return tell
 
 
-def _await_end(stopping: Event) -> None:
+def _stop_with_parent(stopping: Event) -> None:
     while os.read(0, 1 << 10):
         pass
     stopping.set()

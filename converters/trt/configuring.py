@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import ConversionError, Hint, Option
 from .options import EngineOptions, HardwareLevel
-from .profiles import Profile, told
+from .profiles import Profile, profile_text
 
 if TYPE_CHECKING:
     import tensorrt
 
 
-def configure(
+def make_config(
     trt: ModuleType,
     builder: tensorrt.Builder,
     network: tensorrt.INetworkDefinition,
@@ -30,15 +30,15 @@ def configure(
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
     config.builder_optimization_level = options.optimization_level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # or the inspector knows no types
-    config.hardware_compatibility_level = _hardware(trt, options.hardware_compatible)
+    config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
     _set_flags(trt, config, options)
-    if _dynamic(network):
+    if _is_dynamic(network):
         for profile in profiles:
             _add_profile(builder, network, config, profile)
     return config
 
 
-def _hardware(trt: ModuleType, level: HardwareLevel) -> tensorrt.HardwareCompatibilityLevel:
+def _hardware_level(trt: ModuleType, level: HardwareLevel) -> tensorrt.HardwareCompatibilityLevel:
     match level:
         case HardwareLevel.NONE:
             return trt.HardwareCompatibilityLevel.NONE
@@ -63,7 +63,7 @@ def _set_flags(trt: ModuleType, config: tensorrt.IBuilderConfig, options: Engine
         config.clear_flag(trt.BuilderFlag.TF32)
 
 
-def _dynamic(network: tensorrt.INetworkDefinition) -> bool:
+def _is_dynamic(network: tensorrt.INetworkDefinition) -> bool:
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     return any(size < 0 for tensor in inputs for size in tensor.shape)
 
@@ -87,7 +87,7 @@ def _add_profile(
         if one is None:
             raise ConversionError(
                 f"the ONNX has an input {tensor.name!r} that the signature has not",
-                hint=f"the profile is {told(profile)}",
+                hint=f"the profile is {profile_text(profile)}",
             )
         try:
             made.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
@@ -99,7 +99,7 @@ def _add_profile(
             ) from error
     if not made or config.add_optimization_profile(made) < 0:
         raise ConversionError(
-            f"TensorRT refused the profile {told(profile)}",
+            f"TensorRT refused the profile {profile_text(profile)}",
             hint=Hint("see ", Option("profile"), " and ", Option("input")),
             option="profile",
         )

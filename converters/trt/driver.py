@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 # CUdevice_attribute of cuda.h.
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
@@ -47,7 +47,7 @@ class CudaLibrary(Protocol):
     def cuGetErrorName(self) -> Callable[..., int]: ...  # noqa: N802, D102
 
 
-Loader: TypeAlias = Callable[[str], CudaLibrary]
+LoadLibrary: TypeAlias = Callable[[str], CudaLibrary]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class CudaDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Driver:
+class CudaDriver:
     """What the driver says. `version` is cuDriverGetVersion's: 13010 for CUDA 13.1.
 
     `reason` says why there are no devices; it is empty where there are some.
@@ -82,45 +82,47 @@ class Driver:
         return f"{self.version // 1000}.{self.version % 1000 // 10}"
 
 
-class _RefusedError(Exception):
+class _DriverCallError(Exception):
     """A driver call that did not return CUDA_SUCCESS."""
 
 
-def _load(name: str) -> CudaLibrary:
+def _load_library(name: str) -> CudaLibrary:
     library: CudaLibrary = ctypes.CDLL(name)
     return library
 
 
-def probe(load: Loader = _load) -> Driver:
+def query_driver(load: LoadLibrary = _load_library) -> CudaDriver:
     """Ask the driver for its version and its devices; a missing driver is an answer, not an error.
 
     Args:
         load: opens the driver's library by name; raises OSError where there is none.
     """
     try:
-        library = load(LIBRARY)
+        library = load(DRIVER_LIBRARY)
     except OSError:
-        return Driver(version=None, devices=(), reason=f"no CUDA driver: {LIBRARY} is not there")
+        return CudaDriver(
+            version=None, devices=(), reason=f"no CUDA driver: {DRIVER_LIBRARY} is not there"
+        )
     version: int | None = None
     try:
-        _call(library, "cuInit", 0)
-        version = _integer(library, "cuDriverGetVersion")
-        count = _integer(library, "cuDeviceGetCount")
-        devices = tuple(_device(library, index) for index in range(count))
-    except _RefusedError as error:
-        return Driver(version=version, devices=(), reason=str(error))
+        _call_driver(library, "cuInit", 0)
+        version = _read_integer(library, "cuDriverGetVersion")
+        count = _read_integer(library, "cuDeviceGetCount")
+        devices = tuple(_read_device(library, index) for index in range(count))
+    except _DriverCallError as error:
+        return CudaDriver(version=version, devices=(), reason=str(error))
     reason = "" if devices else "the CUDA driver sees no device"
-    return Driver(version=version, devices=devices, reason=reason)
+    return CudaDriver(version=version, devices=devices, reason=reason)
 
 
-def _device(library: CudaLibrary, index: int) -> CudaDevice:
-    handle = _integer(library, "cuDeviceGet", index)
+def _read_device(library: CudaLibrary, index: int) -> CudaDevice:
+    handle = _read_integer(library, "cuDeviceGet", index)
     name = ctypes.create_string_buffer(_NAME_BYTES)
-    _call(library, "cuDeviceGetName", name, _NAME_BYTES, handle)
-    major = _integer(library, "cuDeviceGetAttribute", _CAPABILITY_MAJOR, handle)
-    minor = _integer(library, "cuDeviceGetAttribute", _CAPABILITY_MINOR, handle)
+    _call_driver(library, "cuDeviceGetName", name, _NAME_BYTES, handle)
+    major = _read_integer(library, "cuDeviceGetAttribute", _CAPABILITY_MAJOR, handle)
+    minor = _read_integer(library, "cuDeviceGetAttribute", _CAPABILITY_MINOR, handle)
     memory = ctypes.c_size_t()
-    _call(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), handle)
+    _call_driver(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), handle)
     return CudaDevice(
         index=index,
         name=name.value.decode("utf-8", "replace"),
@@ -129,20 +131,22 @@ def _device(library: CudaLibrary, index: int) -> CudaDevice:
     )
 
 
-def _integer(library: CudaLibrary, function: str, *arguments: int) -> int:
+def _read_integer(library: CudaLibrary, function: str, *arguments: int) -> int:
     """The int that a call writes to its first parameter."""
     value = ctypes.c_int()
-    _call(library, function, ctypes.byref(value), *arguments)
+    _call_driver(library, function, ctypes.byref(value), *arguments)
     return value.value
 
 
-def _call(library: CudaLibrary, function: str, *arguments: object) -> None:
+def _call_driver(library: CudaLibrary, function: str, *arguments: object) -> None:
     try:
         result = getattr(library, function)(*arguments)
     except AttributeError as error:
-        raise _RefusedError(f"the CUDA driver has no {function}: it is too old") from error
+        raise _DriverCallError(f"the CUDA driver has no {function}: it is too old") from error
     if result != 0:
-        raise _RefusedError(f"the CUDA driver refused {function}: {_error_name(library, result)}")
+        raise _DriverCallError(
+            f"the CUDA driver refused {function}: {_error_name(library, result)}"
+        )
 
 
 def _error_name(library: CudaLibrary, code: int) -> str:

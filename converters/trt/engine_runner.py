@@ -12,10 +12,10 @@ from ...core.contract import Feed, Outputs
 from ...core.errors import RunnerError
 from ...core.signature import Signature
 from ..opened import RunnerBase, order_inputs
-from .network import DTYPES
+from .network import TRT_DTYPES
 from .opening import LoadedEngine
-from .profiles import Profile, ShapeRange, fitting, told
-from .tensors import OutputMemory, addressed, layer_profiler, output_memory
+from .profiles import Profile, ShapeRange, profile_text, select_profile
+from .tensors import OutputMemory, addressable, make_layer_profiler, make_output_memory
 
 if TYPE_CHECKING:
     import tensorrt
@@ -39,16 +39,16 @@ class EngineRunner(RunnerBase):
         known = [spec.name for spec in signature.inputs if spec.name in taken]
         self.inputs = (*known, *(name for name in taken if name not in known))
         self._outputs = tuple(name for name in names if name not in taken)
-        self._profiles = _profiles_of(engine, self.inputs)
+        self._profiles = _engine_profiles(engine, self.inputs)
         self._context: tensorrt.IExecutionContext | None = self._new_context(engine)
 
     def _new_context(self, engine: tensorrt.ICudaEngine) -> tensorrt.IExecutionContext:
         context: tensorrt.IExecutionContext | None = engine.create_execution_context()
         if context is None:
-            raise self._failed("made no execution context")
+            raise self._engine_error("made no execution context")
         return context
 
-    def _failed(self, what: str) -> RunnerError:
+    def _engine_error(self, what: str) -> RunnerError:
         reason = self._loaded.log.reason if self._loaded else "the engine is closed"
         return RunnerError(f"TensorRT {what}: {reason}", hint="the whole text is in the log")
 
@@ -64,7 +64,7 @@ class EngineRunner(RunnerBase):
         import torch
 
         given = order_inputs(feed, self.inputs)
-        stream, within = _stream(self._device)
+        stream, within = _cuda_stream(self._device)
         handle = stream.cuda_stream if stream is not None else 0
         with within:
             self._take_profile(context, handle, feed)
@@ -74,10 +74,10 @@ class EngineRunner(RunnerBase):
             ]
             unknown = context.infer_shapes()
             if unknown:
-                raise self._failed(f"cannot tell shapes without {', '.join(unknown)}")
+                raise self._engine_error(f"cannot tell shapes without {', '.join(unknown)}")
             made = [self._give(context, engine, name) for name in self._outputs]
             if not context.execute_async_v3(handle):
-                raise self._failed(_why(made) or "did not run")
+                raise self._engine_error(_allocation_error(made) or "did not run")
             if stream is not None:
                 stream.synchronize()
             results = {one.name: to_array(one.tensor()) for one in made}
@@ -86,17 +86,17 @@ class EngineRunner(RunnerBase):
 
     def _take_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
         shapes = {name: tuple(feed[name].shape) for name in self.inputs}
-        index = fitting(self._profiles, shapes)
+        index = select_profile(self._profiles, shapes)
         if index is None:
             fed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
             raise RunnerError(
                 f"TensorRT: no optimization profile holds {fed}",
-                hint=f"the engine's are {'; '.join(map(told, self._profiles))}",
+                hint=f"the engine's are {'; '.join(map(profile_text, self._profiles))}",
             )
         if context.active_optimization_profile != index and not (
             context.set_optimization_profile_async(index, handle)
         ):
-            raise self._failed(f"did not take optimization profile {index}")
+            raise self._engine_error(f"did not take optimization profile {index}")
 
     def _feed(
         self,
@@ -107,7 +107,7 @@ class EngineRunner(RunnerBase):
     ) -> torch.Tensor:
         """Move the input to where the engine reads it and say so; keep it until the run is over."""
         code = engine.get_tensor_dtype(name).name
-        wanted = DTYPES.get(code, code.lower())
+        wanted = TRT_DTYPES.get(code, code.lower())
         found = str(tensor.dtype).removeprefix("torch.")
         if found != wanted:
             raise RunnerError(
@@ -115,11 +115,11 @@ class EngineRunner(RunnerBase):
                 hint=f"feed it as {wanted}",
             )
         here = engine.get_tensor_location(name) == self._trt.TensorLocation.HOST
-        moved = addressed(tensor if here else tensor.to(self._device))
+        moved = addressable(tensor if here else tensor.to(self._device))
         if not context.set_input_shape(name, tuple(tensor.shape)):
-            raise self._failed(f"refused {name} with shape {tuple(tensor.shape)}")
+            raise self._engine_error(f"refused {name} with shape {tuple(tensor.shape)}")
         if not context.set_tensor_address(name, moved.data_ptr()):
-            raise self._failed(f"refused the memory of {name}")
+            raise self._engine_error(f"refused the memory of {name}")
         return moved
 
     def _give(
@@ -129,7 +129,7 @@ class EngineRunner(RunnerBase):
         import torch
 
         code = engine.get_tensor_dtype(name).name
-        dtype: torch.dtype | None = getattr(torch, DTYPES.get(code, ""), None)
+        dtype: torch.dtype | None = getattr(torch, TRT_DTYPES.get(code, ""), None)
         if dtype is None:
             raise RunnerError(
                 f"TensorRT: output {name!r} is {code}, which torch has not", hint="cast it before"
@@ -137,12 +137,12 @@ class EngineRunner(RunnerBase):
         here = engine.get_tensor_location(name) == self._trt.TensorLocation.HOST
         device = torch.device("cpu") if here else self._device
         shape = tuple(context.get_tensor_shape(name))
-        memory = output_memory(self._trt, name, dtype, device)
+        memory = make_output_memory(self._trt, name, dtype, device)
         if min(shape, default=0) < 0:
             if not context.set_output_allocator(name, memory.allocator):
-                raise self._failed(f"took no allocator for {name}")
-        elif not context.set_tensor_address(name, memory.fixed(shape)):
-            raise self._failed(f"refused the memory of {name}")
+                raise self._engine_error(f"took no allocator for {name}")
+        elif not context.set_tensor_address(name, memory.allocate(shape)):
+            raise self._engine_error(f"refused the memory of {name}")
         return memory
 
     def layer_times(self, feed: Feed, runs: int = _PROFILED_RUNS) -> Mapping[str, float]:
@@ -150,7 +150,7 @@ class EngineRunner(RunnerBase):
         if self._loaded is None:
             raise RuntimeError("the engine is closed")
         engine = self._loaded.engine
-        times = layer_profiler(self._trt)
+        times = make_layer_profiler(self._trt)
         context: tensorrt.IExecutionContext = self._new_context(engine)  # of its own: it keeps it
         self._run(context, engine, feed)
         context.profiler = times
@@ -164,12 +164,12 @@ class EngineRunner(RunnerBase):
         self._loaded = None
 
 
-def _why(made: list[OutputMemory]) -> str:
+def _allocation_error(made: list[OutputMemory]) -> str:
     """What went wrong while an output asked for memory; TensorRT itself swallows it."""
     return next((f"got no memory for {one.name}: {one.error}" for one in made if one.error), "")
 
 
-def _stream(
+def _cuda_stream(
     device: torch.device,
 ) -> tuple[torch.cuda.Stream | None, AbstractContextManager[object]]:
     import torch
@@ -180,13 +180,13 @@ def _stream(
     return stream, torch.cuda.stream(stream)
 
 
-def _profiles_of(engine: tensorrt.ICudaEngine, inputs: tuple[str, ...]) -> tuple[Profile, ...]:
+def _engine_profiles(engine: tensorrt.ICudaEngine, inputs: tuple[str, ...]) -> tuple[Profile, ...]:
     return tuple(
-        tuple(_range_of(engine, name, index) for name in inputs)
+        tuple(_shape_range(engine, name, index) for name in inputs)
         for index in range(engine.num_optimization_profiles)
     )
 
 
-def _range_of(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRange:
+def _shape_range(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRange:
     low, opt, high = engine.get_tensor_profile_shape(name, index)
     return ShapeRange(name=name, low=tuple(low), opt=tuple(opt), high=tuple(high))

@@ -22,7 +22,7 @@ _SHOWN = 8  # lines of an error message; all are in the log
 _FAR = 3  # nodes to walk from a Q or DQ to the layer that it serves
 
 
-class Severity(StrEnum):
+class TrtSeverity(StrEnum):
     """Whether TensorRT will refuse it (or compute something else), or only may."""
 
     ERROR = "error"
@@ -30,10 +30,10 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class TrtFinding:
     """One thing found. `what` is the same for all of its kind; `detail` is of this one alone."""
 
-    severity: Severity
+    severity: TrtSeverity
     what: str
     place: str = ""  # `encoder.layer.3.mlp (MatMul node_MatMul_71)`
     detail: str = ""
@@ -43,16 +43,16 @@ class Finding:
         return f"{self.place}: {self.what}{detail}" if self.place else f"{self.what}{detail}"
 
 
-def told(findings: Iterable[Finding], severity: Severity) -> tuple[str, ...]:
+def describe_findings(findings: Iterable[TrtFinding], severity: TrtSeverity) -> tuple[str, ...]:
     """A line for each kind of finding: the one that there is, or how many and which is first."""
-    kinds: dict[str, list[Finding]] = {}
+    kinds: dict[str, list[TrtFinding]] = {}
     for finding in findings:
         if finding.severity is severity:
             kinds.setdefault(finding.what, []).append(finding)
-    return tuple(_line(found) for found in kinds.values())
+    return tuple(_describe_kind(found) for found in kinds.values())
 
 
-def _line(found: list[Finding]) -> str:
+def _describe_kind(found: list[TrtFinding]) -> str:
     first = found[0]
     if len(found) == 1:
         return str(first)
@@ -61,36 +61,36 @@ def _line(found: list[Finding]) -> str:
     return f"{len(found)} × {first.what}{where}{detail}"  # noqa: RUF001 - a count
 
 
-def shown(lines: tuple[str, ...]) -> str:
+def join_lines(lines: tuple[str, ...]) -> str:
     """The lines as one message, cut where there are many."""
     more = f" (and {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
     return "; ".join(lines[:_SHOWN]) + more
 
 
-def place_of(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
+def node_place(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
     """`layers.3.fc1 (QuantizeLinear fc1_q)`: the module that a node is of, or serves."""
-    module = module_of(node, origins)
+    module = nearest_module(node, origins)
     title = " ".join(part for part in (node.op_type, node.name) if part)
     return f"{module} ({title})" if module else title
 
 
-def module_of(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
+def nearest_module(node: Node, origins: Mapping[str, NodeOrigin]) -> str:
     """The module of a node; that of the next one along where a tool put the node in."""
-    near = (node, *walk(node))
+    near = (node, *walk_readers(node))
     return next(
         (m for one in near if (m := origins.get(one.name or "", UNKNOWN_ORIGIN).module)), ""
     )
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk_readers(node: Node) -> Iterator[Node]:
     """The readers of what a node makes, and theirs, as far as a Q and a DQ lie from a layer."""
     edge = [node]
     for _ in range(_FAR):
-        edge = [reader for one in edge for reader in readers_of(one)]
+        edge = [reader for one in edge for reader in direct_readers(one)]
         yield from edge
 
 
-def readers_of(node: Node) -> tuple[Node, ...]:
+def direct_readers(node: Node) -> tuple[Node, ...]:
     """The nodes that read what a node makes."""
     return tuple(use.node for value in node.outputs for use in value.uses())
 

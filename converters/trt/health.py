@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...core.diagnosis import Check, State
 from ..asking import LibraryReport
 from . import package
-from .driver import CudaDevice, Driver
+from .driver import CudaDevice, CudaDriver
 
 TURING = (7, 5)  # compute capability
 _GIB = 2**30
@@ -19,7 +19,7 @@ _GIB = 2**30
 _BRANCHES = {13: (13000, "r580"), 12: (12020, "r535")}
 
 
-def check_driver(driver: Driver, majors: Iterable[int]) -> tuple[Check, ...]:
+def check_driver(driver: CudaDriver, majors: Iterable[int]) -> tuple[Check, ...]:
     """The driver, against what the installed packages need, and every GPU.
 
     Args:
@@ -28,12 +28,12 @@ def check_driver(driver: Driver, majors: Iterable[int]) -> tuple[Check, ...]:
     """
     if driver.version is None:
         told = driver.reason or "none"
-        mend = package.DRIVER_MEND
+        mend = package.DRIVER_FIX
         return (Check(name="CUDA driver", state=State.MISSING, told=told, mend=mend),)
-    return (_version(driver, max(majors, default=0)), *_devices(driver))
+    return (_check_driver_version(driver, max(majors, default=0)), *_check_devices(driver))
 
 
-def _version(driver: Driver, major: int) -> Check:
+def _check_driver_version(driver: CudaDriver, major: int) -> Check:
     floor, branch = _BRANCHES.get(major, (0, ""))
     told = f"runs CUDA up to {driver.cuda}"
     if driver.version is not None and driver.version < floor:
@@ -49,15 +49,15 @@ def _version(driver: Driver, major: int) -> Check:
     return Check(name="CUDA driver", state=State.OK, told=told)
 
 
-def _devices(driver: Driver) -> tuple[Check, ...]:
+def _check_devices(driver: CudaDriver) -> tuple[Check, ...]:
     if not driver.devices:
         return (
-            Check(name="GPU", state=State.MISSING, told=driver.reason, mend=package.DRIVER_MEND),
+            Check(name="GPU", state=State.MISSING, told=driver.reason, mend=package.DRIVER_FIX),
         )
-    return tuple(_device(device) for device in driver.devices)
+    return tuple(_check_device(device) for device in driver.devices)
 
 
-def _device(device: CudaDevice) -> Check:
+def _check_device(device: CudaDevice) -> Check:
     told = f"{device}, {device.memory / _GIB:.0f} GiB"
     if device.capability >= TURING:
         return Check(name=f"GPU {device.index}", state=State.OK, told=told)
@@ -69,23 +69,25 @@ def _device(device: CudaDevice) -> Check:
     )
 
 
-def check_package(installed: package.Installed, answer: LibraryReport | None) -> tuple[Check, ...]:
+def check_tensorrt(
+    installed: package.TensorrtInstallation, answer: LibraryReport | None
+) -> tuple[Check, ...]:
     """TensorRT's package, imported in another process, and trtexec.
 
     Args:
         installed: what there is.
         answer: what the package said when it was imported; None where it is not installed.
     """
-    return (_package(installed, answer), _program(installed))
+    return (_check_package(installed, answer), _check_trtexec(installed))
 
 
-def _package(installed: package.Installed, answer: LibraryReport | None) -> Check:
+def _check_package(installed: package.TensorrtInstallation, answer: LibraryReport | None) -> Check:
     if not installed.importable or answer is None:
         return Check(
             name="tensorrt",
             state=State.MISSING,
             told="the Python package is not installed",
-            mend=package.MEND,
+            mend=package.INSTALL_FIX,
         )
     said = next(iter(answer.said), None)
     if said is None or not said.works:
@@ -94,23 +96,23 @@ def _package(installed: package.Installed, answer: LibraryReport | None) -> Chec
             name="tensorrt",
             state=State.BROKEN,
             told=f"it is installed and cannot be imported: {reason}",
-            mend=f"pip install --force-reinstall {package.MEND.removeprefix('pip install ')}",
+            mend=f"pip install --force-reinstall {package.INSTALL_FIX.removeprefix('pip install ')}",
         )
     if installed.too_old:
         return Check(
             name="tensorrt",
             state=State.WARN,
             told=f"{said.told} is older than 10.13, the first that modelc works with",
-            mend=package.MEND,
+            mend=package.INSTALL_FIX,
         )
     return Check(name="tensorrt", state=State.OK, told=said.told)
 
 
-def _program(installed: package.Installed) -> Check:
+def _check_trtexec(installed: package.TensorrtInstallation) -> Check:
     if installed.program is None:
         return Check(
-            name=package.PROGRAM,
+            name=package.TRTEXEC,
             state=State.MISSING,
             told="not on the PATH; it is only needed where the Python package is not",
         )
-    return Check(name=package.PROGRAM, state=State.OK, told=installed.program)
+    return Check(name=package.TRTEXEC, state=State.OK, told=installed.program)

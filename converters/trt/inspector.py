@@ -18,7 +18,7 @@ from ...core.errors import ConversionError
 from ...core.records import Coverage
 
 Json: TypeAlias = Mapping[str, object]
-SOURCE = "TensorRT engine inspector"
+INSPECTOR_SOURCE = "TensorRT engine inspector"
 UNKNOWN = "unknown"
 _COMPUTE = re.compile(
     r"conv(?!er)|gemm|matmul|matrix|matrix_multiply|fully|attention|mha|fmha|lstm|gru|rnn|einsum|correlation",
@@ -53,7 +53,7 @@ _TENSOR_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class EngineLayer:
     """One layer of an engine. `dtype` is what it computes in: fp32, tf32, fp16, bf16, int8...
 
     `computes` tells convolutions and matrix products, in which the work is, from the rest.
@@ -72,7 +72,7 @@ class Layer:
 class EngineLayers:
     """An engine as its inspector tells it; 10.x gives only the names of inputs and outputs."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[EngineLayer, ...]
     tensors: tuple[str, ...]
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
@@ -87,23 +87,23 @@ def read_layers(text: str) -> EngineLayers:
     try:
         document = json.loads(text)
         rows = document["Layers"]
-        layers = tuple(_layer(row) for row in rows)
+        layers = tuple(_parse_layer(row) for row in rows)
     except (ValueError, KeyError, TypeError) as error:
         raise ConversionError(
             f"TensorRT's inspector gave what modelc cannot read: {error!r}",
             hint="please report the log with the versions of TensorRT and modelc",
         ) from error
-    tensors = _objects(document.get("I/O Tensors"))
+    tensors = _as_objects(document.get("I/O Tensors"))
     names = [str(one.get("Name", "")) for one in tensors] or list(document.get("Bindings") or ())
     return EngineLayers(
         layers=layers,
         tensors=tuple(map(str, names)),
-        inputs=tuple(_tensor(one) for one in tensors if _is(one, "input")),
-        outputs=tuple(_tensor(one) for one in tensors if _is(one, "output")),
+        inputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "input")),
+        outputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "output")),
     )
 
 
-def understood(text: str) -> tuple[EngineLayers, str]:
+def parse_layers(text: str) -> tuple[EngineLayers, str]:
     """The layers, and why there are none: an engine is not lost because its inspector is odd."""
     nothing = EngineLayers(layers=(), tensors=())
     if not text:
@@ -114,7 +114,9 @@ def understood(text: str) -> tuple[EngineLayers, str]:
         return nothing, error.message
 
 
-def coverage(layers: Iterable[Layer], times: Mapping[str, float] | None = None) -> Coverage:
+def engine_coverage(
+    layers: Iterable[EngineLayer], times: Mapping[str, float] | None = None
+) -> Coverage:
     """What an engine computes in: by layers, or by time where `times` has one for each layer.
 
     Args:
@@ -135,49 +137,49 @@ def coverage(layers: Iterable[Layer], times: Mapping[str, float] | None = None) 
         layers=dict(counts),
         share={dtype: round(part, 6) for dtype, part in share.items()},
         work="time" if timed else "layers",
-        source=SOURCE,
+        source=INSPECTOR_SOURCE,
     )
 
 
-def _layer(row: object) -> Layer:
+def _parse_layer(row: object) -> EngineLayer:
     """One entry; a bare name where the engine was built without details."""
     if isinstance(row, str):
         work = _COMPUTE.search(row) and not _MOVES.search(row)
-        return Layer(name=row, kind="", dtype=UNKNOWN, computes=bool(work))
+        return EngineLayer(name=row, kind="", dtype=UNKNOWN, computes=bool(work))
     if not isinstance(row, Mapping):
         raise TypeError(f"a layer is {row!r}")
     kind = str(row.get("LayerType", ""))
     tactic = str(row.get("TacticName", ""))
-    return Layer(
+    return EngineLayer(
         name=str(row.get("Name", "")),
         kind=kind,
-        dtype=_dtype(row, tactic),
-        computes=_computes(row, kind, tactic),
+        dtype=_layer_dtype(row, tactic),
+        computes=_is_compute_layer(row, kind, tactic),
         tactic=tactic,
         nodes=tuple(_NODES.findall(str(row.get("Metadata", "")))),
     )
 
 
-def _computes(row: Json, kind: str, tactic: str) -> bool:
+def _is_compute_layer(row: Json, kind: str, tactic: str) -> bool:
     """By its type, by its parameters' type, by its kernel; a layer that only moves data never."""
     if _MOVES.search(kind):
         return False
     return any(_COMPUTE.search(text) for text in (kind, str(row.get("ParameterType", "")), tactic))
 
 
-def _dtype(row: Json, tactic: str) -> str:
+def _layer_dtype(row: Json, tactic: str) -> str:
     """From the kernel's name where it says so, else from the layer's first input."""
     for dtype, pattern in _KERNEL.items():
         if pattern.search(tactic.lower()):
             return dtype
-    for tensor in (*_objects(row.get("Inputs")), *_objects(row.get("Outputs"))):
-        found = _type_of(tensor)
+    for tensor in (*_as_objects(row.get("Inputs")), *_as_objects(row.get("Outputs"))):
+        found = _tensor_type(tensor)
         if found != UNKNOWN:
             return found
     return UNKNOWN
 
 
-def _type_of(tensor: Json) -> str:
+def _tensor_type(tensor: Json) -> str:
     """The type that a tensor says, whatever its field is called; unknown where it says none."""
     for key in ("DataType", "Datatype", "Format/Datatype", "Format/DataType", "Format"):
         text = str(tensor.get(key, ""))
@@ -187,16 +189,16 @@ def _type_of(tensor: Json) -> str:
     return UNKNOWN
 
 
-def _objects(value: object) -> list[Json]:
+def _as_objects(value: object) -> list[Json]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def _is(tensor: Json, mode: str) -> bool:
+def _has_mode(tensor: Json, mode: str) -> bool:
     return str(tensor.get("IOMode", "")).lower() == mode
 
 
-def _tensor(tensor: Json) -> TensorInfo:
-    found = _type_of(tensor)
+def _parse_tensor(tensor: Json) -> TensorInfo:
+    found = _tensor_type(tensor)
     sizes = tensor.get("Dimensions")
     dims = sizes if isinstance(sizes, list) else []
     return TensorInfo(

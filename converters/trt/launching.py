@@ -11,27 +11,27 @@ from pathlib import Path
 from ...core.contract import Advance
 from ...core.errors import ConversionError, MissingError, ModelcError, UsageError
 from . import trtexec
-from .driver import Driver, probe
-from .inspector import understood
-from .package import Installed, find
+from .driver import CudaDriver, query_driver
+from .inspector import parse_layers
+from .package import TensorrtInstallation, find_tensorrt
 from .records import (
-    CHILD_FILE,
+    REQUEST_FILE,
     RESULT_FILE,
+    BuildOutcome,
     BuildRequest,
-    Built,
-    Outcome,
+    BuildResult,
     read_record,
     write_record,
 )
-from .supervising import Ended, Heard, Patience, supervise, to_log
+from .supervising import LineHandler, ProcessEnd, ProcessTimeouts, run_supervised, write_log
 
-_USUAL = Patience()
-_AT_ONCE = Patience(stop=0.0)  # closing its input is nothing to trtexec
+_USUAL = ProcessTimeouts()
+_AT_ONCE = ProcessTimeouts(stop=0.0)  # closing its input is nothing to trtexec
 # The child's path is made the parent's before anything of modelc is imported: `-m` alone would
 # not find what the parent found by a path of its own.
-_START = (
+_CHILD_SCRIPT = (
     "import json, runpy, sys; folder = sys.argv[1]; "
-    f"sys.path[:] = json.load(open(folder + '/{CHILD_FILE}', encoding='utf-8'))['path']; "
+    f"sys.path[:] = json.load(open(folder + '/{REQUEST_FILE}', encoding='utf-8'))['path']; "
     f"runpy.run_module('{__package__}.child', run_name='__main__', alter_sys=True)"
 )
 _LAYERS_FILE = "layers.json"
@@ -39,15 +39,15 @@ _SHOWN = 5  # last lines of the log that a message shows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class BuildHost:
     """What a build asks of the machine that it is on."""
 
-    driver: Callable[[], Driver] = probe
-    installed: Callable[[], Installed] = find
-    child: tuple[str, ...] = (sys.executable, "-c", _START)  # the folder comes after it
+    driver: Callable[[], CudaDriver] = query_driver
+    installed: Callable[[], TensorrtInstallation] = find_tensorrt
+    child: tuple[str, ...] = (sys.executable, "-c", _CHILD_SCRIPT)  # the folder comes after it
 
 
-_KINDS: dict[int, type[ModelcError]] = {
+_ERROR_TYPES: dict[int, type[ModelcError]] = {
     kind.exit_code: kind for kind in (UsageError, MissingError, ConversionError)
 }
 
@@ -57,9 +57,9 @@ def build_with_python(
     folder: Path,
     advance: Advance,
     *,
-    patience: Patience = _USUAL,
-    command: Sequence[str] = Host.child,
-) -> Built:
+    patience: ProcessTimeouts = _USUAL,
+    command: Sequence[str] = BuildHost.child,
+) -> BuildResult:
     """Build in a Python process that imports tensorrt; this one never does.
 
     Args:
@@ -74,32 +74,32 @@ def build_with_python(
         MissingError: tensorrt or the device is not here.
     """
 
-    def heard(line: str) -> None:
+    def handle_line(line: str) -> None:
         try:
             done, total = json.loads(line)
             advance(int(done), int(total))
         except (ValueError, TypeError):
-            to_log(line)  # not ours: something got hold of the pipe
+            write_log(line)  # not ours: something got hold of the pipe
 
-    result, asked = folder / RESULT_FILE, folder / CHILD_FILE
+    result, asked = folder / RESULT_FILE, folder / REQUEST_FILE
     result.unlink(missing_ok=True)
     write_record(replace(request, path=tuple(sys.path)), asked)
     try:
-        ended = _supervised([*command, str(folder)], heard, patience)
-        outcome = _outcome(result, ended)
+        ended = _run_child([*command, str(folder)], heard, patience)
+        outcome = _read_outcome(result, ended)
     finally:
         result.unlink(missing_ok=True)
         asked.unlink(missing_ok=True)
     if outcome.built is None:
-        raise _error(outcome)
+        raise _outcome_error(outcome)
     return outcome.built
 
 
-def _outcome(path: Path, ended: Ended) -> Outcome:
+def _read_outcome(path: Path, ended: ProcessEnd) -> BuildOutcome:
     try:
-        return read_record(path, Outcome)
+        return read_record(path, BuildOutcome)
     except (OSError, ValueError):
-        raise _crashed("TensorRT's builder", ended) from None
+        raise _crash_error("TensorRT's builder", ended) from None
 
 
 def build_with_trtexec(
@@ -108,22 +108,22 @@ def build_with_trtexec(
     folder: Path,
     *,
     version: tuple[int, int, int],
-    patience: Patience = _AT_ONCE,
-) -> Built:
+    patience: ProcessTimeouts = _AT_ONCE,
+) -> BuildResult:
     """Build with trtexec; it tells no progress.
 
     Raises:
         ConversionError: the build failed or crashed.
     """
     exported = folder / _LAYERS_FILE
-    command = trtexec.command(program, version[0], request, exported)
-    ended = _supervised(command, to_log, patience)
+    command = trtexec.trtexec_command(program, version[0], request, exported)
+    ended = _run_child(command, write_log, patience)
     if ended.code != 0 or not Path(request.engine).is_file():
-        raise _crashed("trtexec", ended)
+        raise _crash_error("trtexec", ended)
     text = exported.read_text("utf-8") if exported.is_file() else ""
     exported.unlink(missing_ok=True)
-    found, _ = understood(text)
-    return Built(
+    found, _ = parse_layers(text)
+    return BuildResult(
         tensorrt=".".join(map(str, version)),
         layers=text,
         inputs=found.inputs,
@@ -131,24 +131,24 @@ def build_with_trtexec(
     )
 
 
-def _supervised(command: Sequence[str], heard: Heard, patience: Patience) -> Ended:
+def _run_child(command: Sequence[str], heard: LineHandler, patience: ProcessTimeouts) -> ProcessEnd:
     try:
-        return supervise(command, heard, patience)
+        return run_supervised(command, heard, patience)
     except OSError as error:
         raise MissingError(
             f"{command[0]} cannot be started: {error}", hint="see modelc doctor"
         ) from error
 
 
-def _crashed(who: str, ended: Ended) -> ConversionError:
+def _crash_error(who: str, ended: ProcessEnd) -> ConversionError:
     how = f"crashed with {ended.signal_name}" if ended.code < 0 else f"ended with {ended.code}"
     lines = [line for line in ended.tail if line.strip()][-_SHOWN:]
     said = f"; its last lines: {' | '.join(lines)}" if lines else " and said nothing"
     return ConversionError(f"{who} {how}{said}", hint="the whole text is in the log")
 
 
-def _error(outcome: Outcome) -> ModelcError:
+def _outcome_error(outcome: BuildOutcome) -> ModelcError:
     if outcome.cancelled:
         return ConversionError("the TensorRT build was stopped", hint="run it again to go on")
-    kind = _KINDS.get(outcome.exit_code, ConversionError)
+    kind = _ERROR_TYPES.get(outcome.exit_code, ConversionError)
     return kind(outcome.message, hint=outcome.hint)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from .findings import Model, Node, Value
 from .options import EngineOptions
 from .profiles import Profile
-from .qdq_pairs import constant, is_dequantize, is_quantize
-from .sizes import at_sizes, largest_inputs, largest_tensor, sizes_of
+from .qdq_pairs import constant_tensor, is_dequantize, is_quantize
+from .sizes import infer_sizes, largest_inputs, largest_tensor, static_sizes
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -32,7 +32,7 @@ _FUSED = frozenset({
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryEstimate:
     """Bytes by what they are for; `largest` is the greatest count of elements in one tensor.
 
     `unknown` tensors have a size that depends on data, and are not in the sum.
@@ -56,7 +56,9 @@ class Memory:
         return ", ".join(f"{name} {size:,} bytes" for name, size in (*parts, *limit))
 
 
-def estimate(model: Model, profiles: Sequence[Profile], options: EngineOptions) -> Memory:
+def estimate_memory(
+    model: Model, profiles: Sequence[Profile], options: EngineOptions
+) -> MemoryEstimate:
     """Estimate for the largest shapes of any profile.
 
     Args:
@@ -64,12 +66,12 @@ def estimate(model: Model, profiles: Sequence[Profile], options: EngineOptions) 
         profiles: the largest shapes of the inputs.
         options: `workspace` in bytes; None limits nothing and adds nothing.
     """
-    fixed = at_sizes(model, largest_inputs(profiles))
-    walk = _Walk()
+    fixed = infer_sizes(model, largest_inputs(profiles))
+    walk = _LifetimeWalk()
     peak = walk.peak(fixed)
     largest, elements = largest_tensor(fixed)
-    return Memory(
-        weights=_weights(model),
+    return MemoryEstimate(
+        weights=_weight_bytes(model),
         activations=peak,
         workspace=options.workspace or 0,
         largest=elements,
@@ -78,7 +80,7 @@ def estimate(model: Model, profiles: Sequence[Profile], options: EngineOptions) 
     )
 
 
-def _weights(model: Model) -> int:
+def _weight_bytes(model: Model) -> int:
     """Bytes of the weights as an engine keeps them: one byte where a Q is on the constant."""
     total = 0
     for value in model.graph.initializers.values():
@@ -87,11 +89,13 @@ def _weights(model: Model) -> int:
             continue
         readers = [use.node for use in value.uses()]
         quantized = bool(readers) and all(is_quantize(node) for node in readers)
-        total += tensor.size if quantized else tensor.size * _bits(tensor.dtype.name) // _BITS
+        total += (
+            tensor.size if quantized else tensor.size * _element_bits(tensor.dtype.name) // _BITS
+        )
     return total
 
 
-def _bits(dtype: str) -> int:
+def _element_bits(dtype: str) -> int:
     """The width of an element on the device: double is computed in float32, bool is a byte."""
     import onnx_ir
 
@@ -101,7 +105,7 @@ def _bits(dtype: str) -> int:
     return 8 if found in (onnx_ir.DataType.BOOL, onnx_ir.DataType.STRING) else int(found.bitwidth)
 
 
-class _Walk:
+class _LifetimeWalk:
     """Counts what lives while a graph is walked in its order, bodies of its nodes included."""
 
     def __init__(self) -> None:
@@ -152,31 +156,33 @@ class _Walk:
         return self._owners.get(name, name)
 
     def _is_constant(self, value: Value) -> bool:
-        return value.name in self._folded or constant(value) is not None
+        return value.name in self._folded or constant_tensor(value) is not None
 
     def _last_reads(self, nodes: Sequence[Node]) -> dict[str, int]:
         """By owner, the index of the node that is the last to read it, itself or in its body."""
         last: dict[str, int] = {}
         for index, node in enumerate(nodes):
-            inner = [one for graph in _bodies(node) for one in graph.all_nodes()]
+            inner = [one for graph in _node_bodies(node) for one in graph.all_nodes()]
             for one in (node, *inner):
                 last |= {self._owner(value): index for value in one.inputs if value is not None}
         return last
 
     def _inside(self, node: Node) -> int:
         """The bytes of the largest body of a node, all of its tensors at one time."""
-        bodies = [[v for one in graph.all_nodes() for v in one.outputs] for graph in _bodies(node)]
+        bodies = [
+            [v for one in graph.all_nodes() for v in one.outputs] for graph in _node_bodies(node)
+        ]
         return max((sum(map(self._bytes, values)) for values in bodies), default=0)
 
     def _bytes(self, value: Value) -> int:
         """The size of an activation; 0 for a constant, and where it is not known."""
-        if not value.name or constant(value) is not None:
+        if not value.name or constant_tensor(value) is not None:
             return 0
-        sizes = sizes_of(value)
+        sizes = static_sizes(value)
         if sizes is None or value.dtype is None:
             self.unknown.add(value.name)
             return 0
-        return prod(sizes) * _bits(value.dtype.name) // _BITS
+        return prod(sizes) * _element_bits(value.dtype.name) // _BITS
 
 
 def _is_view(node: Node) -> bool:
@@ -191,7 +197,7 @@ def _is_fused(node: Node, source: Value) -> bool:
     return made and alone and (node.op_type in _FUSED or is_quantize(node))
 
 
-def _bodies(node: Node) -> list[onnx_ir.Graph]:
+def _node_bodies(node: Node) -> list[onnx_ir.Graph]:
     """The graphs inside a node."""
     import onnx_ir
 

@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 _KEPT = 20  # errors; the first names the cause, the last what came of it
 
 
-class KeptLog(Protocol):
+class ErrorLog(Protocol):
     """An ILogger that keeps what went wrong."""
 
     errors: list[str]
@@ -24,7 +24,7 @@ class KeptLog(Protocol):
         ...
 
 
-def kept_log(trt: ModuleType) -> KeptLog:
+def make_error_log(trt: ModuleType) -> ErrorLog:
     """A logger for TensorRT objects; they must not outlive it."""
 
     class _KeptLog(trt.ILogger):  # type: ignore[name-defined,misc]  # may not be installed
@@ -50,5 +50,5 @@ def kept_log(trt: ModuleType) -> KeptLog:
             told = list(dict.fromkeys(" ".join(error.split()) for error in self.errors))
             return "; ".join(told[:2]) or "TensorRT gave no reason"
 
-    kept: KeptLog = _KeptLog()
+    kept: ErrorLog = _KeptLog()
     return kept

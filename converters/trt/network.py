@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from ...core.contract import TensorInfo
 from ...core.errors import ConversionError, Hint, Option
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
-from .messages import KeptLog
+from .messages import ErrorLog
 
 if TYPE_CHECKING:
     import tensorrt
 
-_TOLD = 5  # errors in a message; all are in the log
-DTYPES = {
+_MAX_ERRORS = 5  # errors in a message; all are in the log
+TRT_DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
     "BF16": "bfloat16",
@@ -27,8 +27,8 @@ DTYPES = {
 }  # trt.DataType -> the name that torch and numpy have for it
 
 
-def parse(
-    trt: ModuleType, builder: tensorrt.Builder, path: Path, log: KeptLog
+def parse_network(
+    trt: ModuleType, builder: tensorrt.Builder, path: Path, log: ErrorLog
 ) -> tuple[tensorrt.INetworkDefinition, tensorrt.OnnxParser]:
     """Parse an ONNX file; its types are the precision of the engine, on TensorRT 10 and 11.
 
@@ -43,11 +43,11 @@ def parse(
     network = builder.create_network(flags)
     parser: tensorrt.OnnxParser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(path)):
-        raise _refused(parser, path, log)
+        raise _parser_error(parser, path, log)
     return network, parser
 
 
-def _refused(parser: tensorrt.OnnxParser, path: Path, log: KeptLog) -> ConversionError:
+def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> ConversionError:
     origins = read_origins(path)
     told: list[str] = []
     for index in range(parser.num_errors):
@@ -60,8 +60,8 @@ def _refused(parser: tensorrt.OnnxParser, path: Path, log: KeptLog) -> Conversio
         told.append(f"{where}{source}: {error.desc()} [{error.code().name}]")
     for line in told:
         log.errors.append(line)
-    shown = "; ".join(told[:_TOLD]) or log.reason
-    more = f" (and {len(told) - _TOLD} more)" if len(told) > _TOLD else ""
+    shown = "; ".join(told[:_MAX_ERRORS]) or log.reason
+    more = f" (and {len(told) - _MAX_ERRORS} more)" if len(told) > _MAX_ERRORS else ""
     return ConversionError(
         f"TensorRT's ONNX parser refused {path.name}: {shown}{more}",
         hint=Hint(
@@ -72,16 +72,16 @@ def _refused(parser: tensorrt.OnnxParser, path: Path, log: KeptLog) -> Conversio
     )
 
 
-def tensors(
+def network_tensors(
     network: tensorrt.INetworkDefinition,
 ) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
     """Inputs and outputs as the network declares them; a dim that varies is `?`."""
-    inputs = tuple(_info(network.get_input(i)) for i in range(network.num_inputs))
-    outputs = tuple(_info(network.get_output(i)) for i in range(network.num_outputs))
+    inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
+    outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
     return inputs, outputs
 
 
-def _info(tensor: tensorrt.ITensor) -> TensorInfo:
+def _tensor_info(tensor: tensorrt.ITensor) -> TensorInfo:
     code = tensor.dtype.name
     dims = tuple("?" if size < 0 else str(size) for size in tensor.shape)
-    return TensorInfo(name=tensor.name, dtype=DTYPES.get(code, code.lower()), dims=dims)
+    return TensorInfo(name=tensor.name, dtype=TRT_DTYPES.get(code, code.lower()), dims=dims)

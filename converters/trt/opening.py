@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.digest import sha256_of
 from ...core.errors import ConversionError, RunnerError
-from .build import load_plugins
-from .messages import KeptLog
+from .build import load_plugin_libraries
+from .messages import ErrorLog
 from .options import EngineOptions
-from .sidecar import EngineSidecar, read_sidecar, sidecar_of
+from .sidecar import EngineSidecar, engine_sidecar_path, read_sidecar
 
 if TYPE_CHECKING:
     import tensorrt
@@ -22,17 +22,17 @@ class LoadedEngine(NamedTuple):
 
     engine: tensorrt.ICudaEngine
     runtime: tensorrt.Runtime
-    log: KeptLog
+    log: ErrorLog
 
 
-def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: KeptLog) -> LoadedEngine:
+def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorLog) -> LoadedEngine:
     """Deserialize an engine file.
 
     Raises:
         RunnerError: TensorRT would not load it, or a stripped engine did not get its weights.
     """
     try:
-        load_plugins(trt, options.plugins, log)
+        load_plugin_libraries(trt, options.plugins, log)
     except ConversionError as error:
         raise RunnerError(error.message, hint=error.hint) from error
     runtime: tensorrt.Runtime = trt.Runtime(log)
@@ -42,17 +42,17 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: KeptLo
         raise RunnerError(
             f"TensorRT would not load {path.name}: {log.reason}",
             hint="an engine runs only on the GPU type and TensorRT that it was built with: see "
-            f"{sidecar_of(path).name}",
+            f"{engine_sidecar_path(path).name}",
         )
-    sidecar = read_sidecar(path) if sidecar_of(path).is_file() else None
+    sidecar = read_sidecar(path) if engine_sidecar_path(path).is_file() else None
     if sidecar is not None and sidecar.stripped:
-        _refit(trt, engine, _weights(path, sidecar, options), log)
+        _refit_weights(trt, engine, _weights_path(path, sidecar, options), log)
     if engine.streamable_weights_size > 0:  # else the weights stay on the device all the same
         engine.weight_streaming_budget_v2 = engine.get_weight_streaming_automatic_budget()
     return LoadedEngine(engine=engine, runtime=runtime, log=log)
 
 
-def _weights(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:
+def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:
     """The ONNX that the engine was built from: as it was named, else beside the engine."""
     onnx = Path(options.weights) if options.weights else path.with_name(sidecar.onnx.name)
     if not onnx.is_file():
@@ -68,7 +68,9 @@ def _weights(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path
     return onnx
 
 
-def _refit(trt: ModuleType, engine: tensorrt.ICudaEngine, onnx: Path, log: KeptLog) -> None:
+def _refit_weights(
+    trt: ModuleType, engine: tensorrt.ICudaEngine, onnx: Path, log: ErrorLog
+) -> None:
     refitter: tensorrt.Refitter = trt.Refitter(engine, log)
     parser: tensorrt.OnnxParserRefitter = trt.OnnxParserRefitter(refitter, log)
     if not parser.refit_from_file(str(onnx)) or not refitter.refit_cuda_engine():

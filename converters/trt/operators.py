@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-VERSION = "10.15"
-SOURCE = (
-    f"onnx-tensorrt docs/operators.md for TensorRT {VERSION} (opset 9 to 24); "
+TABLE_VERSION = "10.15"
+TABLE_SOURCE = (
+    f"onnx-tensorrt docs/operators.md for TensorRT {TABLE_VERSION} (opset 9 to 24); "
     "NVIDIA's ONNX opset guide for 11.x (to opset 25)"
 )
 LEAST_OPSET, TABLE_OPSET, LAST_OPSET = 9, 24, 25
 
 # Types of tensors that TensorRT has at all, by ONNX's names; DOUBLE becomes FLOAT.
-TYPES = frozenset({
+SUPPORTED_TYPES = frozenset({
     "BFLOAT16", "BOOL", "DOUBLE", "FLOAT", "FLOAT16", "FLOAT4E2M1", "FLOAT8E4M3FN", "INT32",
     "INT4", "INT64", "INT8", "UINT8",
 })  # fmt: skip
@@ -29,7 +29,7 @@ _NUMBERS = _FLOATS | {"INT32", "INT64"}
 _ANY = _NUMBERS | {"BOOL"}
 _QUANTIZED = frozenset({"INT8", "INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"})
 
-_TABLE: Mapping[frozenset[str], str] = {
+_TYPE_TABLE: Mapping[frozenset[str], str] = {
     frozenset({"BOOL"}): "And Not Or Xor",
     frozenset({"FLOAT"}): "STFT",
     _HALVES: "BlackmanWindow DeformConv GridSample HammingWindow HannWindow Mish NonMaxSuppression "
@@ -57,7 +57,7 @@ _TABLE: Mapping[frozenset[str], str] = {
     _QUANTIZED: "DequantizeLinear",
 }
 SUPPORTED: Mapping[str, frozenset[str]] = {
-    name: types for types, names in _TABLE.items() for name in names.split()
+    name: types for types, names in _TYPE_TABLE.items() for name in names.split()
 }
 # Of the table's operators, those that it says are not supported; others it does not know.
 REFUSED = frozenset({

@@ -87,27 +87,29 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
         if key not in KEYS:
             raise unknown("TensorRT option", key, KEYS)
     options = EngineOptions(
-        workspace=_size(settings, "workspace"),
-        optimization_level=_level(settings),
-        profiles=read_profiles(_several(settings, "profiles")),
+        workspace=_read_size(settings, "workspace"),
+        optimization_level=_read_level(settings),
+        profiles=read_profiles(_read_list(settings, "profiles")),
         timing_cache=settings.get("timing_cache", ""),
         cache_folder=settings.get("cache_folder", ""),
-        version_compatible=_truth(settings, "version_compatible", False),
-        hardware_compatible=HardwareLevel(_one_of(settings, "hardware_compatible", HardwareLevel)),
-        refittable=_truth(settings, "refittable", False),
-        strip_weights=_truth(settings, "strip_weights", False),
-        weight_streaming=_truth(settings, "weight_streaming", False),
-        tf32=_truth(settings, "tf32", True),
-        plugins=_several(settings, "plugins"),
-        trust_engine=_truth(settings, "trust_engine", False),
-        builder=BuilderChoice(_one_of(settings, "builder", BuilderChoice)),
+        version_compatible=_read_bool(settings, "version_compatible", False),
+        hardware_compatible=HardwareLevel(
+            _read_choice(settings, "hardware_compatible", HardwareLevel)
+        ),
+        refittable=_read_bool(settings, "refittable", False),
+        strip_weights=_read_bool(settings, "strip_weights", False),
+        weight_streaming=_read_bool(settings, "weight_streaming", False),
+        tf32=_read_bool(settings, "tf32", True),
+        plugins=_read_list(settings, "plugins"),
+        trust_engine=_read_bool(settings, "trust_engine", False),
+        builder=BuilderChoice(_read_choice(settings, "builder", BuilderChoice)),
         weights=settings.get("weights", ""),
     )
-    _check(options)
+    _check_options(options)
     return options
 
 
-def _check(options: EngineOptions) -> None:
+def _check_options(options: EngineOptions) -> None:
     """What cannot be wanted together."""
     if options.version_compatible and not options.trust_engine:
         raise UsageError(
@@ -121,42 +123,44 @@ def _check(options: EngineOptions) -> None:
         )
 
 
-def _size(settings: Mapping[str, str], key: str) -> int | None:
+def _read_size(settings: Mapping[str, str], key: str) -> int | None:
     """`4G` as bytes; a number without a unit is bytes."""
     text = settings.get(key, "")
     if not text:
         return None
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "B")
-    size = _positive(number)
+    size = _positive_number(number)
     if size is None or unit not in _UNITS:
-        raise _wrong(key, text, "a size such as 512M or 4G")
+        raise _option_error(key, text, "a size such as 512M or 4G")
     return int(size * _UNITS[unit])
 
 
-def _level(settings: Mapping[str, str]) -> int:
+def _read_level(settings: Mapping[str, str]) -> int:
     text = settings.get("optimization_level", str(DEFAULT_LEVEL))
     if not text.isdecimal() or int(text) not in LEVELS:
-        raise _wrong("optimization_level", text, f"a whole number from 0 to {LEVELS.stop - 1}")
+        raise _option_error(
+            "optimization_level", text, f"a whole number from 0 to {LEVELS.stop - 1}"
+        )
     return int(text)
 
 
-def _truth(settings: Mapping[str, str], key: str, default: bool) -> bool:
+def _read_bool(settings: Mapping[str, str], key: str, default: bool) -> bool:
     text = settings.get(key, str(default)).lower()
     if text not in _TRUTHS:
-        raise _wrong(key, settings[key], "true or false")
+        raise _option_error(key, settings[key], "true or false")
     return _TRUTHS[text]
 
 
-def _one_of(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> str:
+def _read_choice(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> str:
     """The text, which is a value of `kind`; the first of them where nothing was said."""
     values = [str(one) for one in kind]
     text = settings.get(key, values[0])
     if text not in values:
-        raise _wrong(key, text, f"one of {', '.join(values)}")
+        raise _option_error(key, text, f"one of {', '.join(values)}")
     return text
 
 
-def _positive(text: str) -> float | None:
+def _positive_number(text: str) -> float | None:
     """The number, where the text is one that is finite and more than 0."""
     try:
         number = float(text)
@@ -165,10 +169,10 @@ def _positive(text: str) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-def _several(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
+def _read_list(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in settings.get(key, "").split(SEPARATOR) if part.strip())
 
 
-def _wrong(key: str, text: str, wanted: str) -> UsageError:
+def _option_error(key: str, text: str, wanted: str) -> UsageError:
     name = key.replace("_", "-")
     return UsageError(f"TensorRT: {name} cannot be {text!r}", hint=f"--{name} takes {wanted}")

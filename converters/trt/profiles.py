@@ -41,7 +41,7 @@ class ShapeRange:
 Profile: TypeAlias = tuple[ShapeRange, ...]
 
 
-def told(profile: Profile) -> str:
+def profile_text(profile: Profile) -> str:
     """The profile as a user would write it."""
     return ",".join(map(str, profile))
 
@@ -52,20 +52,20 @@ def read_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
     Raises:
         UsageError: a text is not of that form, or its shapes do not grow.
     """
-    return tuple(_profile(text) for text in texts)
+    return tuple(_parse_profile(text) for text in texts)
 
 
-def _profile(text: str) -> Profile:
-    ranges = tuple(_range(part.strip(), text) for part in text.split(","))
+def _parse_profile(text: str) -> Profile:
+    ranges = tuple(_parse_range(part.strip(), text) for part in text.split(","))
     names = [one.name for one in ranges]
     if len(set(names)) != len(names):
         raise UsageError(f"--profile {text!r} names an input twice", hint=_HINT, option="profile")
     return ranges
 
 
-def _range(part: str, text: str) -> ShapeRange:
+def _parse_range(part: str, text: str) -> ShapeRange:
     name, equals, shapes = part.rpartition("=")
-    found = [_shape(shape) for shape in shapes.split(":")]
+    found = [_parse_shape(shape) for shape in shapes.split(":")]
     if not (name and equals) or len(found) != _PARTS or None in found:
         raise UsageError(f"--profile {text!r}: cannot read {part!r}", hint=_HINT, option="profile")
     low, opt, high = (shape or () for shape in found)
@@ -80,7 +80,7 @@ def _range(part: str, text: str) -> ShapeRange:
     return ShapeRange(name=name, low=low, opt=opt, high=high)
 
 
-def _shape(text: str) -> Shape | None:
+def _parse_shape(text: str) -> Shape | None:
     """`1x3x8` as sizes, nothing as a scalar's shape; None where it is neither."""
     parts = text.split("x") if text else []
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
@@ -94,11 +94,11 @@ def profiles_for(signature: Signature, extra: Sequence[Profile]) -> tuple[Profil
     Raises:
         UsageError: an extra profile names no input, or has another rank, or a fixed dim changed.
     """
-    own = {spec.name: _of(spec) for spec in signature.inputs}
-    return (tuple(own.values()), *(_completed(profile, own, signature) for profile in extra))
+    own = {spec.name: _spec_range(spec) for spec in signature.inputs}
+    return (tuple(own.values()), *(_complete_profile(profile, own, signature) for profile in extra))
 
 
-def _of(spec: InputSpec) -> ShapeRange:
+def _spec_range(spec: InputSpec) -> ShapeRange:
     return ShapeRange(
         name=spec.name,
         low=tuple(dim.low for dim in spec.dims),
@@ -107,31 +107,33 @@ def _of(spec: InputSpec) -> ShapeRange:
     )
 
 
-def _completed(profile: Profile, own: Mapping[str, ShapeRange], signature: Signature) -> Profile:
+def _complete_profile(
+    profile: Profile, own: Mapping[str, ShapeRange], signature: Signature
+) -> Profile:
     specs = {spec.name: spec for spec in signature.inputs}
     given = {one.name: one for one in profile}
     for name, one in given.items():
         if name not in specs:
             raise UsageError(
-                f"--profile {told(profile)} names {name!r}, which is no input",
+                f"--profile {profile_text(profile)} names {name!r}, which is no input",
                 hint=f"the inputs are {', '.join(specs)}",
                 option="profile",
             )
-        _check(one, specs[name], profile)
+        _check_range(one, specs[name], profile)
     return tuple(given.get(name, known) for name, known in own.items())
 
 
-def _check(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
+def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
     if len(one.low) != len(spec.dims):
         raise UsageError(
-            f"--profile {told(profile)}: {spec.name} has {len(spec.dims)} dims, not {len(one.low)}",
+            f"--profile {profile_text(profile)}: {spec.name} has {len(spec.dims)} dims, not {len(one.low)}",
             hint=f"its form is {spec}",
             option="profile",
         )
     for dim, low, high in zip(spec.dims, one.low, one.high, strict=True):
         if not dim.dynamic and (low, high) != (dim.opt, dim.opt):
             raise UsageError(
-                f"--profile {told(profile)}: a dim of {spec.name} is always {dim.opt}",
+                f"--profile {profile_text(profile)}: a dim of {spec.name} is always {dim.opt}",
                 hint=Hint(
                     f"its form is {spec}; a dim that varies needs a name in ", Option("input")
                 ),
@@ -139,7 +141,7 @@ def _check(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
             )
 
 
-def unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[str, ...]:
+def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[str, ...]:
     """One line for each dim without bounds: an engine takes no size that no profile holds.
 
     Args:
@@ -159,7 +161,7 @@ def unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[str, ...]
     )
 
 
-def fitting(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:
+def select_profile(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:
     """The first profile that holds every shape; None where none does."""
     for index, profile in enumerate(profiles):
         if all(one.holds(shapes[one.name]) for one in profile):

@@ -13,7 +13,7 @@ from ...core.contract import Advance
 if TYPE_CHECKING:
     import tensorrt
 
-TOTAL = 1000  # what progress is counted in
+PROGRESS_TOTAL = 1000  # what progress is counted in
 
 
 @dataclass
@@ -23,7 +23,7 @@ class _Phase:
     done: int = 0
 
 
-class Phases:
+class BuildPhases:
     """Phases that run within steps of others; TensorRT may tell of them from several threads."""
 
     def __init__(self, advance: Advance) -> None:
@@ -50,17 +50,17 @@ class Phases:
         with self._lock:
             phase = self._running.pop(name, None)
             if phase is not None and phase.parent is None:
-                self._told = max(self._told, TOTAL - 1)
+                self._told = max(self._told, PROGRESS_TOTAL - 1)
 
     def _tell(self) -> None:
         """Tell where the outermost phase is, where that is further than was told."""
         tops = [name for name, phase in self._running.items() if phase.parent is None]
         if not tops:
             return
-        done = int(TOTAL * min(self._share(name) for name in tops))
+        done = int(PROGRESS_TOTAL * min(self._share(name) for name in tops))
         if done > self._told:
             self._told = done
-            self._advance(done, TOTAL)
+            self._advance(done, PROGRESS_TOTAL)
 
     def _share(self, name: str) -> float:
         phase = self._running[name]
@@ -69,11 +69,11 @@ class Phases:
         return min(1.0, (phase.done + min(running, 1.0)) / phase.steps)
 
 
-def progress_monitor(
+def make_progress_monitor(
     trt: ModuleType, advance: Advance, stopped: Callable[[], bool]
 ) -> tensorrt.IProgressMonitor:
     """A monitor that tells progress and ends the build at its next step once `stopped` says so."""
-    phases = Phases(advance)
+    phases = BuildPhases(advance)
 
     class _Monitor(trt.IProgressMonitor):  # type: ignore[name-defined,misc]  # may not be installed
         def __init__(self) -> None:

@@ -12,21 +12,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..onnx_origins import NodeOrigin
-from .findings import Finding, Model, Node, Severity, Value, domain_of, place_of, readers_of
+from .findings import (
+    Model,
+    Node,
+    TrtFinding,
+    TrtSeverity,
+    Value,
+    direct_readers,
+    domain_of,
+    node_place,
+)
 from .qdq_pairs import (
     DEQUANTIZE,
     QUANTIZE,
-    axis_of,
-    constant,
+    channel_axis,
+    constant_tensor,
     is_dequantize,
+    is_per_channel,
     is_quantize,
     is_weight,
-    per_channel,
-    problems,
-    shape_of,
+    qdq_problems,
+    tensor_shape,
 )
 
-LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+QDQ_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # Operators with integers inside: a form of quantization that TensorRT's parser does not read.
 _INTEGER = frozenset({
     "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearAdd", "QLinearConv",
@@ -38,26 +47,26 @@ _POINTWISE = ("Clip", "HardSwish", "LeakyRelu", "Relu", "Sigmoid")  # fused into
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Check:
+class _QdqCheck:
     """The findings as they come."""
 
     origins: Mapping[str, NodeOrigin]
-    found: list[Finding] = field(default_factory=list)
+    found: list[TrtFinding] = field(default_factory=list)
 
     def error(self, node: Node, what: str, detail: str = "") -> None:
-        self._add(Severity.ERROR, node, what, detail)
+        self._add(TrtSeverity.ERROR, node, what, detail)
 
     def warn(self, node: Node, what: str, detail: str = "") -> None:
-        self._add(Severity.WARNING, node, what, detail)
+        self._add(TrtSeverity.WARNING, node, what, detail)
 
-    def _add(self, severity: Severity, node: Node, what: str, detail: str) -> None:
-        place = place_of(node, self.origins)
-        self.found.append(Finding(severity=severity, what=what, place=place, detail=detail))
+    def _add(self, severity: TrtSeverity, node: Node, what: str, detail: str) -> None:
+        place = node_place(node, self.origins)
+        self.found.append(TrtFinding(severity=severity, what=what, place=place, detail=detail))
 
 
 def check_qdq(
     model: Model, origins: Mapping[str, NodeOrigin], *, required: bool = True
-) -> tuple[Finding, ...]:
+) -> tuple[TrtFinding, ...]:
     """Every fault of a model's Q/DQ.
 
     Args:
@@ -65,36 +74,36 @@ def check_qdq(
         origins: modules by node name.
         required: whether it is an error that nothing is quantized.
     """
-    check = _Check(origins=origins)
+    check = _QdqCheck(origins=origins)
     nodes = tuple(model.graph.all_nodes())
     for node in nodes:
         _check_node(check, node)
-    layers = [node for node in nodes if node.op_type in LAYERS and domain_of(node) == ""]
+    layers = [node for node in nodes if node.op_type in QDQ_LAYERS and domain_of(node) == ""]
     quantized = [node for node in layers if _check_layer(check, node)]
     for node in nodes:
         if node.op_type == "Add":
             _check_sum(check, node)
     if required and not quantized:
-        check.found.append(_nothing(nodes, layers))
+        check.found.append(_not_quantized(nodes, layers))
     return tuple(check.found)
 
 
-def _check_node(check: _Check, node: Node) -> None:
+def _check_node(check: _QdqCheck, node: Node) -> None:
     if node.op_type in _INTEGER:
         check.error(node, f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}")
     elif node.op_type in (QUANTIZE, DEQUANTIZE) and domain_of(node) != "":
         check.error(node, f"{node.op_type} that is not ONNX's own", f"of {node.domain}")
     elif is_quantize(node) or is_dequantize(node):
-        for what, detail in problems(node):
+        for what, detail in qdq_problems(node):
             check.error(node, what, detail)
 
 
-def _check_layer(check: _Check, layer: Node) -> bool:
+def _check_layer(check: _QdqCheck, layer: Node) -> bool:
     """Whether a layer computes in 8 bits: both of its operands come out of a DequantizeLinear."""
-    operands = [_dequantized(value) for value in layer.inputs[:2]]
+    operands = [_find_dequantize(value) for value in layer.inputs[:2]]
     given = [node for node in operands if node is not None]
     weight = operands[1] if len(operands) > 1 else None
-    if weight is not None and per_channel(weight) and is_weight(weight):
+    if weight is not None and is_per_channel(weight) and is_weight(weight):
         _check_axis(check, layer, weight)
     if len(given) == 1 and len(operands) > 1:
         side = "data" if operands[0] is not None else "weight"
@@ -105,7 +114,7 @@ def _check_layer(check: _Check, layer: Node) -> bool:
     return len(given) == len(operands)
 
 
-def _dequantized(value: Value | None) -> Node | None:
+def _find_dequantize(value: Value | None) -> Node | None:
     """The DequantizeLinear that a tensor comes from, behind what only changes its shape."""
     maker = value.producer() if value is not None else None
     while maker is not None and maker.op_type in _SHAPE_ONLY:
@@ -114,16 +123,16 @@ def _dequantized(value: Value | None) -> Node | None:
     return maker if is_dequantize(maker) else None
 
 
-def _check_axis(check: _Check, layer: Node, weight: Node) -> None:
+def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
     """One scale for each channel of the output, on the axis where the layer has those."""
-    shape = shape_of(weight.inputs[0])
+    shape = tensor_shape(weight.inputs[0])
     if shape is None and (source := weight.inputs[0]) is not None:
         maker = source.producer()
-        shape = shape_of(maker.inputs[0]) if maker is not None else None
-    path = _between(layer, weight)
+        shape = tensor_shape(maker.inputs[0]) if maker is not None else None
+    path = _weight_permutations(layer, weight)
     if shape is None or path is None:
         return
-    axis = axis_of(weight, len(shape))
+    axis = channel_axis(weight, len(shape))
     for permutation in path:
         axis = permutation.index(axis)
     wanted = _output_axis(layer, len(shape))
@@ -134,7 +143,7 @@ def _check_axis(check: _Check, layer: Node, weight: Node) -> None:
         )  # fmt: skip
 
 
-def _between(layer: Node, weight: Node) -> list[Sequence[int]] | None:
+def _weight_permutations(layer: Node, weight: Node) -> list[Sequence[int]] | None:
     """The permutations from a weight to its layer; None where its shape is changed otherwise."""
     found: list[Sequence[int]] = []
     value = layer.inputs[1]
@@ -161,17 +170,19 @@ def _output_axis(layer: Node, rank: int) -> int:
     return 0 if transposed else rank - 1
 
 
-def _check_sum(check: _Check, node: Node) -> None:
+def _check_sum(check: _QdqCheck, node: Node) -> None:
     """A residual sum that is quantized again wants its skip input quantized, and it alone.
 
     Else TensorRT does not fuse layer, sum and Q, and the sum is computed in floating point.
     """
-    if not _requantized(node) or any(constant(value) is not None for value in node.inputs):
+    if not _is_requantized(node) or any(
+        constant_tensor(value) is not None for value in node.inputs
+    ):
         return
     makers = [value.producer() for value in node.inputs if value is not None]
     paired = [maker for maker in makers if is_dequantize(maker)]
-    layers = [maker for maker in makers if _in_integers(maker)]
-    behind = any(_layer_behind(maker) for maker in paired)
+    layers = [maker for maker in makers if _is_integer_node(maker)]
+    behind = any(_is_behind_layer(maker) for maker in paired)
     if not (layers or behind):
         return  # a sum of something else
     if not paired or len(paired) + len(layers) < len(makers):
@@ -184,32 +195,34 @@ def _check_sum(check: _Check, node: Node) -> None:
         )
 
 
-def _requantized(node: Node) -> bool:
+def _is_requantized(node: Node) -> bool:
     """Whether a Q reads the sum, at once or behind an activation function."""
     return any(
-        is_quantize(reader) or (reader.op_type in _POINTWISE and _requantized(reader))
-        for reader in readers_of(node)
+        is_quantize(reader) or (reader.op_type in _POINTWISE and _is_requantized(reader))
+        for reader in direct_readers(node)
     )
 
 
-def _in_integers(maker: Node | None) -> bool:
+def _is_integer_node(maker: Node | None) -> bool:
     """Whether a node is a layer with quantized operands, or adds a constant bias to one."""
     if maker is None:
         return False
-    if maker.op_type == "Add" and any(constant(value) is not None for value in maker.inputs):
-        return any(_in_integers(v.producer()) for v in maker.inputs if v is not None)
-    return maker.op_type in LAYERS and all(_dequantized(value) for value in maker.inputs[:2])
+    if maker.op_type == "Add" and any(constant_tensor(value) is not None for value in maker.inputs):
+        return any(_is_integer_node(v.producer()) for v in maker.inputs if v is not None)
+    return maker.op_type in QDQ_LAYERS and all(
+        _find_dequantize(value) for value in maker.inputs[:2]
+    )
 
 
-def _layer_behind(dequantize: Node | None) -> bool:
+def _is_behind_layer(dequantize: Node | None) -> bool:
     """Whether a DQ and its Q stand right behind a quantized layer."""
     source = dequantize.inputs[0] if dequantize is not None else None
     quantize = source.producer() if source is not None else None
     data = quantize.inputs[0] if quantize is not None and is_quantize(quantize) else None
-    return data is not None and _in_integers(data.producer())
+    return data is not None and _is_integer_node(data.producer())
 
 
-def _nothing(nodes: Sequence[Node], layers: Sequence[Node]) -> Finding:
+def _not_quantized(nodes: Sequence[Node], layers: Sequence[Node]) -> TrtFinding:
     """That the model is not quantized, and how far it is from it."""
     pairs = sum(1 for node in nodes if is_quantize(node) or is_dequantize(node))
     if not pairs:
@@ -218,4 +231,4 @@ def _nothing(nodes: Sequence[Node], layers: Sequence[Node]) -> Finding:
         what = (
             f"nothing is quantized: none of {len(layers)} layers has Q/DQ on both of its operands"
         )
-    return Finding(severity=Severity.ERROR, what=what)
+    return TrtFinding(severity=TrtSeverity.ERROR, what=what)

@@ -12,7 +12,7 @@ from .options import EngineOptions
 from .profiles import Profile
 
 Read = TypeVar("Read")
-CHILD_FILE = "build.request.json"
+REQUEST_FILE = "build.request.json"
 RESULT_FILE = "build.result.json"
 
 
@@ -33,7 +33,7 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class BuildResult:
     """An engine that was built. `layers` is the inspector's JSON as TensorRT gave it."""
 
     tensorrt: str
@@ -44,10 +44,10 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class BuildOutcome:
     """How a build ended: with `built`, or with why not; `exit_code` is that of the error."""
 
-    built: Built | None = None
+    built: BuildResult | None = None
     message: str = ""
     hint: str = ""
     exit_code: int = 0

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .findings import Node
-from .qdq_pairs import constant, shape_of
+from .qdq_pairs import constant_tensor, tensor_shape
 
-Violated: TypeAlias = Callable[[Node], bool]
+IsViolated: TypeAlias = Callable[[Node], bool]
 _TOPK_LIMIT = 3840
 _IMAGE_RANK = 4  # batch, channels, height, width
 
@@ -22,78 +22,78 @@ _IMAGE_RANK = 4  # batch, channels, height, width
 class Restriction:
     """Something that an operator must not be. `sure`: the parser is known to refuse it."""
 
-    violated: Violated
+    violated: IsViolated
     text: str
     sure: bool = True
 
 
-def violations(node: Node) -> Iterator[Restriction]:
+def find_violations(node: Node) -> Iterator[Restriction]:
     """The restrictions that a node is at odds with."""
-    return (one for one in _TABLE.get(node.op_type, ()) if one.violated(node))
+    return (one for one in _RESTRICTIONS.get(node.op_type, ()) if one.violated(node))
 
 
-def _integer(name: str, *, default: int, allowed: tuple[int, ...]) -> Violated:
+def _integer(name: str, *, default: int, allowed: tuple[int, ...]) -> IsViolated:
     return lambda node: node.attributes.get_int(name, default) not in allowed
 
 
-def _text(name: str, *, default: str, allowed: tuple[str, ...]) -> Violated:
+def _text(name: str, *, default: str, allowed: tuple[str, ...]) -> IsViolated:
     return lambda node: node.attributes.get_string(name, default) not in allowed
 
 
-def _ones(name: str) -> Violated:
+def _is_not_ones(name: str) -> IsViolated:
     return lambda node: any(size != 1 for size in node.attributes.get_ints(name, ()))
 
 
-def _computed(index: int) -> Violated:
+def _is_computed(index: int) -> IsViolated:
     """Whether an input is given and is not a constant."""
-    return lambda node: _given(node, index) and constant(node.inputs[index]) is None
+    return lambda node: _has_input(node, index) and constant_tensor(node.inputs[index]) is None
 
 
-def _given(node: Node, index: int) -> bool:
+def _has_input(node: Node, index: int) -> bool:
     return index < len(node.inputs) and node.inputs[index] is not None
 
 
-def _input_given(*indices: int) -> Violated:
-    return lambda node: any(_given(node, index) for index in indices)
+def _is_input_present(*indices: int) -> IsViolated:
+    return lambda node: any(_has_input(node, index) for index in indices)
 
 
-def _output_read(*indices: int) -> Violated:
+def _is_output_present(*indices: int) -> IsViolated:
     """Whether an output beyond those that TensorRT makes is there."""
     return lambda node: any(
         index < len(node.outputs) and bool(node.outputs[index].name) for index in indices
     )
 
 
-def _rank(index: int, allowed: tuple[int, ...]) -> Violated:
-    def violated(node: Node) -> bool:
-        shape = shape_of(node.inputs[index]) if _given(node, index) else None
+def _is_rank_outside(index: int, allowed: tuple[int, ...]) -> IsViolated:
+    def is_violated(node: Node) -> bool:
+        shape = tensor_shape(node.inputs[index]) if _has_input(node, index) else None
         return shape is not None and len(shape) not in allowed
 
-    return violated
+    return is_violated
 
 
-def _dynamic(index: int) -> Violated:
-    def violated(node: Node) -> bool:
-        shape = shape_of(node.inputs[index]) if _given(node, index) else None
+def _is_dynamic_input(index: int) -> IsViolated:
+    def is_violated(node: Node) -> bool:
+        shape = tensor_shape(node.inputs[index]) if _has_input(node, index) else None
         return shape is not None and None in shape
 
-    return violated
+    return is_violated
 
 
-def _greater(index: int, limit: int) -> Violated:
-    def violated(node: Node) -> bool:
-        value = constant(node.inputs[index]) if _given(node, index) else None
+def _is_greater(index: int, limit: int) -> IsViolated:
+    def is_violated(node: Node) -> bool:
+        value = constant_tensor(node.inputs[index]) if _has_input(node, index) else None
         return value is not None and bool((value.numpy() >= limit).any())
 
-    return violated
+    return is_violated
 
 
-def _training(node: Node) -> bool:
-    value = constant(node.inputs[2]) if _given(node, 2) else None
+def _is_training(node: Node) -> bool:
+    value = constant_tensor(node.inputs[2]) if _has_input(node, 2) else None
     return value is not None and bool(value.numpy().any())
 
 
-def _two_faced(node: Node) -> bool:
+def _has_mixed_activations(node: Node) -> bool:
     """Whether a bidirectional cell has other activations on its way back."""
     names = [name.lower() for name in node.attributes.get_strings("activations", ())]
     if node.attributes.get_string("direction", "forward") != "bidirectional":
@@ -101,37 +101,37 @@ def _two_faced(node: Node) -> bool:
     return names[: len(names) // 2] != names[len(names) // 2 :]
 
 
-def _branch_ranks(node: Node) -> bool:
+def _has_different_ranks(node: Node) -> bool:
     """Whether the two branches of an If make tensors of other ranks."""
     then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
     pairs = zip(then.outputs, other.outputs, strict=False)
-    ranks = [(shape_of(a), shape_of(b)) for a, b in pairs]
+    ranks = [(tensor_shape(a), tensor_shape(b)) for a, b in pairs]
     return any(a is not None and b is not None and len(a) != len(b) for a, b in ranks)
 
 
-def _growing(node: Node) -> bool:
+def _is_growing(node: Node) -> bool:
     """Whether a Loop collects outputs for as many turns as its data says."""
     body = node.attributes["body"].as_graph()
     carried = max(len(node.inputs) - 2, 0)  # after the trip count and the condition
     collects = len(body.outputs) - 1 > carried  # after the body's own condition
-    stops = _given(node, 1) and constant(node.inputs[1]) is None
-    return collects and (stops or _computed(0)(node))
+    stops = _has_input(node, 1) and constant_tensor(node.inputs[1]) is None
+    return collects and (stops or _is_computed(0)(node))
 
 
-def _rule(violated: Violated, text: str) -> Restriction:
+def _rule(violated: IsViolated, text: str) -> Restriction:
     return Restriction(violated=violated, text=text)
 
 
-def _doubt(violated: Violated, text: str) -> Restriction:
+def _doubt(violated: IsViolated, text: str) -> Restriction:
     return Restriction(violated=violated, text=text, sure=False)
 
 
-_DILATED = _rule(_ones("dilations"), "its dilations are not 1")
-_POOL = (_doubt(_rank(0, (4, 5)), "only 2D and 3D pooling is listed"), _DILATED)
-_AXES = _rule(_computed(1), "its axes are computed, not a constant")
-_FOLDED = _doubt(_computed(1), "its axes are computed; TensorRT must be able to fold them")
+_DILATED = _rule(_is_not_ones("dilations"), "its dilations are not 1")
+_POOL = (_doubt(_is_rank_outside(0, (4, 5)), "only 2D and 3D pooling is listed"), _DILATED)
+_AXES = _rule(_is_computed(1), "its axes are computed, not a constant")
+_FOLDED = _doubt(_is_computed(1), "its axes are computed; TensorRT must be able to fold them")
 _NORM = _rule(_integer("p", default=2, allowed=(1, 2)), "its norm is not L1 or L2")
-_CELL = _rule(_two_faced, "its activations differ between forward and backward")
+_CELL = _rule(_has_mixed_activations, "its activations differ between forward and backward")
 _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
@@ -139,18 +139,18 @@ _REDUCTIONS = (
 _NOT_NUMBERS = ("sparse_value", "value_string", "value_strings")
 _MODES = ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners")
 
-_TABLE: Mapping[str, tuple[Restriction, ...]] = {
+_RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     **dict.fromkeys(_REDUCTIONS, (_AXES,)),
     "Attention": (
-        _rule(_rank(0, (_IMAGE_RANK,)), "its queries are not 4D"),
-        _rule(_input_given(4, 5, 6), "it has past keys, past values or key lengths"),
-        _rule(_output_read(1, 2, 3), "present keys and values, or the product, are read"),
+        _rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its queries are not 4D"),
+        _rule(_is_input_present(4, 5, 6), "it has past keys, past values or key lengths"),
+        _rule(_is_output_present(1, 2, 3), "present keys and values, or the product, are read"),
         _rule(lambda node: node.attributes.get_float("softcap", 0.0) != 0.0, "it has a softcap"),
     ),
     "AveragePool": _POOL,
     "BatchNormalization": (
         _rule(_integer("training_mode", default=0, allowed=(0,)), "it is in training mode"),
-        _rule(_output_read(1, 2), "its second output is read"),
+        _rule(_is_output_present(1, 2), "its second output is read"),
     ),
     "Constant": (
         _rule(
@@ -158,23 +158,23 @@ _TABLE: Mapping[str, tuple[Restriction, ...]] = {
             "it holds a sparse tensor or text",
         ),
     ),
-    "CumSum": (_rule(_computed(1), "its axis is computed, not a constant"),),
-    "Dropout": (_rule(_training, "it is in training mode"),),
-    "EyeLike": (_rule(_dynamic(0), "its input has dynamic dims"),),
+    "CumSum": (_rule(_is_computed(1), "its axis is computed, not a constant"),),
+    "Dropout": (_rule(_is_training, "it is in training mode"),),
+    "EyeLike": (_rule(_is_dynamic_input(0), "its input has dynamic dims"),),
     "GRU": (_CELL,),
-    "GridSample": (_rule(_rank(0, (_IMAGE_RANK,)), "its input is not 4D"),),
-    "If": (_rule(_branch_ranks, "its branches make tensors of different ranks"),),
+    "GridSample": (_rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its input is not 4D"),),
+    "If": (_rule(_has_different_ranks, "its branches make tensors of different ranks"),),
     "LSTM": (
         _CELL,
         _rule(_integer("input_forget", default=0, allowed=(0,)), "its gates are coupled"),
         _rule(_integer("layout", default=0, allowed=(0,)), "its layout is batch first"),
     ),
-    "LayerNormalization": (_rule(_output_read(1, 2), "its mean or deviation is read"),),
-    "Loop": (_doubt(_growing, "it collects outputs for a number of turns that data decides"),),
+    "LayerNormalization": (_rule(_is_output_present(1, 2), "its mean or deviation is read"),),
+    "Loop": (_doubt(_is_growing, "it collects outputs for a number of turns that data decides"),),
     "LpNormalization": (_NORM,),
     "LpPool": (*_POOL, _NORM),
-    "MaxPool": (*_POOL, _rule(_output_read(1), "its indices are read")),
-    "OneHot": (_rule(_computed(1), "its depth is computed, not a constant"),),
+    "MaxPool": (*_POOL, _rule(_is_output_present(1), "its indices are read")),
+    "OneHot": (_rule(_is_computed(1), "its depth is computed, not a constant"),),
     "RNN": (_CELL,),
     "Resize": (
         _doubt(
@@ -191,14 +191,14 @@ _TABLE: Mapping[str, tuple[Restriction, ...]] = {
             "it keeps the aspect ratio",
         ),
     ),
-    "STFT": (_rule(_computed(1), "its frame step is computed, not a constant"),),
+    "STFT": (_rule(_is_computed(1), "its frame step is computed, not a constant"),),
     "ScatterND": (
         _rule(_text("reduction", default="none", allowed=("none",)), "it reduces what it scatters"),
     ),
     "Squeeze": (_FOLDED,),
     "TopK": (
         _rule(_integer("sorted", default=1, allowed=(1,)), "its result is not sorted"),
-        _rule(_greater(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
+        _rule(_is_greater(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
     ),
     "Unsqueeze": (_FOLDED,),
 }  # fmt: skip

@@ -10,11 +10,11 @@ from ...core.contract import TensorInfo
 from ...core.digest import sha256_of
 from ...core.errors import RunnerError
 from ...core.records import FileRecord
-from .inspector import Layer
+from .inspector import EngineLayer
 from .records import read_record, write_record
 
-SCHEMA_VERSION = 1
-SUFFIX = ".json"  # after the engine's own
+SIDECAR_VERSION = 1
+SIDECAR_SUFFIX = ".json"  # after the engine's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,22 +37,22 @@ class EngineSidecar:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     profiles: tuple[str, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[EngineLayer, ...]
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
     origin: Mapping[str, str] = field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SIDECAR_VERSION
 
 
-def sidecar_of(engine: Path) -> Path:
+def engine_sidecar_path(engine: Path) -> Path:
     """`model.fp16.engine.json` for `model.fp16.engine`."""
-    return engine.with_name(engine.name + SUFFIX)
+    return engine.with_name(engine.name + SIDECAR_SUFFIX)
 
 
 def write_sidecar(sidecar: EngineSidecar, engine: Path) -> Path:
     """Write it beside the engine."""
-    path = sidecar_of(engine)
+    path = engine_sidecar_path(engine)
     write_record(sidecar, path)
     return path
 
@@ -63,7 +63,7 @@ def read_sidecar(engine: Path) -> EngineSidecar:
     Raises:
         RunnerError: there is none, it cannot be read, or it is of another engine.
     """
-    path = sidecar_of(engine)
+    path = engine_sidecar_path(engine)
     try:
         sidecar = read_record(path, EngineSidecar)
     except FileNotFoundError as error:

@@ -12,10 +12,10 @@ from .profiles import Profile
 if TYPE_CHECKING:
     import onnx_ir
 
-Sizes: TypeAlias = Mapping[str, tuple[int, ...]]
+TensorSizes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
-def largest_inputs(profiles: Sequence[Profile]) -> Sizes:
+def largest_inputs(profiles: Sequence[Profile]) -> TensorSizes:
     """For each input, dim by dim, the greatest size of any profile."""
     found: dict[str, tuple[int, ...]] = {}
     for one in (one for profile in profiles for one in profile):
@@ -24,7 +24,7 @@ def largest_inputs(profiles: Sequence[Profile]) -> Sizes:
     return found
 
 
-def at_sizes(model: Model, inputs: Sizes) -> Model:
+def infer_sizes(model: Model, inputs: TensorSizes) -> Model:
     """A copy in which all tensors have the sizes that they have at these inputs, where it is known.
 
     By ONNX's shape inference from the inputs alone; where that knows nothing, by what the exporter
@@ -34,7 +34,7 @@ def at_sizes(model: Model, inputs: Sizes) -> Model:
     from onnx_ir.passes.common import ShapeInferencePass
 
     fixed = model.clone()
-    dims = _named_dims(fixed.graph.inputs, inputs)
+    dims = _greatest_dims(fixed.graph.inputs, inputs)
     for value in fixed.graph.inputs:
         if value.name is not None and value.name in inputs:
             value.shape = onnx_ir.Shape(inputs[value.name])
@@ -44,8 +44,8 @@ def at_sizes(model: Model, inputs: Sizes) -> Model:
         value.shape = None
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(fixed)
     for value in values:
-        if sizes_of(value) is None:
-            sizes = _named_sizes(written[value.name], dims)
+        if static_sizes(value) is None:
+            sizes = _sizes_of_shape(written[value.name], dims)
             value.shape = None if sizes is None else onnx_ir.Shape(sizes)
     return fixed
 
@@ -53,11 +53,11 @@ def at_sizes(model: Model, inputs: Sizes) -> Model:
 def largest_tensor(fixed: Model) -> tuple[str, int]:
     """The tensor of most elements, and how many."""
     values = [*fixed.graph.inputs, *(v for node in fixed.graph.all_nodes() for v in node.outputs)]
-    counts = {v.name or "": prod(sizes) for v in values if (sizes := sizes_of(v)) is not None}
+    counts = {v.name or "": prod(sizes) for v in values if (sizes := static_sizes(v)) is not None}
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 
 
-def _named_dims(values: Iterable[Value], inputs: Sizes) -> dict[str, int]:
+def _greatest_dims(values: Iterable[Value], inputs: TensorSizes) -> dict[str, int]:
     """The greatest size of each dim that the model's inputs name."""
     return {
         dim.value: size
@@ -68,7 +68,7 @@ def _named_dims(values: Iterable[Value], inputs: Sizes) -> dict[str, int]:
     }
 
 
-def _named_sizes(shape: onnx_ir.Shape | None, dims: Mapping[str, int]) -> tuple[int, ...] | None:
+def _sizes_of_shape(shape: onnx_ir.Shape | None, dims: Mapping[str, int]) -> tuple[int, ...] | None:
     """The shape as sizes; None where a dim is neither a size nor one of `dims`."""
     if shape is None:
         return None
@@ -76,6 +76,6 @@ def _named_sizes(shape: onnx_ir.Shape | None, dims: Mapping[str, int]) -> tuple[
     return tuple(sizes) if all(size >= 0 for size in sizes) else None
 
 
-def sizes_of(value: Value) -> tuple[int, ...] | None:
+def static_sizes(value: Value) -> tuple[int, ...] | None:
     """The sizes of a tensor; None where any is not known."""
-    return _named_sizes(value.shape, {})
+    return _sizes_of_shape(value.shape, {})

@@ -14,14 +14,14 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import IO, TypeAlias
 
-Heard: TypeAlias = Callable[[str], None]
+LineHandler: TypeAlias = Callable[[str], None]
 _TAIL = 40  # lines of the log that are kept for a message
 _TICK = 0.2  # seconds between two looks at whether the process lives
 _STDERR = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class ProcessTimeouts:
     """Seconds to wait for each way of ending the process.
 
     `stop` is for the step of a build that is running. How long the whole may take is a bound of
@@ -33,7 +33,7 @@ class Patience:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ProcessEnd:
     """How a process ended; `tail` holds the last lines that it wrote to its standard error."""
 
     code: int
@@ -48,7 +48,9 @@ class Ended:
             return f"signal {-self.code}"
 
 
-def supervise(command: Sequence[str], heard: Heard, patience: Patience) -> Ended:
+def run_supervised(
+    command: Sequence[str], heard: LineHandler, patience: ProcessTimeouts
+) -> ProcessEnd:
     """Run a command to its end.
 
     Its standard output is heard line by line, in this thread. Its standard error goes to ours.
@@ -66,22 +68,28 @@ def supervise(command: Sequence[str], heard: Heard, patience: Patience) -> Ended
     lines: Queue[str | None] = Queue()
     tail: deque[str] = deque(maxlen=_TAIL)
     threads = (
-        Thread(target=_pump, args=(process.stdout, lines.put), daemon=True),
-        Thread(target=_pump, args=(process.stderr, lambda line: _keep(line, tail)), daemon=True),
+        Thread(target=_read_stream, args=(process.stdout, lines.put), daemon=True),
+        Thread(
+            target=_read_stream,
+            args=(process.stderr, lambda line: _keep_line(line, tail)),
+            daemon=True,
+        ),
     )
     for thread in threads:
         thread.start()
     try:
-        _listen(process, lines, heard)
+        _read_lines(process, lines, heard)
     except BaseException:
-        _stop(process, patience)
+        _stop_process(process, patience)
         raise
     finally:
-        _let_go(process, threads)
-    return Ended(code=process.returncode, tail=tuple(tail))
+        _release(process, threads)
+    return ProcessEnd(code=process.returncode, tail=tuple(tail))
 
 
-def _listen(process: subprocess.Popen[str], lines: Queue[str | None], heard: Heard) -> None:
+def _read_lines(
+    process: subprocess.Popen[str], lines: Queue[str | None], heard: LineHandler
+) -> None:
     """Hear lines until the process has ended and no more come."""
     while True:
         try:
@@ -96,7 +104,7 @@ def _listen(process: subprocess.Popen[str], lines: Queue[str | None], heard: Hea
     process.wait()
 
 
-def _stop(process: subprocess.Popen[str], patience: Patience) -> None:
+def _stop_process(process: subprocess.Popen[str], patience: ProcessTimeouts) -> None:
     """Ask, then terminate; what is left of it is killed. A second interrupt skips the asking."""
     try:
         if process.stdin is not None:
@@ -108,7 +116,7 @@ def _stop(process: subprocess.Popen[str], patience: Patience) -> None:
             process.wait(patience.terminate)
 
 
-def _let_go(process: subprocess.Popen[str], threads: Sequence[Thread]) -> None:
+def _release(process: subprocess.Popen[str], threads: Sequence[Thread]) -> None:
     if process.poll() is None:
         process.kill()
     process.wait()
@@ -119,20 +127,20 @@ def _let_go(process: subprocess.Popen[str], threads: Sequence[Thread]) -> None:
             stream.close()
 
 
-def _pump(stream: IO[str] | None, put: Callable[[str | None], object]) -> None:
+def _read_stream(stream: IO[str] | None, put: Callable[[str | None], object]) -> None:
     for line in stream or ():
         put(line.rstrip("\n"))
     put(None)
 
 
-def _keep(line: str | None, tail: deque[str]) -> None:
+def _keep_line(line: str | None, tail: deque[str]) -> None:
     if line is None:
         return
     tail.append(line)
-    to_log(line)
+    write_log(line)
 
 
-def to_log(line: str) -> None:
+def write_log(line: str) -> None:
     """To our own standard error by its descriptor: the pipeline sends that to the step's log."""
     sys.stderr.flush()
     os.write(_STDERR, f"{line}\n".encode())

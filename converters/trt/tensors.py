@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def addressed(tensor: torch.Tensor) -> torch.Tensor:
+def addressable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as one block of memory with an address; an empty one has none by itself."""
     block = tensor.contiguous()
     return block if block.numel() else block.new_empty(1)
@@ -32,15 +32,15 @@ class OutputMemory:
         self._block: torch.Tensor | None = None
         self._shape: tuple[int, ...] = ()
 
-    def fixed(self, shape: Sequence[int]) -> int:
+    def allocate(self, shape: Sequence[int]) -> int:
         """Take memory for this shape; its address."""
         import torch
 
         self._shape = tuple(shape)
-        self._block = addressed(torch.empty(self._shape, dtype=self._dtype, device=self._device))
+        self._block = addressable(torch.empty(self._shape, dtype=self._dtype, device=self._device))
         return self._block.data_ptr()
 
-    def grown(self, size: int) -> int:
+    def grow(self, size: int) -> int:
         """Memory of at least `size` bytes; its address, 0 where there is none."""
         import torch
 
@@ -69,7 +69,7 @@ class OutputMemory:
         return flat[: elements * self._dtype.itemsize].view(self._dtype).reshape(self._shape)
 
 
-def output_memory(
+def make_output_memory(
     trt: ModuleType, name: str, dtype: torch.dtype, device: torch.device
 ) -> OutputMemory:
     """Memory for an output, with the allocator that asks for it where its shape is not known."""
@@ -86,7 +86,7 @@ def output_memory(
             size: int,
             alignment: int,  # noqa: ARG002 - torch aligns to more than TensorRT asks for
         ) -> int:
-            return memory.grown(size)
+            return memory.grow(size)
 
         def reallocate_output_async(
             self,
@@ -96,7 +96,7 @@ def output_memory(
             alignment: int,  # noqa: ARG002
             stream: int,  # noqa: ARG002 - torch's current stream is this one
         ) -> int:
-            return memory.grown(size)
+            return memory.grow(size)
 
         def notify_shape(self, tensor_name: str, shape: Sequence[int]) -> None:  # noqa: ARG002
             memory.notify(shape)
@@ -111,7 +111,7 @@ class LayerTimes(Protocol):
     totals: dict[str, float]
 
 
-def layer_profiler(trt: ModuleType) -> LayerTimes:
+def make_layer_profiler(trt: ModuleType) -> LayerTimes:
     """A profiler for one execution context."""
 
     class _LayerTimes(trt.IProfiler):  # type: ignore[name-defined,misc]  # may not be installed

@@ -17,11 +17,11 @@ from .options import EngineOptions
 if TYPE_CHECKING:
     import tensorrt
 
-OFF = "off"
+CACHE_OFF = "off"
 LOCK_SECONDS = 60.0
 
 
-def place(options: EngineOptions, device: CudaDevice | None, version: str) -> str:
+def cache_file_for(options: EngineOptions, device: CudaDevice | None, version: str) -> str:
     """The file to use; empty where there is to be none.
 
     Args:
@@ -30,7 +30,7 @@ def place(options: EngineOptions, device: CudaDevice | None, version: str) -> st
         version: TensorRT's.
     """
     if options.timing_cache:
-        return "" if options.timing_cache == OFF else options.timing_cache
+        return "" if options.timing_cache == CACHE_OFF else options.timing_cache
     if not options.cache_folder or device is None:
         return ""
     gpu = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
@@ -39,22 +39,22 @@ def place(options: EngineOptions, device: CudaDevice | None, version: str) -> st
     return str(Path(options.cache_folder) / name)
 
 
-def load(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:
+def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:
     """Give the builder the timings of the file, or an empty cache; say where they do not fit."""
     notes: tuple[str, ...] = ()
-    data = _read(path)
+    data = _read_bytes(path)
     if data:
-        cache = _created(config, data)
+        cache = _create_cache(config, data)
         if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
             return ()
         notes = (f"the timing cache {path.name} is of another GPU or version: not used",)
-    empty = _created(config, b"")
+    empty = _create_cache(config, b"")
     if empty is None or not config.set_timing_cache(empty, ignore_mismatch=False):
         return (*notes, "TensorRT took no timing cache")
     return notes
 
 
-def save(
+def save_timing_cache(
     config: tensorrt.IBuilderConfig, path: Path, *, patience: float = LOCK_SECONDS
 ) -> tuple[str, ...]:
     """Add the builder's timings to the file as it is now; say why where that cannot be done.
@@ -72,20 +72,20 @@ def save(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f"{path.name}.lock"), timeout=patience):
-            return _merge(config, cache, path)
+            return _merge_timings(config, cache, path)
     except Timeout:
         return (f"the timing cache {path.name} is in use by another build: not written",)
     except OSError as error:
         return (f"the timing cache {path.name} cannot be written: {error.strerror}",)
 
 
-def _merge(
+def _merge_timings(
     config: tensorrt.IBuilderConfig, cache: tensorrt.ITimingCache, path: Path
 ) -> tuple[str, ...]:
     notes: tuple[str, ...] = ()
-    data = _read(path)
+    data = _read_bytes(path)
     if data:
-        there = _created(config, data)
+        there = _create_cache(config, data)
         if there is None or not cache.combine(there, ignore_mismatch=False):
             notes = (f"the timing cache {path.name} did not fit this GPU and version: replaced",)
     blob: tensorrt.IHostMemory | None = cache.serialize()
@@ -95,11 +95,11 @@ def _merge(
     return notes
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def _created(config: tensorrt.IBuilderConfig, data: bytes) -> tensorrt.ITimingCache | None:
+def _create_cache(config: tensorrt.IBuilderConfig, data: bytes) -> tensorrt.ITimingCache | None:
     """The cache, or None where TensorRT does not know the bytes for one."""
     try:
         cache: tensorrt.ITimingCache | None = config.create_timing_cache(data)

@@ -24,7 +24,7 @@ _SECONDS = 60.0  # for a program that prints its help
 _FLOOR = (10, 13)
 
 
-def version_of(program: str) -> tuple[int, int, int]:
+def trtexec_version(program: str) -> tuple[int, int, int]:
     """TensorRT's version as trtexec prints it above its help: `v101600` is 10.16.0.
 
     Raises:
@@ -50,7 +50,7 @@ def version_of(program: str) -> tuple[int, int, int]:
 _MEND = "install TensorRT 10.13 or later: pip install 'tensorrt>=10.13'"
 
 
-def command(program: str, major: int, request: BuildRequest, layers: Path) -> list[str]:
+def trtexec_command(program: str, major: int, request: BuildRequest, layers: Path) -> list[str]:
     """The whole command line: build, write the engine and its layers, run nothing.
 
     Args:
@@ -67,13 +67,13 @@ def command(program: str, major: int, request: BuildRequest, layers: Path) -> li
         "--profilingVerbosity=detailed",
         f"--exportLayerInfo={layers}",
         *(["--stronglyTyped"] if major < 11 else []),  # noqa: PLR2004 - always so since 11
-        *_limits(request),
-        *_flags(request.options),
-        *_profiles(request.profiles),
+        *_limit_flags(request),
+        *_option_flags(request.options),
+        *_profile_flags(request.profiles),
     ]
 
 
-def _limits(request: BuildRequest) -> Iterator[str]:
+def _limit_flags(request: BuildRequest) -> Iterator[str]:
     options = request.options
     yield f"--builderOptimizationLevel={options.optimization_level}"
     if options.workspace is not None:
@@ -84,7 +84,7 @@ def _limits(request: BuildRequest) -> Iterator[str]:
         yield f"--staticPlugins={library}"
 
 
-def _flags(options: EngineOptions) -> Iterator[str]:
+def _option_flags(options: EngineOptions) -> Iterator[str]:
     named = {
         "--refit": options.refittable,
         "--stripWeights": options.strip_weights,
@@ -97,7 +97,7 @@ def _flags(options: EngineOptions) -> Iterator[str]:
         yield f"--hardwareCompatibilityLevel={_HARDWARE[options.hardware_compatible]}"
 
 
-def _profiles(profiles: Sequence[Profile]) -> Iterator[str]:
+def _profile_flags(profiles: Sequence[Profile]) -> Iterator[str]:
     """Shapes, where any input varies; each profile behind its number where there are several."""
     if all(one.low == one.high for profile in profiles for one in profile):
         return
@@ -106,9 +106,9 @@ def _profiles(profiles: Sequence[Profile]) -> Iterator[str]:
             yield f"--profile={index}"
         for flag, which in (("min", 0), ("opt", 1), ("max", 2)):
             yield f"--{flag}Shapes=" + ",".join(
-                f"{one.name}:{_text(one.shapes[which])}" for one in profile
+                f"{one.name}:{_shape_text(one.shapes[which])}" for one in profile
             )
 
 
-def _text(shape: Shape) -> str:
+def _shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape)) if shape else "scalar"

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from ...converters.trt.driver import probe
+from ...converters.trt.driver import query_driver
 
 CPUINFO = Path("/proc/cpuinfo")
 _WIDE = re.compile(r"^(avx|amx|fma|f16c|sse4|neon|asimd|sve|sme|bf16|i8mm|fphp)")
@@ -35,5 +35,5 @@ def _processor(cpuinfo: Path) -> str:
 
 def gpus() -> str:
     """The driver and the devices, for what runs on one."""
-    driver = probe()
+    driver = query_driver()
     return f"{driver.version} {', '.join(map(str, driver.devices))} {driver.reason}"

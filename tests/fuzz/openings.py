@@ -339,10 +339,10 @@ def _sidecar(data: bytes, folder: Path) -> None:
 
 
 def _engine(data: bytes, folder: Path) -> None:
-    from modelc.converters.trt.sidecar import read_sidecar, sidecar_of
+    from modelc.converters.trt.sidecar import engine_sidecar_path, read_sidecar
 
     engine = _placed(b"ftrt", folder, "m.engine")
-    sidecar_of(engine).write_bytes(data)
+    engine_sidecar_path(engine).write_bytes(data)
     read_sidecar(engine)
 
 

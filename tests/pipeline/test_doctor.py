@@ -16,7 +16,7 @@ from modelc.converters.libraries import LibraryHost
 from modelc.converters.packages import InstalledPackages
 from modelc.converters.registry import TARGETS
 from modelc.converters.trt import package
-from modelc.converters.trt.driver import CudaDevice, Driver
+from modelc.converters.trt.driver import CudaDevice, CudaDriver
 from modelc.core.diagnosis import Check, Diagnosis, State
 from modelc.pipeline.doctor import Surroundings, examine, own_requirements, surroundings
 
@@ -26,8 +26,8 @@ VERSIONS = {
 }  # fmt: skip
 OWN = ("torch>=2.11", "onnx>=1.21,<1.22", "numpy>=2.0", "pillow>=11.0")
 H200 = CudaDevice(index=0, name="NVIDIA H200", capability=(9, 0), memory=140 * 2**30)
-DRIVER = Driver(version=13010, devices=(H200,))
-NONE = Driver(version=None, devices=(), reason="no CUDA driver")
+DRIVER = CudaDriver(version=13010, devices=(H200,))
+NONE = CudaDriver(version=None, devices=(), reason="no CUDA driver")
 VNNI = "model name\t: A CPU\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16\n"
 SAID = {
     "onnxruntime": LibraryReport(
@@ -39,7 +39,7 @@ SAID = {
     "openvino": LibraryReport(said=(ProbeResult(name="CPU", works=True, told="A CPU"),)),
     "tensorrt": LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="11.4.0"),)),
 }
-TENSORRT = package.Installed(importable=True, package="11.4.0", program=None)
+TENSORRT = package.TensorrtInstallation(importable=True, package="11.4.0", program=None)
 
 
 def packages(
@@ -56,10 +56,10 @@ def packages(
 
 def around(
     found: InstalledPackages | None = None,
-    driver: Driver = DRIVER,
+    driver: CudaDriver = DRIVER,
     *,
     answers: Mapping[str, LibraryReport] | None = None,
-    tensorrt: package.Installed = TENSORRT,
+    tensorrt: package.TensorrtInstallation = TENSORRT,
     cpu: str = VNNI,
     own: tuple[str, ...] = OWN,
 ) -> Surroundings:
@@ -93,7 +93,7 @@ def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
     cpu_only = replace(SAID["onnxruntime"].said[0], works=False, told="no libcublasLt.so.12")
     given = around(
         driver=NONE,
-        tensorrt=package.Installed(),
+        tensorrt=package.TensorrtInstallation(),
         answers={"onnxruntime": LibraryReport(said=(cpu_only, SAID["onnxruntime"].said[1]))},
     )
     found = diagnose(given)
@@ -108,7 +108,7 @@ def test_the_gpu_is_told_with_its_capability_and_memory() -> None:
 
 
 def test_a_gpu_before_turing_is_a_warning() -> None:
-    old = Driver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
+    old = CudaDriver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
     found = check(around(driver=old), "GPU 0")
     assert found.state is State.WARN
     assert "Turing" in found.told
@@ -138,7 +138,7 @@ def test_the_tensorrt_wheels_say_which_driver_too() -> None:
 
 
 def test_a_driver_without_device_says_why() -> None:
-    blind = Driver(version=13010, devices=(), reason="the CUDA driver sees no device")
+    blind = CudaDriver(version=13010, devices=(), reason="the CUDA driver sees no device")
     assert check(around(driver=blind), "GPU").told == "the CUDA driver sees no device"
 
 
@@ -161,7 +161,7 @@ def test_a_tensorrt_that_crashes_on_import_is_broken() -> None:
 
 
 def test_an_old_tensorrt_is_a_warning() -> None:
-    old = package.Installed(importable=True, package="10.3.0")
+    old = package.TensorrtInstallation(importable=True, package="10.3.0")
     said = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
     assert check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is State.WARN
 

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.trt.build import CancelledBuildError, Watch, build, load_plugins
-from modelc.converters.trt.messages import kept_log
+from modelc.converters.trt.build import (
+    BuildWatch,
+    CancelledBuildError,
+    build_engine,
+    load_plugin_libraries,
+)
+from modelc.converters.trt.messages import make_error_log
 from modelc.converters.trt.options import HardwareLevel
 from modelc.converters.trt.profiles import ShapeRange
 from modelc.core.errors import ConversionError
@@ -23,7 +28,7 @@ def test_an_engine_is_written_with_its_version_tensors_and_layers(
     stage_of: Stages, request_of: Requests
 ) -> None:
     stage, request = stage_of(), request_of()
-    built = build(stage.trt, request, Watch())
+    built = build_engine(stage.trt, request, BuildWatch())
     assert Path(request.engine).read_bytes() == b"ftrt-engine"
     assert built.tensorrt == stage.trt.__version__
     assert [(t.name, t.dtype, t.dims) for t in (*built.inputs, *built.outputs)] == [
@@ -38,14 +43,14 @@ def test_the_network_is_strongly_typed_by_the_flags_own_number(
     stage_of: Stages, request_of: Requests
 ) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(), Watch())
+    build_engine(stage.trt, request_of(), BuildWatch())
     number = int(stage.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     assert stage.calls("create_network") == [{"flags": 1 << number}]
 
 
 def test_no_precision_is_ever_asked_of_the_builder(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(), Watch())
+    build_engine(stage.trt, request_of(), BuildWatch())
     assert stage.flags == ["TF32"]
 
 
@@ -58,7 +63,7 @@ def test_a_refused_node_is_told_with_operator_module_and_source(
     sidecar.write_text(json.dumps({"nodes": {"node_7": origin}}))
     stage = stage_of(errors=[("node_7", "Det", "no such operator"), ("", "", "and more")])
     with pytest.raises(ConversionError) as caught:
-        build(stage.trt, request, Watch())
+        build_engine(stage.trt, request, BuildWatch())
     told = caught.value.message
     assert "head.attention (Det node_7) at /net.py:7: no such operator [UNSUPPORTED_NODE]" in told
     assert "the model: and more" in told
@@ -70,7 +75,7 @@ def test_a_builder_that_gives_none_is_an_error_with_what_it_logged(
     stage = stage_of(engine=None, complaints=["Could not find any implementation"])
     request = request_of()
     with pytest.raises(ConversionError, match="no engine: Could not find any implementation"):
-        build(stage.trt, request, Watch())
+        build_engine(stage.trt, request, BuildWatch())
     assert not Path(request.engine).exists()
 
 
@@ -78,10 +83,10 @@ def test_a_build_ends_at_its_next_step_once_it_is_stopped(
     stage_of: Stages, request_of: Requests
 ) -> None:
     done: list[int] = []
-    watch = Watch(advance=lambda at, _: done.append(at), stopped=lambda: len(done) >= 2)
+    watch = BuildWatch(advance=lambda at, _: done.append(at), stopped=lambda: len(done) >= 2)
     stage, request = stage_of(steps=100), request_of()
     with pytest.raises(CancelledBuildError):
-        build(stage.trt, request, watch)
+        build_engine(stage.trt, request, watch)
     assert len(done) == 2
     assert not Path(request.engine).exists()
 
@@ -90,26 +95,26 @@ def test_progress_grows_and_never_ends_before_the_build(
     stage_of: Stages, request_of: Requests
 ) -> None:
     told: list[tuple[int, int]] = []
-    build(stage_of().trt, request_of(), Watch(advance=lambda *at: told.append(at)))
+    build_engine(stage_of().trt, request_of(), BuildWatch(advance=lambda *at: told.append(at)))
     assert told == [(250, 1000), (500, 1000), (750, 1000), (1000, 1000)]
 
 
 def test_the_profile_has_the_signatures_shapes(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(), Watch())
+    build_engine(stage.trt, request_of(), BuildWatch())
     assert stage.calls("set_shape") == [{"input": "x", "min": (1, 3), "opt": (4, 3), "max": (8, 3)}]
 
 
 def test_each_profile_is_added(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of()
     one = ShapeRange(name="x", low=(1, 3), opt=(1, 3), high=(1, 3))
-    build(stage.trt, request_of(profiles=((one,), (one,), (one,))), Watch())
+    build_engine(stage.trt, request_of(profiles=((one,), (one,), (one,))), BuildWatch())
     assert len(stage.calls("add_optimization_profile")) == 3
 
 
 def test_a_model_of_fixed_shapes_gets_no_profile(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of(inputs=[("x", "FLOAT", (4, 3))])
-    build(stage.trt, request_of(), Watch())
+    build_engine(stage.trt, request_of(), BuildWatch())
     assert not stage.calls("add_optimization_profile")
 
 
@@ -117,7 +122,7 @@ def test_a_profile_that_tensorrt_refuses_is_an_error(
     stage_of: Stages, request_of: Requests
 ) -> None:
     with pytest.raises(ConversionError, match="refused the profile x=1x3:4x3:8x3"):
-        build(stage_of(refused=("profile",)).trt, request_of(), Watch())
+        build_engine(stage_of(refused=("profile",)).trt, request_of(), BuildWatch())
 
 
 def test_an_input_that_the_signature_has_not_is_an_error(
@@ -125,7 +130,7 @@ def test_an_input_that_the_signature_has_not_is_an_error(
 ) -> None:
     stage = stage_of(inputs=[("x", "FLOAT", (-1, 3)), ("z", "FLOAT", (-1,))])
     with pytest.raises(ConversionError, match="has an input 'z'"):
-        build(stage.trt, request_of(), Watch())
+        build_engine(stage.trt, request_of(), BuildWatch())
 
 
 def test_options_become_flags_and_limits(stage_of: Stages, request_of: Requests) -> None:
@@ -140,7 +145,7 @@ def test_options_become_flags_and_limits(stage_of: Stages, request_of: Requests)
         "optimization_level": 5,
         "hardware_compatible": HardwareLevel.AMPERE_PLUS,
     }
-    build(stage.trt, request_of(**options), Watch())
+    build_engine(stage.trt, request_of(**options), BuildWatch())
     wanted = ["REFIT", "STRIP_PLAN", "VERSION_COMPATIBLE", "WEIGHT_STREAMING", "no TF32"]
     assert stage.flags == wanted
     limit = {"pool": stage.trt.MemoryPoolType.WORKSPACE, "pool_size": 1 << 32}
@@ -157,7 +162,7 @@ def test_without_a_workspace_tensorrt_keeps_its_own_limit(
     stage_of: Stages, request_of: Requests
 ) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(), Watch())
+    build_engine(stage.trt, request_of(), BuildWatch())
     assert not stage.calls("set_memory_pool_limit")
 
 
@@ -166,13 +171,13 @@ def test_host_code_is_allowed_only_where_the_user_said_so(
     stage_of: Stages, request_of: Requests, trusted: bool
 ) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(trust_engine=trusted), Watch())
+    build_engine(stage.trt, request_of(trust_engine=trusted), BuildWatch())
     assert stage.calls("host code") == [trusted]
 
 
 def test_the_inspector_is_given_the_opt_shapes(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(), Watch())
+    build_engine(stage.trt, request_of(), BuildWatch())
     assert stage.calls("set_input_shape") == [{"name": "x", "shape": (4, 3)}]
     json_form = {"format": stage.trt.LayerInformationFormat.JSON}
     assert stage.calls("information") == [json_form, json_form]  # without a context, and with one
@@ -182,13 +187,13 @@ def test_a_context_that_does_not_take_the_shapes_still_leaves_the_layers(
     stage_of: Stages, request_of: Requests
 ) -> None:
     stage = stage_of(refused=("set_input_shape",))
-    assert build(stage.trt, request_of(), Watch()).layers == stage.layers
+    assert build_engine(stage.trt, request_of(), BuildWatch()).layers == stage.layers
     assert len(stage.calls("information")) == 1
 
 
 def test_an_engine_without_weights_gets_no_context(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of()
-    build(stage.trt, request_of(strip_weights=True), Watch())
+    build_engine(stage.trt, request_of(strip_weights=True), BuildWatch())
     assert not stage.calls("set_input_shape")
 
 
@@ -197,17 +202,17 @@ def test_an_engine_that_does_not_load_again_is_an_error_and_no_file(
 ) -> None:
     request = request_of()
     with pytest.raises(ConversionError, match="cannot load the engine that it built"):
-        build(stage_of(loads=False).trt, request, Watch())
+        build_engine(stage_of(loads=False).trt, request, BuildWatch())
     assert not Path(request.engine).exists()
 
 
 def test_only_named_plugin_libraries_are_loaded(stage_of: Stages) -> None:
     stage = stage_of()
     loaded: list[str] = []
-    log = kept_log(stage.trt)
-    load_plugins(stage.trt, (), log, load=loaded.append)
+    log = make_error_log(stage.trt)
+    load_plugin_libraries(stage.trt, (), log, load=loaded.append)
     assert not loaded
-    load_plugins(stage.trt, ("/a.so", "/b.so"), log, load=loaded.append)
+    load_plugin_libraries(stage.trt, ("/a.so", "/b.so"), log, load=loaded.append)
     assert loaded == ["/a.so", "/b.so"]
 
 
@@ -215,4 +220,4 @@ def test_a_plugin_library_that_cannot_be_loaded_is_named(
     stage_of: Stages, request_of: Requests
 ) -> None:
     with pytest.raises(ConversionError, match=r"/no/such\.so cannot be loaded"):
-        build(stage_of().trt, request_of(plugins=("/no/such.so",)), Watch())
+        build_engine(stage_of().trt, request_of(plugins=("/no/such.so",)), BuildWatch())

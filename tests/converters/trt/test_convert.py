@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.driver import CudaDevice, Driver
-from modelc.converters.trt.launching import Host
-from modelc.converters.trt.package import Installed
+from modelc.converters.trt.driver import CudaDevice, CudaDriver
+from modelc.converters.trt.launching import BuildHost
+from modelc.converters.trt.package import TensorrtInstallation
 from modelc.converters.trt.sidecar import read_sidecar
 from modelc.core.contract import Job
 from modelc.core.errors import MissingError, UsageError
@@ -21,7 +21,7 @@ from modelc.core.precision import Precision
 from modelc.core.signature import resolve
 
 Children = Callable[..., tuple[str, ...]]
-DRIVER = Driver(
+DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
 )
@@ -43,9 +43,9 @@ def job_in(folder: Path, **settings: str) -> Job:
     )
 
 
-def host(child: tuple[str, ...] = (), program: str | None = None) -> Host:
-    found = Installed(importable=bool(child), package="11.4.0.106", program=program)
-    return Host(driver=lambda: DRIVER, installed=lambda: found, child=child)
+def host(child: tuple[str, ...] = (), program: str | None = None) -> BuildHost:
+    found = TensorrtInstallation(importable=bool(child), package="11.4.0.106", program=program)
+    return BuildHost(driver=lambda: DRIVER, installed=lambda: found, child=child)
 
 
 def test_the_engine_and_its_sidecar_are_made(tmp_path: Path, child: Children) -> None:
@@ -109,7 +109,7 @@ def test_a_builder_that_is_not_here_is_missing(tmp_path: Path, builder: str) -> 
 
 
 def test_without_a_device_nothing_is_started(tmp_path: Path) -> None:
-    bare = Host(driver=lambda: Driver(version=None, devices=(), reason="no CUDA driver"))
+    bare = BuildHost(driver=lambda: CudaDriver(version=None, devices=(), reason="no CUDA driver"))
     with pytest.raises(MissingError, match="TensorRT needs a GPU: no CUDA driver"):
         tensorrt_engine.convert(job_in(tmp_path), bare)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelc.converters.trt.driver import LIBRARY, CudaDevice, probe
+from modelc.converters.trt.driver import DRIVER_LIBRARY, CudaDevice, query_driver
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NAMES = {NO_DEVICE: b"CUDA_ERROR_NO_DEVICE"}
@@ -56,7 +56,7 @@ def absent(name: str) -> Any:
 
 
 def test_each_device_is_told_with_name_capability_and_memory() -> None:
-    driver = probe(lambda _: FakeCuda(devices=2))
+    driver = query_driver(lambda _: FakeCuda(devices=2))
     assert driver.devices == (
         CudaDevice(index=0, name="NVIDIA H100 #40", capability=(9, 0), memory=85 << 30),
         CudaDevice(index=1, name="NVIDIA H100 #41", capability=(9, 0), memory=85 << 30),
@@ -65,23 +65,23 @@ def test_each_device_is_told_with_name_capability_and_memory() -> None:
 
 
 def test_a_host_without_a_driver_is_an_answer() -> None:
-    driver = probe(absent)
+    driver = query_driver(absent)
     assert (driver.version, driver.devices) == (None, ())
-    assert driver.reason == f"no CUDA driver: {LIBRARY} is not there"
+    assert driver.reason == f"no CUDA driver: {DRIVER_LIBRARY} is not there"
 
 
 def test_a_driver_that_refuses_is_told_by_its_errors_name() -> None:
-    driver = probe(lambda _: FakeCuda(init=NO_DEVICE))
+    driver = query_driver(lambda _: FakeCuda(init=NO_DEVICE))
     assert driver.devices == ()
     assert driver.reason == "the CUDA driver refused cuInit: CUDA_ERROR_NO_DEVICE"
 
 
 def test_an_error_without_a_name_is_told_by_its_number() -> None:
-    assert probe(lambda _: FakeCuda(init=999)).reason.endswith("cuInit: error 999")
+    assert query_driver(lambda _: FakeCuda(init=999)).reason.endswith("cuInit: error 999")
 
 
 def test_a_driver_without_devices_keeps_its_version() -> None:
-    driver = probe(lambda _: FakeCuda(devices=0))
+    driver = query_driver(lambda _: FakeCuda(devices=0))
     assert (driver.version, driver.reason) == (13010, "the CUDA driver sees no device")
 
 
@@ -91,11 +91,11 @@ def test_a_library_that_lacks_a_function_is_too_old() -> None:
         def cuDeviceTotalMem_v2(self) -> Any:  # noqa: N802
             raise AttributeError("undefined symbol")
 
-    driver = probe(lambda _: Old())
+    driver = query_driver(lambda _: Old())
     assert driver.devices == ()
     assert "has no cuDeviceTotalMem_v2" in driver.reason
 
 
 def test_the_real_library_is_asked_without_raising() -> None:
-    driver = probe()
+    driver = query_driver()
     assert bool(driver.devices) is not bool(driver.reason)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from modelc.converters.trt.engine_runner import EngineRunner
-from modelc.converters.trt.messages import kept_log
+from modelc.converters.trt.messages import make_error_log
 from modelc.converters.trt.opening import LoadedEngine, load_engine
 from modelc.converters.trt.options import EngineOptions
 from modelc.core.errors import RunnerError
@@ -146,7 +146,7 @@ def device_of(double_of: Callable[..., Any]) -> Devices:
 def runner_on(device: Device) -> EngineRunner:
     trt = device.double.module
     engine, runtime = device.double.new("ICudaEngine"), device.double.new("Runtime")
-    loaded = LoadedEngine(engine=engine, runtime=runtime, log=kept_log(trt))
+    loaded = LoadedEngine(engine=engine, runtime=runtime, log=make_error_log(trt))
     return EngineRunner(trt, loaded, SIGNATURE, torch.device("cpu"))
 
 
@@ -255,7 +255,7 @@ def test_layer_times_are_the_mean_of_the_runs(device_of: Devices) -> None:
 
 def loading(device: Device, path: Path, **values: Any) -> LoadedEngine:
     trt = device.double.module
-    return load_engine(trt, path, EngineOptions(**values), kept_log(trt))
+    return load_engine(trt, path, EngineOptions(**values), make_error_log(trt))
 
 
 @pytest.mark.parametrize("trusted", [False, True])

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from modelc.converters.trt.inspector import UNKNOWN, Layer, coverage, read_layers, understood
+from modelc.converters.trt.inspector import (
+    UNKNOWN,
+    EngineLayer,
+    engine_coverage,
+    parse_layers,
+    read_layers,
+)
 from modelc.core.errors import ConversionError
 
 REFORMAT = "Reformatting CopyNode for Input Tensor 0 to conv1"
@@ -75,7 +81,7 @@ def test_ten_gives_names_of_tensors_and_eleven_the_tensors() -> None:
     ("text", "layers"), [(TEN, {"int8": 1, "fp16": 1}), (ELEVEN, {"int8": 1, "bf16": 1})]
 )
 def test_only_layers_that_compute_are_counted(text: str, layers: dict[str, int]) -> None:
-    found = coverage(read_layers(text).layers)
+    found = engine_coverage(read_layers(text).layers)
     assert found.layers == layers
     assert set(found.share.values()) == {0.5}
     assert (found.work, found.source) == ("layers", "TensorRT engine inspector")
@@ -122,7 +128,7 @@ def test_types_are_read_however_they_are_told(told: str, dtype: str) -> None:
 
 
 def test_an_engine_built_without_details_gives_names_of_unknown_type() -> None:
-    found = coverage(read_layers('{"Layers": ["conv1", "pool"], "Bindings": []}').layers)
+    found = engine_coverage(read_layers('{"Layers": ["conv1", "pool"], "Bindings": []}').layers)
     assert found.layers == {UNKNOWN: 1}
 
 
@@ -133,14 +139,14 @@ def test_a_cast_is_no_convolution() -> None:
 
 def test_shares_are_of_time_where_every_layer_has_one() -> None:
     layers = read_layers(TEN).layers
-    timed = coverage(layers, {"conv1 + relu": 1.0, "fc": 3.0, REFORMAT: 9.0})
+    timed = engine_coverage(layers, {"conv1 + relu": 1.0, "fc": 3.0, REFORMAT: 9.0})
     assert (timed.work, timed.share) == ("time", {"int8": 0.25, "fp16": 0.75})
-    assert coverage(layers, {"fc": 3.0}).work == "layers"
+    assert engine_coverage(layers, {"fc": 3.0}).work == "layers"
 
 
 def test_an_engine_in_which_nothing_computes_has_no_share() -> None:
-    idle = Layer(name="r", kind="Reformat", dtype="fp32", computes=False)
-    assert coverage([idle]).layers == coverage([idle]).share == {}
+    idle = EngineLayer(name="r", kind="Reformat", dtype="fp32", computes=False)
+    assert engine_coverage([idle]).layers == engine_coverage([idle]).share == {}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"Layers": 3}', '{"Layers": [3]}'])
@@ -151,7 +157,7 @@ def test_what_is_of_neither_form_is_an_error(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "why"), [("", "told nothing"), ("{}", "cannot read")])
 def test_an_engine_whose_layers_are_not_told_is_not_lost(text: str, why: str) -> None:
-    found, reason = understood(text)
+    found, reason = parse_layers(text)
     assert found.layers == ()
     assert why in reason
-    assert understood(TEN) == (read_layers(TEN), "")
+    assert parse_layers(TEN) == (read_layers(TEN), "")

@@ -15,12 +15,12 @@ import pytest
 
 from modelc.converters.trt.launching import build_with_python
 from modelc.converters.trt.records import BuildRequest
-from modelc.converters.trt.supervising import Patience
+from modelc.converters.trt.supervising import ProcessTimeouts
 from modelc.core.errors import ConversionError, MissingError
 
 Requests = Callable[..., BuildRequest]
 Children = Callable[..., tuple[str, ...]]
-SOON = Patience(stop=20.0, terminate=1.0)
+SOON = ProcessTimeouts(stop=20.0, terminate=1.0)
 
 
 def script(text: str) -> tuple[str, ...]:
@@ -100,9 +100,9 @@ def test_an_interrupt_cancels_at_the_next_step(
 
 
 def test_without_a_device_the_real_child_says_so(request_of: Requests, tmp_path: Path) -> None:
-    from modelc.converters.trt.driver import probe
+    from modelc.converters.trt.driver import query_driver
 
-    if probe().devices:
+    if query_driver().devices:
         pytest.skip("this host has a device")
     with pytest.raises(MissingError, match="TensorRT needs a GPU"):
         build_with_python(request_of(), tmp_path, lambda *_: None, patience=SOON)

@@ -8,7 +8,7 @@ import onnx_ir
 import pytest
 from onnx import parser
 
-from modelc.converters.trt.memory import Memory, estimate
+from modelc.converters.trt.memory import MemoryEstimate, estimate_memory
 from modelc.converters.trt.options import EngineOptions
 from modelc.converters.trt.profiles import Profile, ShapeRange
 
@@ -24,8 +24,8 @@ def model_of(nodes: str, outputs: str = "float[n,8] y", weights: str = "") -> on
     return onnx_ir.from_proto(parser.parse_model(text))
 
 
-def of(model: onnx_ir.Model, *profiles: Profile, workspace: int | None = None) -> Memory:
-    return estimate(model, profiles or ((X,),), EngineOptions(workspace=workspace))
+def of(model: onnx_ir.Model, *profiles: Profile, workspace: int | None = None) -> MemoryEstimate:
+    return estimate_memory(model, profiles or ((X,),), EngineOptions(workspace=workspace))
 
 
 def test_input_and_output_live_at_the_largest_sizes() -> None:

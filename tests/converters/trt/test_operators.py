@@ -17,9 +17,9 @@ from modelc.converters.trt.operators import (
     DATA_INPUTS,
     REFUSED,
     SUPPORTED,
-    TYPES,
+    SUPPORTED_TYPES,
 )
-from modelc.converters.trt.restrictions import violations
+from modelc.converters.trt.restrictions import find_violations
 
 
 def test_no_operator_is_both_supported_and_refused() -> None:
@@ -36,8 +36,8 @@ def test_every_operator_of_the_table_is_onnxs_or_one_that_onnx_had() -> None:
 
 def test_every_type_in_the_table_is_one_of_onnxs() -> None:
     listed = {name for types in SUPPORTED.values() for name in types}
-    assert listed <= TYPES
-    assert set(onnx_ir.DataType.__members__) >= TYPES
+    assert listed <= SUPPORTED_TYPES
+    assert set(onnx_ir.DataType.__members__) >= SUPPORTED_TYPES
 
 
 def test_the_operators_with_rules_of_their_own_are_in_the_table() -> None:
@@ -45,8 +45,8 @@ def test_the_operators_with_rules_of_their_own_are_in_the_table() -> None:
 
 
 def test_the_table_says_its_version_and_source() -> None:
-    assert operators.VERSION in operators.SOURCE
-    assert "operators.md" in operators.SOURCE
+    assert operators.TABLE_VERSION in operators.TABLE_SOURCE
+    assert "operators.md" in operators.TABLE_SOURCE
 
 
 def test_what_the_sample_models_are_made_of_is_supported() -> None:
@@ -85,7 +85,7 @@ def node_of(
 
 
 def told(node: onnx_ir.Node) -> list[str]:
-    return [one.text for one in violations(node)]
+    return [one.text for one in find_violations(node)]
 
 
 AXES = np.array([1], dtype=np.int64)

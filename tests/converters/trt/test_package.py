@@ -9,27 +9,34 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.driver import CudaDevice, Driver, probe
-from modelc.converters.trt.package import Installed, find, load_tensorrt, readiness_of
+from modelc.converters.trt.driver import CudaDevice, CudaDriver, query_driver
+from modelc.converters.trt.package import (
+    TensorrtInstallation,
+    find_tensorrt,
+    load_tensorrt,
+    tensorrt_readiness,
+)
 from modelc.core.errors import MissingError
 from modelc.core.signature import Signature
 
-NONE = Driver(version=None, devices=(), reason="no CUDA driver: libcuda.so.1 is not there")
-ONE = Driver(
+NONE = CudaDriver(version=None, devices=(), reason="no CUDA driver: libcuda.so.1 is not there")
+ONE = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
 )
 
 
 def test_without_a_device_the_driver_says_why() -> None:
-    found = readiness_of(NONE, Installed(importable=True, package="11.4.0", program="/t"))
+    found = tensorrt_readiness(
+        NONE, TensorrtInstallation(importable=True, package="11.4.0", program="/t")
+    )
     assert not found.ready
     assert found.reason == NONE.reason
     assert "NVIDIA GPU" in found.mend
 
 
 def test_with_a_device_and_no_tensorrt_it_says_what_to_install() -> None:
-    found = readiness_of(ONE, Installed())
+    found = tensorrt_readiness(ONE, TensorrtInstallation())
     assert not found.ready
     assert found.reason == "neither the tensorrt package nor the trtexec program is installed"
     assert found.mend == "pip install 'tensorrt>=10.13'"
@@ -37,7 +44,7 @@ def test_with_a_device_and_no_tensorrt_it_says_what_to_install() -> None:
 
 @pytest.mark.parametrize("version", ["10.12.0.36", "8.6.1", "10"])
 def test_a_package_below_the_floor_is_too_old(version: str) -> None:
-    found = readiness_of(ONE, Installed(importable=True, package=version))
+    found = tensorrt_readiness(ONE, TensorrtInstallation(importable=True, package=version))
     assert not found.ready
     assert f"tensorrt {version} is older than 10.13" in found.reason
 
@@ -45,18 +52,20 @@ def test_a_package_below_the_floor_is_too_old(version: str) -> None:
 @pytest.mark.parametrize(
     ("installed", "version"),
     [
-        (Installed(importable=True, package="10.13.0.35"), "10.13.0.35"),
-        (Installed(importable=True, package="11.4.0.106"), "11.4.0.106"),
-        (Installed(importable=False, program="/usr/bin/trtexec"), "trtexec"),
+        (TensorrtInstallation(importable=True, package="10.13.0.35"), "10.13.0.35"),
+        (TensorrtInstallation(importable=True, package="11.4.0.106"), "11.4.0.106"),
+        (TensorrtInstallation(importable=False, program="/usr/bin/trtexec"), "trtexec"),
     ],
 )
-def test_a_device_and_something_that_builds_is_ready(installed: Installed, version: str) -> None:
-    found = readiness_of(ONE, installed)
+def test_a_device_and_something_that_builds_is_ready(
+    installed: TensorrtInstallation, version: str
+) -> None:
+    found = tensorrt_readiness(ONE, installed)
     assert (found.ready, found.version) == (True, version)
 
 
 def test_the_program_is_looked_for_on_the_path() -> None:
-    assert find(lambda name: f"/bin/{name}").program == "/bin/trtexec"
+    assert find_tensorrt(lambda name: f"/bin/{name}").program == "/bin/trtexec"
 
 
 def test_readiness_imports_nothing_of_the_frameworks() -> None:
@@ -76,14 +85,14 @@ def test_tensorrt_is_not_imported_without_a_device() -> None:
 
 
 def test_a_package_that_cannot_be_imported_is_missing() -> None:
-    if find().importable:
+    if find_tensorrt().importable:
         pytest.skip("tensorrt is installed")
     with pytest.raises(MissingError, match="tensorrt cannot be imported"):
         load_tensorrt(lambda: ONE)
 
 
 def test_a_runner_without_a_device_is_missing(tmp_path: Path) -> None:
-    if probe().devices:
+    if query_driver().devices:
         pytest.skip("this host has a device")
     with pytest.raises(MissingError, match="needs a GPU"):
         tensorrt_engine.open_runner(tmp_path / "e.engine", "cuda", Signature(inputs=()))

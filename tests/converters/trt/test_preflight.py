@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from modelc.converters.trt.preflight import preflight
+from modelc.converters.trt.preflight import run_preflight
 from modelc.core.contract import Job, Preflight
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.grammar import parse_input
@@ -49,7 +49,9 @@ def fly(tmp_path: Path) -> Fly:
         precision: Precision = Precision.FP16,
     ) -> Preflight:
         path = saved(tmp_path, nodes, head=head, weights=weights, opset=opset)
-        return preflight(job_for(path, *(inputs or (X,)), settings=settings, precision=precision))
+        return run_preflight(
+            job_for(path, *(inputs or (X,)), settings=settings, precision=precision)
+        )
 
     return run
 
@@ -129,7 +131,7 @@ def test_the_models_own_functions_are_looked_into(tmp_path: Path) -> None:
         <domain: "own", opset_import: ["" : 20]> twice (a) => (b) { z = Det(a) b = Add(z, a) }"""
     path = tmp_path / "model.onnx"
     onnx.save_model(parser.parse_model(text), str(path))
-    (line,) = preflight(job_for(path, X)).blockers
+    (line,) = run_preflight(job_for(path, X)).blockers
     assert "Det is not supported" in line
 
 
@@ -258,9 +260,9 @@ def test_weights_that_were_left_behind_are_a_blocker(tmp_path: Path) -> None:
     onnx.save_model(
         model, str(path), save_as_external_data=True, location="model.onnx.data", size_threshold=0
     )
-    assert preflight(job_for(path, X)).blockers == ()
+    assert run_preflight(job_for(path, X)).blockers == ()
     (tmp_path / "model.onnx.data").unlink()
-    (line,) = preflight(job_for(path, X)).blockers
+    (line,) = run_preflight(job_for(path, X)).blockers
     assert "model.onnx.data, which is not beside it" in line
 
 
@@ -293,7 +295,7 @@ def test_a_file_that_is_no_model_is_a_conversion_error(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x99 not a model")
     with pytest.raises(ConversionError, match="onnx_ir refused the model"):
-        preflight(job_for(path, X))
+        run_preflight(job_for(path, X))
 
 
 @pytest.mark.slow
@@ -316,7 +318,7 @@ def test_the_sample_models_have_no_blocker(
     from modelc.sample_models import nested
 
     path = exports(name) / "model.onnx"
-    found = preflight(job_for(path, *(inputs or nested.SIGNATURE), precision=Precision.FP32))
+    found = run_preflight(job_for(path, *(inputs or nested.SIGNATURE), precision=Precision.FP32))
     assert found.blockers == ()
     assert found.memory > path.stat().st_size // 2
 
@@ -327,5 +329,5 @@ def test_digits_have_neither_blockers_nor_warnings(exported_digits: Path) -> Non
     job = job_for(
         exported_digits / "model.onnx", "x:float32[batch=1..8,1,8,8]", precision=Precision.FP32
     )
-    found = preflight(job)
+    found = run_preflight(job)
     assert (found.blockers, found.warnings) == ((), ())

@@ -6,11 +6,11 @@ import pytest
 
 from modelc.converters.trt.profiles import (
     ShapeRange,
-    fitting,
+    find_unbounded,
+    profile_text,
     profiles_for,
     read_profiles,
-    told,
-    unbounded,
+    select_profile,
 )
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
@@ -27,28 +27,30 @@ TEXT = signature("ids:int64[batch=1..4,seq=2..16]", "mask:int64[batch=1..4,seq=2
 
 def test_the_signature_alone_gives_one_profile() -> None:
     (profile,) = profiles_for(IMAGE, ())
-    assert told(profile) == "x=1x3x16x16:2x3x16x16:8x3x16x16"
+    assert profile_text(profile) == "x=1x3x16x16:2x3x16x16:8x3x16x16"
 
 
 def test_dims_that_follow_from_others_have_their_own_least_best_and_greatest() -> None:
     related = signature("x:float32[batch=1..4,h=32*(k=1..8)]", "m:int64[n=k+1,rows=batch]")
     (profile,) = profiles_for(related, ())
-    assert told(profile) == "x=1x32:2x128:4x256,m=2x1:5x2:9x4"
+    assert profile_text(profile) == "x=1x32:2x128:4x256,m=2x1:5x2:9x4"
 
 
 def test_each_extra_profile_comes_after_the_signatures() -> None:
     extra = read_profiles(["x=1x3x16x16:1x3x16x16:1x3x16x16", "x=16x3x16x16:32x3x16x16:64x3x16x16"])
-    assert [told(one) for one in profiles_for(IMAGE, extra)[1:]] == [told(one) for one in extra]
+    assert [profile_text(one) for one in profiles_for(IMAGE, extra)[1:]] == [
+        profile_text(one) for one in extra
+    ]
 
 
 def test_what_is_told_can_be_read_again() -> None:
     (profile,) = profiles_for(TEXT, ())
-    assert read_profiles([told(profile)]) == (profile,)
+    assert read_profiles([profile_text(profile)]) == (profile,)
 
 
 def test_an_input_left_out_has_the_signatures_shapes() -> None:
     extra = read_profiles(["mask=1x2:1x2:1x2"])
-    assert told(profiles_for(TEXT, extra)[1]) == "ids=1x2:2x9:4x16,mask=1x2:1x2:1x2"
+    assert profile_text(profiles_for(TEXT, extra)[1]) == "ids=1x2:2x9:4x16,mask=1x2:1x2:1x2"
 
 
 def test_a_scalar_has_an_empty_shape() -> None:
@@ -91,15 +93,15 @@ def test_a_profile_that_is_not_the_models_is_refused(text: str, reason: str) -> 
 
 def test_the_first_profile_that_holds_all_inputs_is_taken() -> None:
     profiles = profiles_for(TEXT, read_profiles(["ids=1x32:1x32:8x64,mask=1x32:1x32:8x64"]))
-    assert fitting(profiles, {"ids": (4, 16), "mask": (1, 2)}) == 0
-    assert fitting(profiles, {"ids": (8, 64), "mask": (8, 64)}) == 1
-    assert fitting(profiles, {"ids": (4, 16), "mask": (8, 64)}) is None
-    assert fitting(profiles, {"ids": (4,), "mask": (1, 2)}) is None
+    assert select_profile(profiles, {"ids": (4, 16), "mask": (1, 2)}) == 0
+    assert select_profile(profiles, {"ids": (8, 64), "mask": (8, 64)}) == 1
+    assert select_profile(profiles, {"ids": (4, 16), "mask": (8, 64)}) is None
+    assert select_profile(profiles, {"ids": (4,), "mask": (1, 2)}) is None
 
 
 def test_a_dim_without_bounds_is_told_once_unless_a_profile_bounds_it() -> None:
-    (line,) = unbounded(signature("x:float32[rows,6]"), ())
+    (line,) = find_unbounded(signature("x:float32[rows,6]"), ())
     assert "'rows' of x has no bounds" in line
     assert "rows=min..max" in line
-    assert unbounded(signature("x:float32[rows,6]"), read_profiles(["x=1x6:4x6:8x6"])) == ()
-    assert unbounded(IMAGE, ()) == ()
+    assert find_unbounded(signature("x:float32[rows,6]"), read_profiles(["x=1x6:4x6:8x6"])) == ()
+    assert find_unbounded(IMAGE, ()) == ()

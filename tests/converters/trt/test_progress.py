@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from modelc.converters.trt.progress import TOTAL, Phases
+from modelc.converters.trt.progress import PROGRESS_TOTAL, BuildPhases
 
 
-def collected() -> tuple[Phases, list[int]]:
+def collected() -> tuple[BuildPhases, list[int]]:
     told: list[int] = []
-    return Phases(lambda done, _: told.append(done)), told
+    return BuildPhases(lambda done, _: told.append(done)), told
 
 
 def test_a_phase_within_counts_as_part_of_its_parents_step() -> None:
@@ -16,7 +16,12 @@ def test_a_phase_within_counts_as_part_of_its_parents_step() -> None:
     phases.start("tactics", "build", 4)
     for step in range(4):
         phases.step("tactics", step)
-    assert told == [TOTAL // 8, TOTAL // 4, 3 * TOTAL // 8, TOTAL // 2]
+    assert told == [
+        PROGRESS_TOTAL // 8,
+        PROGRESS_TOTAL // 4,
+        3 * PROGRESS_TOTAL // 8,
+        PROGRESS_TOTAL // 2,
+    ]
 
 
 def test_progress_never_goes_back() -> None:
@@ -29,7 +34,7 @@ def test_progress_never_goes_back() -> None:
     phases.step("tactics", 0)
     phases.finish("tactics")
     phases.step("build", 0)
-    assert told == sorted(set(told)) == [TOTAL // 4, TOTAL // 2]
+    assert told == sorted(set(told)) == [PROGRESS_TOTAL // 4, PROGRESS_TOTAL // 2]
 
 
 def test_a_phase_without_steps_and_one_that_nobody_started_do_no_harm() -> None:
@@ -38,4 +43,4 @@ def test_a_phase_without_steps_and_one_that_nobody_started_do_no_harm() -> None:
     phases.step("other", 3)
     phases.step("build", 7)
     phases.finish("other")
-    assert told == [TOTAL]
+    assert told == [PROGRESS_TOTAL]

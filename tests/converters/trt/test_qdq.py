@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.converters.onnx_origins import NodeOrigin
-from modelc.converters.trt.findings import Finding, Severity, told
+from modelc.converters.trt.findings import TrtFinding, TrtSeverity, describe_findings
 from modelc.converters.trt.qdq import check_qdq
 
 ORIGINS = {"conv": NodeOrigin(module="stem.conv"), "fc": NodeOrigin(module="head.fc")}
@@ -84,16 +84,16 @@ def quantized(**pair: Any) -> Net:
     return net
 
 
-def found(net: Net, *, required: bool = True) -> tuple[Finding, ...]:
+def found(net: Net, *, required: bool = True) -> tuple[TrtFinding, ...]:
     return check_qdq(net.model(), ORIGINS, required=required)
 
 
 def errors(net: Net) -> list[str]:
-    return [one.what for one in found(net) if one.severity is Severity.ERROR]
+    return [one.what for one in found(net) if one.severity is TrtSeverity.ERROR]
 
 
 def warnings(net: Net) -> list[str]:
-    return [one.what for one in found(net) if one.severity is Severity.WARNING]
+    return [one.what for one in found(net) if one.severity is TrtSeverity.WARNING]
 
 
 def test_a_symmetric_int8_convolution_has_no_fault() -> None:
@@ -214,7 +214,7 @@ def test_a_layer_whose_weight_lost_its_dq_is_told() -> None:
     conv(net, net.pair("x"), net.const("w2", np.ones((4, 3, 3, 3))), "z", name="fc")
     net.nodes = net.nodes[:4] + net.nodes[-1:]
     (only,) = found(net)
-    assert only.severity is Severity.WARNING
+    assert only.severity is TrtSeverity.WARNING
     assert only.place == "head.fc (Conv fc)"
     assert only.detail == "its data is"
 
@@ -315,7 +315,7 @@ def test_a_residual_sum_with_a_quantized_skip_is_right() -> None:
 
 def test_a_residual_sum_with_a_float_skip_is_told() -> None:
     (only,) = found(residual(other))
-    assert only.severity is Severity.WARNING
+    assert only.severity is TrtSeverity.WARNING
     assert "without Q/DQ on its skip input" in only.what
 
 
@@ -355,7 +355,7 @@ def test_a_sum_that_stays_in_floating_point_is_not_judged() -> None:
 
 
 def test_repeated_faults_are_one_line_with_their_count() -> None:
-    (line,) = told(found(quantized(zero=3)), Severity.ERROR)
+    (line,) = describe_findings(found(quantized(zero=3)), TrtSeverity.ERROR)
     assert line.startswith("2 × a zero point that is not 0")  # noqa: RUF001 - a count
     assert line.endswith("first at stem.conv (QuantizeLinear QuantizeLinear_x_q) (3)")
 

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.inspector import Layer
-from modelc.converters.trt.sidecar import EngineSidecar, read_sidecar, sidecar_of, write_sidecar
+from modelc.converters.trt.inspector import EngineLayer
+from modelc.converters.trt.sidecar import (
+    EngineSidecar,
+    engine_sidecar_path,
+    read_sidecar,
+    write_sidecar,
+)
 from modelc.core.contract import TensorInfo
 from modelc.core.digest import record_of
 from modelc.core.errors import RunnerError
@@ -37,9 +42,11 @@ def sidecar_for(engine: Path) -> EngineSidecar:
         outputs=(TensorInfo(name="y", dtype="float16", dims=("?", "2")),),
         profiles=("x=1x3:4x3:8x3",),
         layers=(
-            Layer(name="conv", kind="CaskConvolution", dtype="fp16", computes=True, tactic="t"),
-            Layer(name="fc", kind="gemm", dtype="fp32", computes=True),
-            Layer(name="r", kind="Reformat", dtype="fp32", computes=False),
+            EngineLayer(
+                name="conv", kind="CaskConvolution", dtype="fp16", computes=True, tactic="t"
+            ),
+            EngineLayer(name="fc", kind="gemm", dtype="fp32", computes=True),
+            EngineLayer(name="r", kind="Reformat", dtype="fp32", computes=False),
         ),
         plugins=("/a.so",),
         options={"refittable": "True"},
@@ -66,7 +73,7 @@ def test_the_sidecar_of_another_engine_is_refused(engine: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"engine": 3}'])
 def test_a_sidecar_that_cannot_be_read_is_refused(engine: Path, text: str) -> None:
-    sidecar_of(engine).write_text(text)
+    engine_sidecar_path(engine).write_text(text)
     with pytest.raises(RunnerError, match="cannot be read"):
         read_sidecar(engine)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.trt.messages import kept_log
+from modelc.converters.trt.messages import make_error_log
 from modelc.converters.trt.opening import load_engine
 from modelc.converters.trt.options import EngineOptions
 from modelc.converters.trt.sidecar import EngineSidecar, write_sidecar
@@ -63,7 +63,7 @@ def opened(
             "Refitter.refit_cuda_engine": lambda _: fits,
         }
     )
-    return load_engine(double.module, path, EngineOptions(**values), kept_log(double.module))
+    return load_engine(double.module, path, EngineOptions(**values), make_error_log(double.module))
 
 
 def test_weights_come_from_the_onnx_beside_the_engine(double_of: Doubles, engine: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.trt.supervising import Patience, supervise
+from modelc.converters.trt.supervising import ProcessTimeouts, run_supervised
 
-SOON = Patience(stop=0.3, terminate=0.3)
+SOON = ProcessTimeouts(stop=0.3, terminate=0.3)
 
 
 def python(text: str, *arguments: str) -> list[str]:
@@ -22,7 +22,7 @@ def python(text: str, *arguments: str) -> list[str]:
 
 def heard_from(text: str) -> tuple[list[str], int, tuple[str, ...]]:
     heard: list[str] = []
-    ended = supervise(python(text), heard.append, SOON)
+    ended = run_supervised(python(text), heard.append, SOON)
     return heard, ended.code, ended.tail
 
 
@@ -56,7 +56,7 @@ def test_bytes_that_are_no_text_are_heard_all_the_same() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 def test_a_crash_is_told_by_its_signal() -> None:
-    ended = supervise(python("import os; os.abort()"), lambda _: None, SOON)
+    ended = run_supervised(python("import os; os.abort()"), lambda _: None, SOON)
     assert (ended.code, ended.signal_name) == (-signal.SIGABRT, "SIGABRT")
 
 
@@ -95,11 +95,11 @@ def test_an_interrupt_stops_the_process_and_goes_on(tmp_path: Path) -> None:
         threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,)).start()
 
     with pytest.raises(KeyboardInterrupt):
-        supervise(python(WILLING, str(tmp_path / "said")), interrupt, SOON_BUT_PATIENT)
+        run_supervised(python(WILLING, str(tmp_path / "said")), interrupt, SOON_BUT_PATIENT)
     assert (tmp_path / "said").read_text() == "stopped by itself"
 
 
-SOON_BUT_PATIENT = Patience(stop=10.0)
+SOON_BUT_PATIENT = ProcessTimeouts(stop=10.0)
 
 
 def test_what_the_listener_raises_ends_the_process_too(tmp_path: Path) -> None:
@@ -108,6 +108,6 @@ def test_what_the_listener_raises_ends_the_process_too(tmp_path: Path) -> None:
 
     began = time.monotonic()
     with pytest.raises(ValueError, match="no"):
-        supervise(python(STUBBORN, str(tmp_path / "pid")), refuse, SOON)
+        run_supervised(python(STUBBORN, str(tmp_path / "pid")), refuse, SOON)
     assert time.monotonic() - began < 15  # however stubborn it is
     assert gone(pid_of(tmp_path / "pid"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from modelc.converters.trt.tensors import OutputMemory, addressed, output_memory
+from modelc.converters.trt.tensors import OutputMemory, addressable, make_output_memory
 
 CPU = torch.device("cpu")
 Doubles = Callable[..., Any]
@@ -21,15 +21,15 @@ def memory(dtype: torch.dtype = torch.float32) -> OutputMemory:
 
 def test_memory_of_a_fixed_shape_is_read_in_that_shape() -> None:
     made = memory(torch.int64)
-    values = (ctypes.c_int64 * 6).from_address(made.fixed((2, 3)))
+    values = (ctypes.c_int64 * 6).from_address(made.allocate((2, 3)))
     values[:] = list(range(6))
     assert made.tensor().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_memory_grows_and_what_was_written_last_is_read() -> None:
     made = memory()
-    made.grown(8)
-    address = made.grown(64)
+    made.grow(8)
+    address = made.grow(64)
     (ctypes.c_float * 16).from_address(address)[:] = [1.5] * 16
     made.notify((3, 4))  # less than was asked for
     assert made.tensor().tolist() == [[1.5] * 4] * 3
@@ -37,34 +37,34 @@ def test_memory_grows_and_what_was_written_last_is_read() -> None:
 
 def test_memory_that_suffices_is_not_taken_anew() -> None:
     made = memory()
-    assert made.grown(64) == made.grown(8)
+    assert made.grow(64) == made.grow(8)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0,)])
 def test_an_output_of_no_elements_has_its_shape(shape: tuple[int, ...]) -> None:
     asked, unasked = memory(), memory()
-    assert asked.fixed(shape) != 0
+    assert asked.allocate(shape) != 0
     unasked.notify(shape)
     assert tuple(asked.tensor().shape) == tuple(unasked.tensor().shape) == shape
 
 
 def test_memory_that_there_is_not_is_no_address_and_the_reason_is_kept() -> None:
     made = memory()
-    assert made.grown(1 << 60) == 0
+    assert made.grow(1 << 60) == 0
     assert made.error is not None
 
 
 def test_an_empty_input_has_an_address_all_the_same() -> None:
-    assert addressed(torch.empty(0, 3)).data_ptr() != 0
+    assert addressable(torch.empty(0, 3)).data_ptr() != 0
 
 
 def test_a_slice_becomes_one_block() -> None:
-    assert addressed(torch.arange(6).reshape(2, 3).T).is_contiguous()
+    assert addressable(torch.arange(6).reshape(2, 3).T).is_contiguous()
 
 
 def test_tensorrt_may_ask_in_either_way(double_of: Doubles) -> None:
     trt = double_of({}).module
-    made = output_memory(trt, "y", torch.float32, CPU)
+    made = make_output_memory(trt, "y", torch.float32, CPU)
     assert isinstance(made.allocator, trt.IOutputAllocator)
     address = made.allocator.reallocate_output("y", 0, 16, 256)
     assert made.allocator.reallocate_output_async("y", address, 16, 256, 0) == address

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from modelc.converters.trt import timing_cache
-from modelc.converters.trt.build import CancelledBuildError, Watch, build
+from modelc.converters.trt.build import BuildWatch, CancelledBuildError, build_engine
 from modelc.converters.trt.driver import CudaDevice
 from modelc.converters.trt.options import EngineOptions
 
@@ -32,11 +32,11 @@ GPU = CudaDevice(index=0, name="NVIDIA H100 80GB HBM3", capability=(9, 0), memor
     ],
 )
 def test_a_file_is_of_one_gpu_and_version(options: EngineOptions, wanted: str) -> None:
-    assert timing_cache.place(options, GPU, "11.4.0.106") == wanted
+    assert timing_cache.cache_file_for(options, GPU, "11.4.0.106") == wanted
 
 
 def built(stage: Any, request: Any) -> tuple[bytes, tuple[str, ...]]:
-    notes = build(stage.trt, request, Watch()).notes
+    notes = build_engine(stage.trt, request, BuildWatch()).notes
     return Path(request.timing_cache).read_bytes(), notes
 
 
@@ -55,7 +55,7 @@ def test_a_build_adds_to_what_another_left_meanwhile(
     def meanwhile(*_: int) -> None:
         file.write_bytes(b"of-another-build")
 
-    build(stage.trt, request, Watch(advance=meanwhile))
+    build_engine(stage.trt, request, BuildWatch(advance=meanwhile))
     assert file.read_bytes().split() == [b"kernel0", b"of-another-build"]
 
 
@@ -76,7 +76,7 @@ def test_a_build_that_was_stopped_keeps_its_timings(
 ) -> None:
     file = tmp_path / "c"
     with pytest.raises(CancelledBuildError):
-        build(stage_of().trt, request_of(cache=str(file)), Watch(stopped=lambda: True))
+        build_engine(stage_of().trt, request_of(cache=str(file)), BuildWatch(stopped=lambda: True))
     assert file.read_bytes().split() == [b"kernel0"]
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_locked_is_a_note(stage_of: Stages, tmp_path: Path) -> No
     stage = stage_of()
     config = stage.double.new("IBuilderConfig", cache=stage.double.new("ITimingCache", data=b"a"))
     with FileLock(f"{file}.lock"):
-        (note,) = timing_cache.save(config, file, patience=0.05)
+        (note,) = timing_cache.save_timing_cache(config, file, patience=0.05)
     assert "in use by another build" in note
     assert not file.exists()
 
@@ -94,5 +94,5 @@ def test_a_folder_that_cannot_be_made_is_a_note(stage_of: Stages, tmp_path: Path
     stage = stage_of()
     (tmp_path / "file").write_text("")
     config = stage.double.new("IBuilderConfig", cache=stage.double.new("ITimingCache", data=b"a"))
-    (note,) = timing_cache.save(config, tmp_path / "file" / "c")
+    (note,) = timing_cache.save_timing_cache(config, tmp_path / "file" / "c")
     assert "cannot be written" in note

@@ -12,7 +12,7 @@ from modelc.converters.trt.launching import build_with_trtexec
 from modelc.converters.trt.options import HardwareLevel
 from modelc.converters.trt.profiles import ShapeRange
 from modelc.converters.trt.records import BuildRequest
-from modelc.converters.trt.trtexec import command, version_of
+from modelc.converters.trt.trtexec import trtexec_command, trtexec_version
 from modelc.core.errors import ConversionError, MissingError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
@@ -21,7 +21,7 @@ LAYERS = '{"Layers": [], "Bindings": ["x", "y"]}'
 
 
 def flags_of(request: BuildRequest, major: int = 11) -> list[str]:
-    return command("trtexec", major, request, Path("/layers.json"))[1:]
+    return trtexec_command("trtexec", major, request, Path("/layers.json"))[1:]
 
 
 def test_the_least_command_line(request_of: Requests) -> None:
@@ -106,7 +106,7 @@ def program(folder: Path, body: str, banner: str = "v101600") -> str:
 
 @pytest.mark.parametrize(("banner", "version"), [("v101600", (10, 16, 0)), ("v110401", (11, 4, 1))])
 def test_the_banner_says_the_version(tmp_path: Path, banner: str, version: object) -> None:
-    assert version_of(program(tmp_path, "exit 0", banner)) == version
+    assert trtexec_version(program(tmp_path, "exit 0", banner)) == version
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_banner_says_the_version(tmp_path: Path, banner: str, version: objec
 )
 def test_a_program_too_old_is_missing(tmp_path: Path, banner: str, reason: str) -> None:
     with pytest.raises(MissingError, match=reason):
-        version_of(program(tmp_path, "exit 0", banner))
+        trtexec_version(program(tmp_path, "exit 0", banner))
 
 
 SAVE = f"""
