@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 from modelc.benchmarks.int8_by_hand import make, quiet, ways
-from modelc.converters import onnx_graph, openvino_ir
-from modelc.converters.quantizers.registry import quantizers_for
+from modelc.converters import onnx_model, openvino_ir
+from modelc.converters.quantizers.quantizer_registry import quantizers_for
 from modelc.core.call import bind, parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Feed, Job, Outputs, QuantizeJob
@@ -151,13 +151,13 @@ class Bench:
             example=draw_example_feed(self.signature), capture=Capture.EXPORT,
             model=Eager(module, names, bind(names, parameters_of(module.forward))),
         )  # fmt: skip
-        onnx_graph.convert(self._job)
+        onnx_model.convert(self._job)
         self.parent = self.folder / "model.onnx"
 
     def open(self, path: Path, consumer: str) -> Run:
         """Run a model where its consumer runs it; what is for TensorRT runs in ONNX Runtime."""
         if consumer != "openvino":
-            return onnx_graph.open_runner(path, "cpu", self.signature).run
+            return onnx_model.open_runner(path, "cpu", self.signature).run
         folder = path.parent / "ir"
         folder.mkdir(exist_ok=True)
         job = replace(self._job, folder=folder, parent=path, model=None)

@@ -1,10 +1,11 @@
 """Asks released runtimes themselves: python benchmarks/runtimes.py 1.17.3 1.20.1 [--work DIR].
 
 For each ONNX Runtime a virtual environment is made (pip, so PyPI must be reachable). There the
-wheel is asked which opsets and IR versions it loads, next to what `converters/onnx_runtimes.py`
-says; and it loads and runs what modelc makes with `--for onnxruntime==VERSION`, in each precision,
-next to the ONNX Runtime here on the same feeds. Exits with 1 where the table says more than the
-wheel does, or a model does not load or gives something else.
+wheel is asked which opsets and IR versions it loads, next to what
+`converters/onnx_compatibility.py` says; and it loads and runs what modelc makes with
+`--for onnxruntime==VERSION`, in each precision, next to the ONNX Runtime here on the same feeds.
+Exits with 1 where the table says more than the wheel does, or a model does not load or gives
+something else.
 
 With `--ask FOLDER` it is the other side: run by the environment's Python, it needs no modelc.
 """
@@ -48,7 +49,7 @@ def main() -> int:
 
 def compare(version: str, work: Path) -> int:
     """Print what one release loads and runs; 1 where it is less than is promised."""
-    from modelc.converters.onnx_runtimes import parse_runtime
+    from modelc.converters.onnx_compatibility import parse_runtime
 
     limits = parse_runtime(f"onnxruntime=={version}").limits
     python = environment(version, work / "env" / version)

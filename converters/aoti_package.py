@@ -34,13 +34,16 @@ from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.precision import Precision
 from ..core.signature import Signature
 from ..core.zip_archive import members_of
-from . import aoti_compiling, exported_program, program_facts
-from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
-from .capture.strategies import capture_exported_program
-from .input_guard import check_feed
-from .installed import package_versions
-from .opened import order_inputs, runner_error
-from .torch_runner import TorchRunner
+from . import aoti_compiler, archive_records, exported_program
+from .archive_records import (
+    build_call_record,
+    parse_call_record,
+    read_torch_metadata,
+    record_origin,
+)
+from .capture.capture_strategies import capture_exported_program
+from .installed_packages import package_versions
+from .runner_base import TorchRunner, check_feed, order_inputs, runner_error
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +71,8 @@ def readiness() -> Readiness:
         reason = f"packages are made on Linux, not on {sys.platform}"
         return Readiness(ready=False, reason=reason, mend="run modelc on Linux")
     try:
-        aoti_compiling.find_torch_headers()
-        path = aoti_compiling.find_compiler()
+        aoti_compiler.find_torch_headers()
+        path = aoti_compiler.find_compiler()
     except MissingError as error:
         return Readiness(ready=False, reason=error.message, mend=error.hint)
     return Readiness(ready=True, version=f"{package_versions('torch').get('torch', '')}, {path}")
@@ -92,7 +95,7 @@ def convert(job: Job) -> Converted:
     place.mkdir()
     with exported_program.with_examples(taken.program, job) as program:
         from_one = any(dim.low <= 1 for dim in job.signature.dynamic_dims.values())
-        package = aoti_compiling.compile_package(program, place, from_one=from_one)
+        package = aoti_compiler.compile_package(program, place, from_one=from_one)
         record = _build_record(job, program)
     _pack_archive(package, job.folder / name, record)
     shutil.rmtree(place)
@@ -110,13 +113,13 @@ def convert(job: Job) -> Converted:
 def _build_record(job: Job, program: torch.export.ExportedProgram) -> str:
     """The call record, with what can be said of the program: the library does not tell."""
     record: dict[str, Any] = json.loads(build_call_record(job, "flat"))
-    inputs, outputs = program_facts.tensor_infos(program, record)
+    inputs, outputs = archive_records.tensor_infos(program, record)
     inside = {
         "inputs": [asdict(info) for info in inputs],
         "outputs": [asdict(info) for info in outputs],
-        "ranges": program_facts.size_ranges(program, job.signature.inputs),
-        "weights": program_facts.count_weights(program),
-        "operators": program_facts.count_operators(program),
+        "ranges": archive_records.size_ranges(program, job.signature.inputs),
+        "weights": archive_records.count_weights(program),
+        "operators": archive_records.count_operators(program),
     }
     return json.dumps({**record, _INSIDE: inside})
 
@@ -190,7 +193,7 @@ def open_runner(
         raise RunnerError(reason, hint=_TRUST_HINT)
 
     package = _load_package(path.resolve())
-    found = Signature(inputs=program_facts.record_specs(record) or signature.inputs)
+    found = Signature(inputs=archive_records.record_specs(record) or signature.inputs)
     return _AotiRunner(package, found, record.get("outputs"))
 
 

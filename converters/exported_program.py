@@ -28,16 +28,23 @@ from ..core.precision import Precision
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.zip_archive import fault_of_archive, members_of
-from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
-from .capture.eager import example_tensors
-from .capture.strategies import capture_exported_program
-from .fault_values import fault_record
-from .guarded import call_framework
-from .installed import package_versions
-from .opened import runner_error
-from .program_facts import count_operators, count_weights, record_specs, size_ranges, tensor_infos
-from .torch_faults import plant_in_program
-from .torch_runner import TorchRunner, check_device, float_tensors, torch_settings
+from .archive_records import (
+    build_call_record,
+    count_operators,
+    count_weights,
+    parse_call_record,
+    read_torch_metadata,
+    record_origin,
+    record_specs,
+    size_ranges,
+    tensor_infos,
+)
+from .capture.capture_strategies import capture_exported_program
+from .capture.captured_program import example_tensors
+from .framework_errors import call_framework
+from .installed_packages import package_versions
+from .planted_faults import fault_record, plant_in_program
+from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
 
 if TYPE_CHECKING:
     import torch

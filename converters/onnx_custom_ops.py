@@ -12,28 +12,24 @@ import copy
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ErrorCode, UsageError
 from ..core.names import unknown
-from .capture.causes import CUSTOM_OP, RefusedError
-from .capture.users import user_place
-from .onnx_linear_algebra import MATRIX_OPS
-from .onnx_medians import MEDIAN_OPS
-from .onnx_places import RESIZE_OPS
-from .onnx_pooling import POOL_OPS
-from .onnx_program_ops import DYNAMO_OPS, floordiv
-from .onnx_scatter import SCATTER_OPS
-from .onnx_script_names import TORCHSCRIPT_OPS
-from .onnx_symbolic_ops import SymbolicOpBuilder, python_value
-from .onnx_translations import SCRIPT_OPS, SHARED_OPS
+from .capture.refusals import CUSTOM_OP, RefusedError, user_place
+from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
+from .onnx_image_ops import POOL_OPS, RESIZE_OPS
+from .onnx_linalg_ops import MATRIX_OPS
+from .onnx_op_builder import SymbolicOpBuilder, python_value
+from .onnx_reduction_ops import MEDIAN_OPS, SCATTER_OPS
+from .onnx_shared_ops import SCRIPT_OPS, SHARED_OPS, OpWriter
+from .onnx_torchscript_ops import TORCHSCRIPT_OPS
 
 if TYPE_CHECKING:
     import torch
 
-CustomOpWriter = Callable[..., object]
 _OPS, _GRAPH = "op", "g"
 _COMMON_OPS = {**MATRIX_OPS, **MEDIAN_OPS, **RESIZE_OPS, **SCATTER_OPS}
 _OWN_WRITERS = frozenset(
@@ -68,7 +64,7 @@ def script_operators(module: torch.jit.ScriptModule) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_custom_ops(custom_ops: Mapping[str, CustomOpWriter], operators: Collection[str]) -> None:
+def check_custom_ops(custom_ops: Mapping[str, OpWriter], operators: Collection[str]) -> None:
     """That the model has every operator that a function was given for.
 
     Raises:
@@ -86,9 +82,7 @@ def check_custom_ops(custom_ops: Mapping[str, CustomOpWriter], operators: Collec
             )
 
 
-def translation_table(
-    custom_ops: Mapping[str, CustomOpWriter], opset: int
-) -> dict[Any, CustomOpWriter]:
+def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[Any, OpWriter]:
     """What `torch.onnx.export(dynamo=True)` takes: a function for every overload of an operator.
 
     modelc's own are among them, where the user gave none.
@@ -97,7 +91,7 @@ def translation_table(
     import torch
 
     ops = onnxscript.values.Opset("", opset)
-    table: dict[Any, CustomOpWriter] = {operator.floordiv: functools.partial(floordiv, ops)}
+    table: dict[Any, OpWriter] = {operator.floordiv: functools.partial(floordiv, ops)}
     ours = {**SHARED_OPS, **_COMMON_OPS, **POOL_OPS, **DYNAMO_OPS}
     for name, write in {**ours, **custom_ops}.items():
         space, _, base = name.partition("::")
@@ -114,7 +108,7 @@ def translation_table(
 
 
 @contextmanager
-def register_symbolics(custom_ops: Mapping[str, CustomOpWriter], opset: int) -> Iterator[None]:
+def register_symbolics(custom_ops: Mapping[str, OpWriter], opset: int) -> Iterator[None]:
     """While in the block, the TorchScript exporter writes operators with these functions.
 
     Where the user gave none, with modelc's own.
@@ -141,7 +135,7 @@ def register_symbolics(custom_ops: Mapping[str, CustomOpWriter], opset: int) -> 
                 known[name] = group
 
 
-def _make_symbolic(name: str, write: CustomOpWriter) -> CustomOpWriter:
+def _make_symbolic(name: str, write: OpWriter) -> OpWriter:
     first = _first_parameter(write)
     if first == _GRAPH:
         return _name_operator_in_errors(name, write, write)
@@ -154,7 +148,7 @@ def _make_symbolic(name: str, write: CustomOpWriter) -> CustomOpWriter:
     return _name_operator_in_errors(name, write, with_ops)
 
 
-def _first_parameter(write: CustomOpWriter) -> str:
+def _first_parameter(write: OpWriter) -> str:
     """The name of its first parameter; empty where it tells of none, as onnxscript's functions."""
     if not inspect.isfunction(write):
         return ""
@@ -170,9 +164,7 @@ def _wrong_exporter_error(name: str, why: str) -> RefusedError:
     )
 
 
-def _name_operator_in_errors(
-    name: str, write: CustomOpWriter, bound: CustomOpWriter
-) -> CustomOpWriter:
+def _name_operator_in_errors(name: str, write: OpWriter, bound: OpWriter) -> OpWriter:
     """The function, whose own errors say whose they are; without a signature, so it takes all."""
     if not inspect.isfunction(write):
         return write  # an onnxscript function is known by its type

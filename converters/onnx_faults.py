@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Array
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
-from .fault_values import (
+from .onnx_guard import all_tensors, read_graph
+from .onnx_origins import all_nodes
+from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
     FACTOR_TEXT,
@@ -24,8 +26,6 @@ from .fault_values import (
     link_or_copy,
     swap_rows,
 )
-from .onnx_guard import all_tensors, read_graph
-from .onnx_origins import all_nodes
 
 if TYPE_CHECKING:
     import onnx

@@ -1,20 +1,32 @@
-"""ONNX Runtime sessions, of files and of graphs that were changed in memory."""
+"""ONNX Runtime sessions, and the runner of ONNX models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Feed, Outputs
+from ..core.errors import Hint, MissingError, Option, RunnerError
+from ..core.runtime_contract import OpenedByDefault
 from ..core.threads import allowed
-from .opened import order_inputs
+from .onnx_guard import read_graph
+from .onnx_half_emulation import (
+    computes_in_half,
+    emulate_half,
+    has_bfloat16_output,
+    has_half,
+    has_half_io,
+    with_float_io,
+    with_float_outputs,
+)
+from .runner_base import RunnerBase, order_inputs, runner_error, text_lines
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from .onnx_weights import WeightStore
+    from .onnx_files import WeightStore
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU_PROVIDERS: Providers = (("CPUExecutionProvider", {}),)
@@ -77,3 +89,130 @@ def run_session(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
     outputs = [value.name for value in session.get_outputs()]
     given = dict(zip(inputs, order_inputs(feed, inputs), strict=True))
     return dict(zip(outputs, session.run(outputs, given), strict=True))
+
+
+_CUDA = "CUDAExecutionProvider"
+_CUDA_ADVICE = (
+    'onnxruntime.InferenceSession("PATH", providers=[("CUDAExecutionProvider", {"use_tf32": "0"})])'
+)
+_PROVIDERS: Mapping[str, Providers] = {
+    "cpu": CPU_PROVIDERS,
+    "cuda": ((_CUDA, {"use_tf32": "0"}),),  # TF32 keeps 10 bits of mantissa
+}
+
+
+def open_onnx(path: Path, device: str) -> OnnxRunner:
+    """Open a session on the CPU, or on CUDA where its provider really loads.
+
+    On the CPU a model with half tensors runs as a copy that rounds them (`onnx_rounding.py`).
+    Where inputs and outputs were made half, the runner takes and gives float32 all the same.
+
+    Raises:
+        RunnerError: ONNX Runtime would not open the model.
+        MissingError: CUDA is asked for and its provider does not load.
+    """
+    if device == "cuda":
+        _require_cuda()
+    model = read_graph(path)
+    try:
+        session = open_session(
+            _runnable_model(path, model, device), path.parent, _PROVIDERS[device]
+        )
+    except Exception as error:
+        raise _session_error(error) from error
+    return OnnxRunner(session)
+
+
+def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
+    """Open a session as users do who set nothing; None on the CPU, where that changes nothing.
+
+    Raises:
+        RunnerError: ONNX Runtime would not open the model.
+    """
+    if device != "cuda":
+        return None
+    try:
+        session = open_session(path, path.parent, ((_CUDA, {}),))
+    except Exception as error:
+        raise _session_error(error) from error
+    return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_CUDA_ADVICE)
+
+
+def session_settings(device: str) -> dict[str, str]:
+    """The settings of a session that judges; what is not named is ONNX Runtime's default."""
+    ((provider, options),) = _PROVIDERS[device]
+    return {"provider": provider, "graph_optimization_level": "ORT_ENABLE_ALL", **options}
+
+
+def _require_cuda() -> None:
+    """ONNX Runtime only logs that a provider does not load, and goes on with the CPU.
+
+    It is asked with a model that any device can run: what then does not open is not CUDA's fault.
+    """
+    from onnx import parser
+
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (float[1] y) { y = Neg(x) }'
+    session = open_session(parser.parse_model(text), Path(), _PROVIDERS["cuda"])
+    if session.get_providers()[0] != _CUDA:
+        raise MissingError(
+            f"ONNX Runtime could not load {_CUDA} and fell back to the CPU",
+            hint=Hint(
+                "use ",
+                Option("device", "cpu"),
+                ", or install a CUDA that this onnxruntime-gpu was built for",
+            ),
+            option="device",
+        )
+
+
+def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
+    """The file itself, or a copy in memory of a model that is half in parts."""
+    float_io = has_half_io(model)
+    if not has_half(model):
+        return path
+    if device == "cpu" and (float_io or computes_in_half(model)):
+        model = emulate_half(model, float_io=float_io)
+    elif float_io:
+        return with_float_io(model)
+    elif not has_bfloat16_output(model):
+        return path
+    return with_float_outputs(model)
+
+
+def _session_error(error: Exception) -> RunnerError:
+    """ONNX Runtime breaks its sentences into lines."""
+    return runner_error("ONNX Runtime", error, " ".join(text_lines(error)))
+
+
+class OnnxRunner(RunnerBase):
+    """An ONNX Runtime session."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.inputs = tuple(value.name for value in session.get_inputs())
+        self._outputs = [value.name for value in session.get_outputs()]
+        self._session: onnxruntime.InferenceSession | None = session
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run the feed's arrays as they are; outputs are copies.
+
+        ONNX Runtime's own arrays keep the memory of the whole session, weights and all.
+        """
+        if self._session is None:
+            raise RuntimeError("the session is closed")
+        given = dict(zip(self.inputs, order_inputs(feed, self.inputs), strict=True))
+        try:
+            values = self._session.run(self._outputs, given)
+        except Exception as error:
+            raise _session_error(error) from error
+        return {name: _copy_value(value) for name, value in zip(self._outputs, values, strict=True)}
+
+    def close(self) -> None:
+        """Drop the session and its memory."""
+        self._session = None
+
+
+def _copy_value(value: Any) -> Any:
+    """A copy where it is an array: a model may give sequences and maps, which are refused later."""
+    import numpy as np
+
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.contract import Array
 from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
-from .fault_values import (
+from .openvino_precision import signature_name
+from .openvino_reader import read_openvino
+from .planted_faults import (
     EPSILON_FACTOR,
     FACTOR,
     FACTOR_TEXT,
@@ -23,8 +25,6 @@ from .fault_values import (
     fault_record,
     swap_rows,
 )
-from .openvino_coverage import signature_name
-from .openvino_reading import read_openvino
 
 if TYPE_CHECKING:
     import openvino

@@ -32,12 +32,20 @@ from ..core.records import Coverage
 from ..core.runtime_contract import OpenedByDefault
 from ..core.signature import Signature
 from ..core.threads import allowed
-from . import openvino_coverage, openvino_faults, probing_openvino
-from .guarded import call_framework
-from .installed import package_versions
-from .opened import RunnerBase, order_inputs, runner_error, text_lines
-from .openvino_bounds import check_bounds, drop_domain_guard, partial_shape
-from .openvino_exact import (
+from . import openvino_faults, openvino_precision, openvino_probe
+from .framework_errors import call_framework
+from .installed_packages import package_versions
+from .openvino_arithmetic import keep_discrete_quotients, keep_wide_integers
+from .openvino_precision import compress_weights
+from .openvino_reader import (
+    check_bounds,
+    drop_domain_guard,
+    partial_shape,
+    read_ir_metadata,
+    read_openvino,
+)
+from .openvino_rewrites import (
+    keep_lengths,
     keep_lone_columns,
     keep_lone_keys,
     keep_remainders,
@@ -45,12 +53,7 @@ from .openvino_exact import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
-from .openvino_half import compress_weights
-from .openvino_integers import keep_wide_integers
-from .openvino_quotients import keep_discrete_quotients
-from .openvino_reading import read_openvino
-from .openvino_recurrent import keep_lengths
-from .openvino_told import read_ir_metadata
+from .runner_base import RunnerBase, order_inputs, runner_error, text_lines
 
 if TYPE_CHECKING:
     import openvino
@@ -182,11 +185,11 @@ class OpenVinoRunner(RunnerBase):
     def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
         names = tuple(spec.name for spec in signature.inputs)
         self.inputs = tuple(
-            openvino_coverage.signature_name(port, names) for port in compiled.inputs
+            openvino_precision.signature_name(port, names) for port in compiled.inputs
         )
         self._dtypes = [_port_dtype(port) for port in compiled.inputs]
         self._outputs = [
-            openvino_coverage.signature_name(port, signature.outputs) for port in compiled.outputs
+            openvino_precision.signature_name(port, signature.outputs) for port in compiled.outputs
         ]
         kinds = [port.get_element_type().get_type_name() for port in compiled.outputs]
         self._half = [kind == "bf16" for kind in kinds]
@@ -243,7 +246,7 @@ def _dtype_error(name: str, given: str, wanted: str) -> RunnerError:
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Look into the IR, compiled as it is judged."""
-    return probing_openvino.open_probe(path, _judge_config())
+    return openvino_probe.open_probe(path, _judge_config())
 
 
 def weights(path: Path) -> Iterator[Array]:
@@ -292,7 +295,7 @@ def carried(path: Path) -> dict[str, str]:
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device
     """The dtypes that the compiled model runs in, by layers and by time."""
-    return openvino_coverage.measure_coverage(path, example, _judge_config())
+    return openvino_precision.measure_coverage(path, example, _judge_config())
 
 
 def _element_count(node: Any) -> int:
@@ -304,7 +307,7 @@ def _element_count(node: Any) -> int:
 
 def _tensor_info(port: Any) -> TensorInfo:
     dims = tuple(str(dim) for dim in port.get_partial_shape())
-    return TensorInfo(name=openvino_coverage.any_name(port), dtype=_port_dtype(port), dims=dims)
+    return TensorInfo(name=openvino_precision.any_name(port), dtype=_port_dtype(port), dims=dims)
 
 
 def _model_metadata(model: openvino.Model) -> dict[str, str]:

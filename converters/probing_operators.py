@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.errors import RunnerError
-from .opened import runner_error
+from .runner_base import runner_error
 
 if TYPE_CHECKING:
-    from .probing_torchscript import TorchScriptStep
+    from .torchscript_probe import TorchScriptStep
 
 _Run: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 

@@ -14,7 +14,7 @@ from ..core.names import unknown
 from . import (
     aoti_package,
     exported_program,
-    onnx_graph,
+    onnx_model,
     openvino_ir,
     tensorrt_engine,
     tensorrt_onnx,
@@ -26,7 +26,7 @@ BUILT_IN: tuple[Target, ...] = (
     torchscript_module,
     exported_program,
     aoti_package,
-    onnx_graph,
+    onnx_model,
     openvino_ir,
     tensorrt_onnx,
     tensorrt_engine,

@@ -19,15 +19,27 @@ from ..core.errors import Hint, MissingError, Option, RunnerError, UsageError
 from ..core.precision import Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
-from .trt import package, timing_cache, trtexec
-from .trt.driver import CudaDevice, CudaDriver, query_driver
-from .trt.inspector import EngineLayer, parse_layers
-from .trt.inspector import engine_coverage as coverage_of
-from .trt.launching import BuildHost, build_with_python, build_with_trtexec
-from .trt.options import BuilderChoice, EngineOptions, parse_options
-from .trt.profiles import find_unbounded, profile_text, profiles_for
-from .trt.records import BuildRequest, BuildResult
-from .trt.sidecar import EngineSidecar, read_sidecar, write_sidecar
+from .trt import build_launcher, timing_cache, trt_installation
+from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
+from .trt.engine_options import (
+    BuilderChoice,
+    EngineOptions,
+    find_unbounded,
+    parse_options,
+    profile_text,
+    profiles_for,
+)
+from .trt.engine_records import (
+    BuildRequest,
+    BuildResult,
+    EngineLayer,
+    EngineSidecar,
+    parse_layers,
+    read_sidecar,
+    write_sidecar,
+)
+from .trt.engine_records import engine_coverage as coverage_of
+from .trt.trt_installation import CudaDevice, CudaDriver, query_driver
 
 if TYPE_CHECKING:
     from .trt.engine_runner import EngineRunner
@@ -54,8 +66,8 @@ def readiness() -> Readiness:
     """Whether there is a device, and TensorRT's package or trtexec; nothing of it is imported."""
     driver = query_driver()
     if not driver.devices:  # asked first, and alone where it says no
-        return package.tensorrt_readiness(driver, package.TensorrtInstallation())
-    return package.tensorrt_readiness(driver, package.find_tensorrt())
+        return trt_installation.tensorrt_readiness(driver, trt_installation.TensorrtInstallation())
+    return trt_installation.tensorrt_readiness(driver, trt_installation.find_tensorrt())
 
 
 def claims(path: Path) -> bool:
@@ -68,7 +80,7 @@ def claims(path: Path) -> bool:
 
 def preflight(job: Job) -> Preflight:
     """What TensorRT would stumble over in the job's parent, told without TensorRT."""
-    from .trt.preflight import run_preflight as look
+    from .trt.trt_preflight import run_preflight as look
 
     return look(job)
 
@@ -93,7 +105,9 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
         raise UsageError(what, hint=mend)
     driver = host.driver()
     if not driver.devices:
-        raise MissingError(f"TensorRT needs a GPU: {driver.reason}", hint=package.DRIVER_FIX)
+        raise MissingError(
+            f"TensorRT needs a GPU: {driver.reason}", hint=trt_installation.DRIVER_FIX
+        )
     engine = job.folder / f"{job.stem}{SUFFIX}"
     request = BuildRequest(
         onnx=str(job.parent.absolute()),
@@ -137,13 +151,13 @@ def _build_engine(
         built = build_with_python(asked, job.folder, job.advance, command=host.child)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
-        version = trtexec.trtexec_version(found.program)
+        version = build_launcher.trtexec_version(found.program)
         cache = timing_cache.cache_file_for(options, device, ".".join(map(str, version)))
         asked = replace(request, timing_cache=cache)
         built = build_with_trtexec(found.program, asked, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
     missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
-    raise MissingError(f"the builder {missing} is not installed", hint=package.INSTALL_FIX)
+    raise MissingError(f"the builder {missing} is not installed", hint=trt_installation.INSTALL_FIX)
 
 
 def _make_sidecar(
@@ -221,14 +235,13 @@ def open_runner(
             hint=Hint("use ", Option("device", "cuda")),
             option="device",
         )
-    trt = package.load_tensorrt()
+    trt = trt_installation.load_tensorrt()
 
     import torch
 
-    from .torch_runner import check_device
-    from .trt.engine_runner import EngineRunner
-    from .trt.messages import make_error_log
-    from .trt.opening import load_engine
+    from .runner_base import check_device
+    from .trt.engine_runner import EngineRunner, load_engine
+    from .trt.trt_callbacks import make_error_log
 
     check_device(device)
     loaded = load_engine(trt, path, parse_options(settings or {}), make_error_log(trt))

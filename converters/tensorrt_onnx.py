@@ -19,15 +19,15 @@ from ..core.precision import Precision
 from ..core.probe import Probe
 from ..core.records import Coverage
 from ..core.signature import Signature
-from . import onnx_faults, onnx_graph, probing_onnx
-from .guarded import call_framework
-from .installed import package_versions
+from . import onnx_faults, onnx_model, onnx_probe
+from .framework_errors import call_framework
+from .installed_packages import package_versions
+from .onnx_compatibility import lower_model
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half import convert_to_half
-from .onnx_lowering import lower_model
 from .onnx_origins import read_origins
-from .trt.findings import Model, TrtFinding, TrtSeverity, describe_findings, join_lines
-from .trt.qdq import check_qdq
+from .trt.qdq_rules import check_qdq
+from .trt.trt_findings import Model, TrtFinding, TrtSeverity, describe_findings, join_lines
 
 NAME: str = "tensorrt-onnx"
 SUMMARY: str = "ONNX that TensorRT takes as it is: typed in FP16 or BF16, or with symmetric Q/DQ"
@@ -48,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 def readiness() -> Readiness:
     """Whether what makes and runs ONNX is installed; TensorRT is not needed."""
-    return onnx_graph.readiness()
+    return onnx_model.readiness()
 
 
 def claims(path: Path) -> bool:
@@ -83,7 +83,7 @@ def convert(job: Job) -> Converted:
 
 def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
     """As the ONNX that it is made from."""
-    return onnx_graph.planned(asked, runtimes, precision)
+    return onnx_model.planned(asked, runtimes, precision)
 
 
 def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
@@ -133,24 +133,24 @@ def _log_level(finding: TrtFinding) -> int:
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Open it in ONNX Runtime, which computes what the types and the Q/DQ say."""
-    return onnx_graph.open_runner(path, device, signature)
+    return onnx_model.open_runner(path, device, signature)
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Look into the model in ONNX Runtime on the CPU."""
-    return probing_onnx.open_probe(path)
+    return onnx_probe.open_probe(path)
 
 
 def carried(path: Path) -> dict[str, str]:
     """What the file says of the job that made it."""
-    return onnx_graph.carried(path)
+    return onnx_model.carried(path)
 
 
 def inspect(path: Path) -> Inspection:
     """What any ONNX says of itself."""
-    return replace(onnx_graph.inspect(path), target=NAME)
+    return replace(onnx_model.inspect(path), target=NAME)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
     """The dtypes of the compute layers, as the file says."""
-    return onnx_graph.coverage(path, example, device)
+    return onnx_model.coverage(path, example, device)

@@ -30,16 +30,19 @@ from ..core.runtime_contract import FaultKind, PlantedFault
 from ..core.signature import Signature
 from ..core.whole import require_room
 from ..core.zip_archive import members_of
-from . import probing_script, probing_torchscript
-from .call_record import build_call_record, parse_call_record, read_torch_metadata, record_origin
-from .capture.strategies import capture_torchscript
-from .fault_values import draw_size, fault_record
-from .guarded import call_framework
-from .installed import package_versions
-from .opened import runner_error
-from .program_facts import record_specs
-from .torch_faults import has_open_loop, plant_at_size, plant_in_script
-from .torch_runner import TorchRunner, check_device, float_tensors, torch_settings
+from . import script_probe, torchscript_probe
+from .archive_records import (
+    build_call_record,
+    parse_call_record,
+    read_torch_metadata,
+    record_origin,
+    record_specs,
+)
+from .capture.capture_strategies import capture_torchscript
+from .framework_errors import call_framework
+from .installed_packages import package_versions
+from .planted_faults import draw_size, fault_record, has_open_loop, plant_at_size, plant_in_script
+from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
 
 if TYPE_CHECKING:
     import torch
@@ -152,13 +155,13 @@ def open_probe(path: Path, signature: Signature) -> Probe:
     module, record = _load_archive(path, "cpu")
     runner = open_runner(path, "cpu", signature)
     flat = record.get("call") == "flat"
-    if flat and not probing_script.has_calls(module):
-        return probing_torchscript.open_probe(module, record["inputs"], record["outputs"], runner)
+    if flat and not script_probe.has_calls(module):
+        return torchscript_probe.open_probe(module, record["inputs"], record["outputs"], runner)
     inputs = record.get("inputs") or [spec.name for spec in signature.inputs]
     parameters = [one.name for one in _forward_schema(module).arguments[1:]]
-    given = probing_script.parameters_by_input(inputs, parameters)
-    scope = probing_torchscript.SCOPE if flat else ""
-    return probing_script.ScriptProbe(module, given, runner, scope=scope)
+    given = script_probe.parameters_by_input(inputs, parameters)
+    scope = torchscript_probe.SCOPE if flat else ""
+    return script_probe.ScriptProbe(module, given, runner, scope=scope)
 
 
 def _load_archive(path: Path, device: str) -> tuple[torch.jit.ScriptModule, dict[str, Any]]:

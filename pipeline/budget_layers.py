@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from shutil import rmtree
 
-from ..converters.quantizers.registry import quantizers_for
-from ..converters.quantizers.sensitivity import Switchboard, can_switch, open_switchboard
-from ..converters.quantizers.sites import QuantizedLayer
+from ..converters.quantizers.layer_switches import Switchboard, can_switch, open_switchboard
+from ..converters.quantizers.quantized_layers import QuantizedLayer
+from ..converters.quantizers.quantizer_registry import quantizers_for
 from ..core.contract import Feed, Outputs, Quantized, QuantizeJob
 from ..core.errors import ConversionError
 from ..validators.metrics import is_numeric, measure_arrays

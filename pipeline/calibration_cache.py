@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..converters.model_files import list_model_files
+from ..converters.onnx_guard import list_model_files
 from ..core.contract import Quantized
 from ..core.digest import record_of, sha256_of
 from .caching.digests import Digests

@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
-from ..converters.libraries import LibraryHost, check_libraries, inspect_host
-from ..converters.packages import check_requirements, find_clashes
-from ..converters.quantizers.registry import QUANTIZERS
+from ..converters.installed_packages import check_requirements, find_clashes
+from ..converters.library_checks import LibraryHost, check_libraries, inspect_host
+from ..converters.quantizers.quantizer_registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
 from ..core.diagnosis import Buildable, Check, Diagnosis, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from ..converters.installed import package_versions
+from ..converters.installed_packages import package_versions
 
 _PACKAGES = (
     "torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime", "openvino", "nncf",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from shutil import rmtree
 
-from ..converters.capture.causes import can_strict_help, hint_for, is_redundant, most_specific
-from ..converters.capture.constraints import NarrowError
+from ..converters.capture.refusals import can_strict_help, hint_for, is_redundant, most_specific
+from ..converters.capture.size_constraints import NarrowError
 from ..core.capture import Capture
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError, encodable

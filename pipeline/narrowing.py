@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..converters.capture.constraints import NarrowError
+from ..converters.capture.size_constraints import NarrowError
 from ..core.bounds import with_bounds
 from ..core.contract import Feed, Runner
 from ..core.dims import Dim

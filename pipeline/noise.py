@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..converters.capture.users import user_place
+from ..converters.capture.refusals import user_place
 from ..core.errors import CheckpointError, first_line, text_of
 from ..core.interrupts import copies_ended, is_users_own
 

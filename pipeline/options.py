@@ -248,7 +248,7 @@ def settings_of(
     Raises:
         UsageError: a value that they cannot have.
     """
-    from ..converters.trt.options import SEPARATOR, parse_options
+    from ..converters.trt.engine_options import SEPARATOR, parse_options
 
     settings = {
         name: "true" if value is True else str(value)

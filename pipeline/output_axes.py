@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..converters.onnx_axes import GENERATED_AXIS
+from ..converters.onnx_exporters import GENERATED_AXIS
 from ..core.signature import Signature
 from ..validators.judge import ReferenceOutputs
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..converters.capture.compared import branch_sizes
-from ..converters.capture.exporting import AS_TEXT
-from ..converters.capture.resizing import resize_sizes
+from ..converters.capture.size_branches import branch_sizes
+from ..converters.capture.size_checks import resize_sizes
+from ..converters.capture.torch_export import AS_TEXT
 from ..core.capture import Capture
 from ..core.contract import Job
 from ..core.domain import Domain

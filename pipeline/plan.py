@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..converters.quantizers.registry import find_quantizer, quantizers_for
+from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
 from ..converters.registry import TARGETS, as_deferred, target_for, target_named
 from ..core.capture import Capture
 from ..core.contract import EAGER, Lowered, Quantizer, Readiness, Target

@@ -11,7 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..converters.guarded import call_framework
+from ..converters.framework_errors import call_framework
 from ..core.contract import Array, Outputs, Runner
 from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import FaultOutcome, FaultRecord, Sensitivity

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
-from ..converters.capture.causes import find_numpy_use
-from ..converters.capture.program import ScriptCapture
+from ..converters.capture.captured_program import ScriptCapture
+from ..converters.capture.refusals import find_numpy_use
 from ..converters.onnx_origins import match_nodes
-from ..converters.quantizers.sensitivity import can_switch
+from ..converters.quantizers.layer_switches import can_switch
 from ..core.capture import TRACES, Capture
 from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.digest import record_of

@@ -105,7 +105,7 @@ def quantizer(text: str) -> None:
     Raises:
         UsageError: there is none of that name.
     """
-    from ..converters.quantizers.registry import find_quantizer
+    from ..converters.quantizers.quantizer_registry import find_quantizer
 
     if text != "auto":
         find_quantizer(text)

@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
-from ..installed import package_versions
-from .activations import observe_activations
-from .feeding import CalibrationReader, CalibrationSamples, calibration_samples
-from .finishing import FinishedModel, finish_model
-from .guard import find_lost_tensors
-from .method import choose_method
-from .quiet import call_quietly
-from .workplace import QuantizerWorkspace, create_workspace
+from ..installed_packages import package_versions
+from .qdq_finishing import FinishedModel, finish_model
+from .quantization_checks import find_lost_tensors, observe_activations
+from .quantizer_workspace import (
+    CalibrationReader,
+    CalibrationSamples,
+    QuantizerWorkspace,
+    calibration_samples,
+    call_quietly,
+    choose_method,
+    create_workspace,
+)
 
 if TYPE_CHECKING:
     import onnx

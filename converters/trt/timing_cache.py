@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.whole import write_whole
-from .driver import CudaDevice
-from .options import EngineOptions
+from .engine_options import EngineOptions
+from .trt_installation import CudaDevice
 
 if TYPE_CHECKING:
     import tensorrt

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from ...converters.trt.driver import query_driver
+from ...converters.trt.trt_installation import query_driver
 
 CPUINFO = Path("/proc/cpuinfo")
 _WIDE = re.compile(r"^(avx|amx|fma|f16c|sse4|neon|asimd|sve|sme|bf16|i8mm|fphp)")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.absorbed import assign_absorbed_layers
-from modelc.converters.onnx_origins import NodeOrigin
+from modelc.converters.onnx_origins import NodeOrigin, assign_absorbed_layers
 from modelc.core.probe import ProbeNode
 
 ORIGINS = {

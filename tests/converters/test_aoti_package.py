@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import aoti_compiling, aoti_package, exported_program
+from modelc.converters import aoti_compiler, aoti_package, exported_program
 from modelc.converters.registry import target_for
 from modelc.core.archive_guard import refuse_code
 from modelc.core.contract import Job, Native, Runner
@@ -183,13 +183,13 @@ def test_a_compiler_without_headers_is_named(tmp_path: Path) -> None:
     fake = tmp_path / "g++"
     fake.write_text("#!/bin/sh\necho 'fatal error: omp.h: No such file or directory' >&2\nexit 1\n")
     fake.chmod(0o700)
-    assert "omp.h" in aoti_compiling.find_header_fault(str(fake))
-    assert "does not run" in aoti_compiling.find_header_fault(str(tmp_path / "absent"))
+    assert "omp.h" in aoti_compiler.find_header_fault(str(fake))
+    assert "does not run" in aoti_compiler.find_header_fault(str(tmp_path / "absent"))
 
 
 @pytest.mark.needs("aoti")
 def test_headers_that_are_here_are_found() -> None:
-    assert aoti_compiling.find_header_fault(aoti_compiling.find_compiler()) == ""
+    assert aoti_compiler.find_header_fault(aoti_compiler.find_compiler()) == ""
 
 
 @pytest.mark.needs("aoti")
@@ -199,7 +199,7 @@ def test_a_compiling_process_that_fails_is_a_conversion_error(tmp_path: Path) ->
     place.mkdir()
     code = "import sys; print('first'); print('x.cpp:1: error: no', file=sys.stderr); sys.exit(1)"
     with pytest.raises(ConversionError, match=r"x\.cpp:1: error: no"):
-        aoti_compiling.compile_package(program, place, command=(sys.executable, "-c", code))
+        aoti_compiler.compile_package(program, place, command=(sys.executable, "-c", code))
 
 
 @pytest.mark.needs("aoti")
@@ -209,7 +209,7 @@ def test_a_compiling_process_that_crashes_is_named(tmp_path: Path) -> None:
     place.mkdir()
     code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     with pytest.raises(ConversionError, match="crashed with SIGSEGV"):
-        aoti_compiling.compile_package(program, place, command=(sys.executable, "-c", code))
+        aoti_compiler.compile_package(program, place, command=(sys.executable, "-c", code))
 
 
 def test_a_program_is_no_package(job_of: JobOf) -> None:

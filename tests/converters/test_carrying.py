@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters import call_record, onnx_files, openvino_told, tensorrt_engine
+from modelc.converters import archive_records, onnx_files, openvino_reader, tensorrt_engine
 from modelc.converters.registry import TARGETS, target_named
-from modelc.converters.trt.sidecar import EngineSidecar, write_sidecar
+from modelc.converters.trt.engine_records import EngineSidecar, write_sidecar
 from modelc.core.carrying import Carrying
 from modelc.core.contract import RECORD
 from modelc.core.digest import record_of
@@ -63,9 +63,9 @@ IR = (
 def test_an_ir_says_what_is_in_its_place_alone(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     path.write_text(IR.format('<checkpoint value="abc"/>'))
-    assert openvino_told.read_ir_metadata(path) == {"checkpoint": "abc"}
+    assert openvino_reader.read_ir_metadata(path) == {"checkpoint": "abc"}
     path.write_text("<net><modelc><checkpoint value='abc'/></modelc></net>")
-    assert openvino_told.read_ir_metadata(path) == {}
+    assert openvino_reader.read_ir_metadata(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_an_ir_with_a_document_type_or_two_answers_or_no_end_is_refused(
     path = tmp_path / "model.xml"
     path.write_text(text)
     with pytest.raises(RunnerError, match="not what OpenVINO writes"):
-        openvino_told.read_ir_metadata(path)
+        openvino_reader.read_ir_metadata(path)
 
 
 def archive(path: Path, **records: str) -> Path:
@@ -97,10 +97,10 @@ def archive(path: Path, **records: str) -> Path:
 
 def test_an_archive_says_where_it_came_from_and_not_how_it_is_called(tmp_path: Path) -> None:
     told = json.dumps({"checkpoint": "abc", "call": "flat", "inputs": ["x"]})
-    assert call_record.read_torch_metadata(archive(tmp_path / "m.pt2", m=told)) == {
+    assert archive_records.read_torch_metadata(archive(tmp_path / "m.pt2", m=told)) == {
         "checkpoint": "abc"
     }
-    assert call_record.read_torch_metadata(archive(tmp_path / "empty.pt2")) == {}
+    assert archive_records.read_torch_metadata(archive(tmp_path / "empty.pt2")) == {}
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_an_archive_with_two_records_or_none_that_can_be_read_is_refused(
     tmp_path: Path, records: dict[str, str], why: str
 ) -> None:
     with pytest.raises(RunnerError, match=why):
-        call_record.read_torch_metadata(archive(tmp_path / "m.pt2", **records))
+        archive_records.read_torch_metadata(archive(tmp_path / "m.pt2", **records))
 
 
 def test_what_is_no_archive_or_no_onnx_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(RunnerError):
-        call_record.read_torch_metadata(path)
+        archive_records.read_torch_metadata(path)
     with pytest.raises(RunnerError):
         onnx_files.read_onnx_metadata(path)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.converters.input_guard import check_feed
+from modelc.converters.runner_base import check_feed
 from modelc.core.contract import Feed
 from modelc.core.errors import RunnerError
 from modelc.core.grammar import parse_input

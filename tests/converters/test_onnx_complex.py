@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph, openvino_ir
-from modelc.converters.capture.causes import RefusedError
+from modelc.converters import onnx_model, openvino_ir
+from modelc.converters.capture.refusals import RefusedError
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -113,13 +113,13 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def agrees(job: Job, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> None:
     """Raises where ONNX Runtime or OpenVINO says something else than eager."""
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     folder = job.folder / "ir"
     folder.mkdir()
     child = replace(job, parent=job.folder / "model.onnx", folder=folder, model=None)
     openvino_ir.convert(child)
     assert job.model is not None
-    for target, path in ((onnx_graph, child.parent), (openvino_ir, folder / "model.xml")):
+    for target, path in ((onnx_model, child.parent), (openvino_ir, folder / "model.xml")):
         assert path is not None
         with target.open_runner(path, "cpu", job.signature) as runner:
             for seed, shape in enumerate(shapes):
@@ -143,7 +143,7 @@ def test_a_fourier_operator_takes_any_sizes(job_of: JobOf) -> None:
 
 
 def test_the_graph_of_a_real_program_is_as_it_was(job_of: JobOf) -> None:
-    from modelc.converters.capture.strategies import capture_exported_program
+    from modelc.converters.capture.capture_strategies import capture_exported_program
     from modelc.converters.onnx_complex import split_complex
 
     program = capture_exported_program(
@@ -155,7 +155,7 @@ def test_the_graph_of_a_real_program_is_as_it_was(job_of: JobOf) -> None:
 def test_bytes_as_another_dtype_are_refused(job_of: JobOf) -> None:
     calls = {"bytes": lambda x: numbers(x).contiguous().view(torch.float32)}
     with pytest.raises(RefusedError, match="view"):
-        onnx_graph.convert(job_of(Calls(calls), SPEC, capture=Capture.EXPORT))
+        onnx_model.convert(job_of(Calls(calls), SPEC, capture=Capture.EXPORT))
 
 
 def test_an_operator_without_a_rule_is_named(job_of: JobOf) -> None:
@@ -164,4 +164,4 @@ def test_an_operator_without_a_rule_is_named(job_of: JobOf) -> None:
 
     job = job_of(Calls({"values": call}), "x:float32[batch=1..4,4,4]", capture=Capture.EXPORT)
     with pytest.raises(RefusedError, match=r"linalg_eig"):
-        onnx_graph.convert(job)
+        onnx_model.convert(job)

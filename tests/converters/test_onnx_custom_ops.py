@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
-from modelc.converters.capture.causes import RefusedError
+from modelc.converters import onnx_model
+from modelc.converters.capture.refusals import RefusedError
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import UsageError
@@ -74,10 +74,10 @@ def asked(job_of: JobOf, capture: Capture, **functions: Callable[..., object]) -
 
 def agrees(job: Job) -> bool:
     """Whether what is made says what eager says."""
-    (name, _), *_ = onnx_graph.convert(job).files
+    (name, _), *_ = onnx_model.convert(job).files
     assert job.model is not None
     feed = {"x": np.linspace(-3, 3, 9, dtype="float32").reshape(3, 3)}
-    with onnx_graph.open_runner(job.folder / name, "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / name, "cpu", job.signature) as runner:
         found = runner.run(feed)["output"]
     with torch.no_grad():
         (wanted,) = job.model.flat(torch.tensor(feed["x"]))
@@ -95,7 +95,7 @@ def test_a_function_that_takes_op_writes_for_every_capture(job_of: JobOf, captur
 def test_a_function_that_takes_g_writes_for_the_torchscript_exporter(job_of: JobOf) -> None:
     assert agrees(asked(job_of, Capture.TRACE, swish=write_in_graph))
     with pytest.raises(RefusedError, match="cannot write for this exporter") as caught:
-        onnx_graph.convert(asked(job_of, Capture.EXPORT, swish=write_in_graph))
+        onnx_model.convert(asked(job_of, Capture.EXPORT, swish=write_in_graph))
     assert "op" in caught.value.hint
 
 
@@ -104,7 +104,7 @@ def test_an_unknown_operator_is_named_with_its_module_line_and_option(
     job_of: JobOf, capture: Capture
 ) -> None:
     with pytest.raises(RefusedError) as caught:
-        onnx_graph.convert(asked(job_of, capture))
+        onnx_model.convert(asked(job_of, capture))
     said = caught.value.message
     assert "operator modelc_tests::swish has no ONNX translation in module layers.1" in said
     assert re.search(rf"\(at {re.escape(__file__)}:\d+\)", said)
@@ -121,13 +121,13 @@ def test_an_operator_of_torchs_is_named_as_the_user_wrote_it(
             return found
 
     with pytest.raises(RefusedError, match="operator aten::special_bessel_j0 has no ONNX"):
-        onnx_graph.convert(job_of(Bessel(), SPEC, capture=capture))
+        onnx_model.convert(job_of(Bessel(), SPEC, capture=capture))
 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: Capture) -> None:
     with pytest.raises(RefusedError, match="fails raised ValueError: no such luck") as caught:
-        onnx_graph.convert(asked(job_of, capture, swish=fails))
+        onnx_model.convert(asked(job_of, capture, swish=fails))
     assert f"(at {__file__}:" in caught.value.message
     assert caught.value.message.startswith("--custom-op modelc_tests::swish")
 
@@ -135,14 +135,14 @@ def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_an_operator_that_the_model_has_not_is_an_error(job_of: JobOf, capture: Capture) -> None:
     with pytest.raises(UsageError, match="swosh has no effect") as caught:
-        onnx_graph.convert(asked(job_of, capture, swosh=write))
+        onnx_model.convert(asked(job_of, capture, swosh=write))
     assert "modelc_tests::swish" in caught.value.hint
 
 
 def test_the_next_model_does_not_see_the_function_of_the_last(job_of: JobOf) -> None:
     assert agrees(asked(job_of, Capture.TRACE, swish=write))
     with pytest.raises(RefusedError, match="has no ONNX translation"):
-        onnx_graph.convert(replace(asked(job_of, Capture.TRACE), stem="again"))
+        onnx_model.convert(replace(asked(job_of, Capture.TRACE), stem="again"))
 
 
 def test_numbers_take_the_type_that_the_operator_asks_for(job_of: JobOf) -> None:

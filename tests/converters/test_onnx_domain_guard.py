@@ -13,7 +13,7 @@ from onnx import TensorProto, checker, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from modelc.converters.onnx_domain_guard import GUARD_PREFIX, add_guard
-from modelc.converters.openvino_bounds import drop_domain_guard
+from modelc.converters.openvino_reader import drop_domain_guard
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Converted, Job
 from modelc.core.errors import ConversionError, UsageError
@@ -77,8 +77,8 @@ def test_inputs_may_be_named_as_operators(job_of: Callable[..., Job]) -> None:
         Padded(), "pad:float32[n=2..5,3]", "add:float32[4]", capture=Capture.EXPORT,
         outputs=("mul", "wide"),
     )  # fmt: skip
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         x, y = np.full((3, 3), 2, np.float32), np.arange(4, dtype=np.float32)
         found = runner.run({"pad": x, "add": y})
         for name, wanted in Padded()(torch.tensor(x), torch.tensor(y)).items():
@@ -102,14 +102,14 @@ def test_a_script_has_the_signatures_dims_too(gate_folder: Path) -> None:
 
 def test_dims_without_bounds_are_named_too(job_of: JobOf) -> None:
     job = job_of(nn.Linear(6, 2), "x:float32[rows,6]", capture=Capture.TRACE)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     assert dims(onnx.load(job.folder / "model.onnx").graph.input[0]) == ("rows", 6)
 
 
 @pytest.mark.parametrize("opset", [18, 20, 23])
 def test_the_opset_is_the_one_asked_for(job_of: JobOf, opset: int) -> None:
     job = job_of(nn.Linear(6, 2), X, opset=opset)
-    made = onnx_graph.convert(job)
+    made = onnx_model.convert(job)
     model = onnx.load(job.folder / "model.onnx")
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", opset)]
     assert made.options["opset"] == str(opset)
@@ -118,19 +118,19 @@ def test_the_opset_is_the_one_asked_for(job_of: JobOf, opset: int) -> None:
 @pytest.mark.parametrize("opset", [7, 17, 24, 99])
 def test_an_opset_that_cannot_be_written_is_a_usage_error(job_of: JobOf, opset: int) -> None:
     with pytest.raises(UsageError, match=f"opset {opset} cannot be written"):
-        onnx_graph.convert(job_of(nn.Linear(6, 2), X, opset=opset))
+        onnx_model.convert(job_of(nn.Linear(6, 2), X, opset=opset))
 
 
 @pytest.mark.parametrize("capture", [Capture.SCRIPT, Capture.TRACE])
 def test_a_new_opset_is_beyond_the_old_exporter(job_of: JobOf, capture: Capture) -> None:
     with pytest.raises(ConversionError, match="ends at 20"):
-        onnx_graph.convert(job_of(nn.Linear(6, 2), X, capture=capture, opset=21))
+        onnx_model.convert(job_of(nn.Linear(6, 2), X, capture=capture, opset=21))
 
 
 @pytest.fixture
 def external(job_of: JobOf) -> tuple[Job, Converted]:
     job = job_of(nn.Linear(6, 512), X, capture=Capture.TRACE, external_data=True)
-    return job, onnx_graph.convert(job)
+    return job, onnx_model.convert(job)
 
 
 def test_external_data_is_a_file_of_its_own(external: tuple[Job, Converted]) -> None:
@@ -157,7 +157,7 @@ def test_external_data_is_found_where_the_files_were_moved(
     for file in ("model.onnx", "model.onnx.data"):
         (job.folder / file).rename(moved / file)
     assert job.model is not None
-    with onnx_graph.open_runner(moved / "model.onnx", "cpu", job.signature) as runner:
+    with onnx_model.open_runner(moved / "model.onnx", "cpu", job.signature) as runner:
         (output,) = runner.run(job.example).values()
     with torch.no_grad():
         (eager,) = job.model.flat(torch.tensor(job.example["x"]))
@@ -165,7 +165,7 @@ def test_external_data_is_found_where_the_files_were_moved(
 
 
 def test_without_external_data_there_is_one_file(job_of: JobOf) -> None:
-    made = onnx_graph.convert(job_of(nn.Linear(6, 512), X, capture=Capture.TRACE))
+    made = onnx_model.convert(job_of(nn.Linear(6, 512), X, capture=Capture.TRACE))
     assert [role for _, role in made.files] == ["model", "debug"]
 
 
@@ -243,13 +243,13 @@ def test_a_scripted_branch_stays_a_branch(gate_folder: Path) -> None:
 
 def test_a_traced_branch_is_gone_and_told(job_of: JobOf) -> None:
     job = job_of(gate(), "x:float32[batch=1..4,16]", capture=Capture.TRACE)
-    made = onnx_graph.convert(job)
+    made = onnx_model.convert(job)
     assert [Path(branch.file).name for branch in made.frozen] == ["gate.py"]
-    assert "If" not in onnx_graph.inspect(job.folder / "model.onnx").operators
+    assert "If" not in onnx_model.inspect(job.folder / "model.onnx").operators
 
 
 def test_inspect_counts_operators_inside_branches(gate_folder: Path) -> None:
-    assert onnx_graph.inspect(gate_folder / "model.onnx").operators["Gemm"] == 3
+    assert onnx_model.inspect(gate_folder / "model.onnx").operators["Gemm"] == 3
 
 
 class Twins(nn.Module):
@@ -263,8 +263,8 @@ class Twins(nn.Module):
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_one_tensor_under_two_names_stays_two_outputs(job_of: JobOf, capture: Capture) -> None:
     job = job_of(Twins(), X, capture=capture, outputs=("first", "second", "same"))
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         outputs = runner.run(job.example)
     assert list(outputs) == ["first", "second", "same"]
     assert np.array_equal(outputs["first"], outputs["second"])
@@ -281,10 +281,10 @@ class Narrow(nn.Module):
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_outputs_in_bfloat16_are_read_as_floats(job_of: JobOf, capture: Capture) -> None:
     job = job_of(Narrow(), "x:float32[batch=1..4,3]", outputs=("low", "high"), capture=capture)
-    ((file, _), *_) = onnx_graph.convert(job).files
+    ((file, _), *_) = onnx_model.convert(job).files
     x = np.array([[1.1, -2e30, 3e-20]], dtype=np.float32)
 
-    with onnx_graph.open_runner(job.folder / file, "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / file, "cpu", job.signature) as runner:
         found = runner.run({"x": x})
 
     wanted = (torch.tensor(x) * 3).bfloat16().float().numpy()

@@ -9,9 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from modelc.converters import onnx_graph
-from modelc.converters.model_files import list_model_files
-from modelc.converters.onnx_guard import read_graph
+from modelc.converters import onnx_model
+from modelc.converters.onnx_guard import list_model_files, read_graph
 from modelc.core.errors import ConversionError, RunnerError
 from modelc.core.signature import Signature
 
@@ -50,7 +49,7 @@ def saved(folder: Path, *tensors: TensorProto) -> Path:
 def test_weights_beside_the_model_are_read(tmp_path: Path, told: dict[str, object]) -> None:
     path = saved(tmp_path, outside(**told))
     read_graph(path)
-    with onnx_graph.open_runner(path, "cpu", Signature(inputs=())) as runner:
+    with onnx_model.open_runner(path, "cpu", Signature(inputs=())) as runner:
         assert runner.run({"x": np.ones((1, 3), np.float32)})["y"].tolist() == [[0, 0, 0, 0]]
 
 
@@ -61,8 +60,8 @@ def test_weights_named_out_of_the_folder_are_refused(tmp_path: Path, place: str)
     path = saved(tmp_path / "in", outside(location=place))
     (tmp_path / "w.bin").write_bytes(bytes(64))
     for look in (
-        onnx_graph.inspect,
-        lambda p: onnx_graph.open_runner(p, "cpu", Signature(inputs=())),
+        onnx_model.inspect,
+        lambda p: onnx_model.open_runner(p, "cpu", Signature(inputs=())),
     ):
         with pytest.raises(RunnerError, match="outside its folder"):
             look(path)
@@ -138,7 +137,7 @@ def test_a_type_that_onnx_does_not_have_is_shown_as_its_number(tmp_path: Path) -
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.elem_type = 99
     path.write_bytes(model.SerializeToString())
-    assert onnx_graph.inspect(path).inputs[0].dtype == "type 99"
+    assert onnx_model.inspect(path).inputs[0].dtype == "type 99"
 
 
 @pytest.mark.parametrize("name", [b"MatMul", b"w", b"x"])
@@ -149,4 +148,4 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: bytes) -> None:
     data = path.read_bytes().replace(size + name, size + b"\xff" * len(name))
     path.write_bytes(data)
     with pytest.raises(RunnerError, match=r"no text|unsound|onnx"):
-        onnx_graph.inspect(path)
+        onnx_model.inspect(path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -45,9 +45,9 @@ def inputs(most: int) -> list[str]:
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_wide_integers_are_compared_as_a_whole(capture: Capture, job_of: JobOf) -> None:
     job = job_of(Extremes(), *inputs(APART), capture=capture)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     rng = np.random.default_rng(2)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for rows in (1, 3, 4):
             feed = {name: rng.integers(-APART, APART, (rows, 6)) for name in "ab"}
             found = runner.run(feed).values()
@@ -60,6 +60,6 @@ def test_wide_integers_are_compared_as_a_whole(capture: Capture, job_of: JobOf) 
 
 def test_small_integers_keep_their_operators(job_of: JobOf) -> None:
     job = job_of(Extremes(), *inputs(30_000), capture=Capture.EXPORT)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     known = {node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node}
     assert known & {"Max", "Min", "Clip"}

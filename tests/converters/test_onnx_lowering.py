@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
-from modelc.converters.onnx_lowering import LOADS_IN, choose_opset, lower_model
+from modelc.converters import onnx_model
+from modelc.converters.onnx_compatibility import LOADS_IN, choose_opset, lower_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, UsageError
@@ -169,20 +169,20 @@ def test_an_export_is_what_the_runtime_loads(
     job = replace(job_of(Small(), "x:float32[batch=1..4,3]", capture=capture), runtimes=(runtime,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the legacy exporter
-        made = onnx_graph.convert(job)
+        made = onnx_model.convert(job)
     model = onnx.load(str(job.folder / "model.onnx"))
     assert next(o.version for o in model.opset_import if o.domain == "") == opset
     assert model.ir_version <= ir
     assert made.options["opset"] == str(opset)
     assert made.options[LOADS_IN].startswith(runtime.replace("==", " "))
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         assert runner.run({"x": np.ones((2, 3), np.float32)})["output"].shape == (2, 2)
 
 
 def test_external_weights_stay_as_they_are(job_of: JobOf) -> None:
     job = job_of(Small(), "x:float32[batch=1..4,3]", external_data=True)
-    onnx_graph.convert(replace(job, runtimes=("onnxruntime==1.14",)))
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(replace(job, runtimes=("onnxruntime==1.14",)))
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         assert runner.run({"x": np.ones((2, 3), np.float32)})["output"].shape == (2, 2)
 
 
@@ -196,10 +196,10 @@ def test_a_quantizer_that_raised_the_opset_is_caught(job_of: JobOf, written: Wri
         runtimes=OLD,
     )
     with pytest.raises(ConversionError, match="its opset is 21"):
-        onnx_graph.convert(job)
+        onnx_model.convert(job)
 
 
 def test_bfloat16_is_refused_for_runtimes_before_its_opset() -> None:
     with pytest.raises(UsageError, match="bf16 is written at opset 22"):
-        onnx_graph.planned(None, ["onnxruntime==1.20"], Precision.BF16)
-    assert onnx_graph.planned(None, ["onnxruntime==1.23"], Precision.BF16).startswith("opset 22")
+        onnx_model.planned(None, ["onnxruntime==1.20"], Precision.BF16)
+    assert onnx_model.planned(None, ["onnxruntime==1.23"], Precision.BF16).startswith("opset 22")

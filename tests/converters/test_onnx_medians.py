@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -38,8 +38,8 @@ class Medians(nn.Module):
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.SCRIPT])
 def test_a_median_is_eagers(job_of: JobOf, capture: Capture, odd: float | None) -> None:
     job = job_of(Medians(), SPEC, capture=capture)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for batch, length in SIZES:
             drawn = torch.Generator().manual_seed(length)
             x = torch.randn(batch, length, 3, generator=drawn)

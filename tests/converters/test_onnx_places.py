@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -58,9 +58,9 @@ class Many(nn.Module):
 
 def wrong_sizes(job: Job, net: nn.Module, low: int = 2) -> list[tuple[int, int]]:
     """The sizes at which an output of ONNX Runtime is another than eager's, and its place."""
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     found = []
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for size in range(low, 161):
             x = np.ones((2, 2, size, 3), np.float32)
             wanted = net(torch.tensor(x))
@@ -84,7 +84,7 @@ def test_a_resize_by_a_whole_scale_stays_one(job_of: JobOf, capture: Capture) ->
     import onnx
 
     job = job_of(nn.Upsample(scale_factor=2), SPEC, capture=capture)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     kinds = {node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node}
     assert "Resize" in kinds
     assert "Gather" not in kinds

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -40,8 +40,8 @@ class Pools(nn.Module):
 
 def test_pools_take_images_of_any_size(job_of: JobOf) -> None:
     job = job_of(Pools(), SPEC, capture=Capture.EXPORT)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for seed, size in enumerate(SIZES):
             x = np.random.default_rng(seed).normal(size=(2, 2, *size)).astype(np.float32)
             wanted = Pools()(torch.tensor(x))
@@ -56,8 +56,8 @@ def test_pools_take_images_of_any_size(job_of: JobOf) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_its_windows(job_of: JobOf, odd: float) -> None:
     job = job_of(Pools(), SPEC, capture=Capture.EXPORT)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for seed, size in enumerate(SIZES):
             drawn = np.random.default_rng(seed)
             x = drawn.normal(size=(2, 2, *size)).round().astype(np.float32)  # equal ones among them
@@ -77,8 +77,8 @@ class Large(nn.Module):
 
 def test_maxima_of_any_number_of_windows(job_of: JobOf) -> None:
     job = job_of(Large(), SPEC, capture=Capture.EXPORT)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for size in SIZES:
             x = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(0))
             (found,) = runner.run({"x": x.numpy()}).values()
@@ -94,7 +94,7 @@ def test_windows_of_one_size_are_a_plain_pool(job_of: JobOf) -> None:
     import onnx
 
     job = job_of(Fixed(), "x:float32[batch=1..4,2,8,6]", capture=Capture.EXPORT)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     made = onnx.load(job.folder / "model.onnx")
     assert [node.op_type for node in made.graph.node] == ["AveragePool"]
 
@@ -109,8 +109,8 @@ class PaddedPool(nn.Module):
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_a_border_of_zeros_counts_in_a_pool(capture: Capture, job_of: JobOf) -> None:
     job = job_of(PaddedPool(), SPEC, capture=capture)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for height, width in ((5, 5), (6, 9), (30, 1)):
             x = -1 - torch.rand(2, 2, height, width)
             (found,) = runner.run({"x": x.numpy()}).values()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.converters import onnx_graph, openvino_ir
+from modelc.converters import onnx_model, openvino_ir
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -37,7 +37,7 @@ class Calls(nn.Module):
 
 def agrees(job: Job, x: np.ndarray) -> None:
     """Raises where ONNX Runtime or OpenVINO says something else than eager."""
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     assert job.model is not None
     with torch.no_grad():
         (wanted,) = job.model.flat(torch.tensor(x))
@@ -45,7 +45,7 @@ def agrees(job: Job, x: np.ndarray) -> None:
     folder.mkdir()
     child = replace(job, parent=job.folder / "model.onnx", folder=folder, model=None)
     openvino_ir.convert(child)
-    for target, path in ((onnx_graph, child.parent), (openvino_ir, folder / "model.xml")):
+    for target, path in ((onnx_model, child.parent), (openvino_ir, folder / "model.xml")):
         assert path is not None
         with target.open_runner(path, "cpu", job.signature) as runner:
             (found,) = runner.run({"x": x}).values()
@@ -157,7 +157,7 @@ def test_a_division_of_what_is_not_below_zero_is_one_operator(job_of: JobOf) -> 
         "x:float32[batch=1..4,n=1..48]",
         capture=Capture.EXPORT,
     )
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     found = [node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node]
     assert "Div" in found
     assert "Mod" not in found

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.onnx_runtimes import combine_runtimes, parse_runtime
+from modelc.converters.onnx_compatibility import combine_runtimes, parse_runtime
 from modelc.core.errors import UsageError
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -75,8 +75,8 @@ def feeds() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("net", [Reduces, Rows])
 def test_a_reduction_is_eagers(job_of: JobOf, net: type[nn.Module], capture: Capture) -> None:
     job = job_of(net(), *SPECS, capture=capture)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for feed in feeds():
             wanted = net()(torch.tensor(feed["x"]), torch.tensor(feed["index"]))
             for at, (one, eager) in enumerate(zip(runner.run(feed).values(), wanted, strict=True)):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
-from modelc.converters.onnx_script_lists import replace_slice_lists
+from modelc.converters import onnx_model
+from modelc.converters.onnx_exporters import replace_slice_lists
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -51,8 +51,8 @@ class Changed(nn.Module):
 @pytest.mark.parametrize("net", [Cells, Changed])
 def test_a_loop_over_slices_takes_any_length(job_of: JobOf, net: type[nn.Module]) -> None:
     job = job_of(net(), SPEC, capture=Capture.SCRIPT)
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for batch, length in SIZES:
             x = torch.randn(batch, length, 4, generator=torch.Generator().manual_seed(length))
             wanted = net()(x)

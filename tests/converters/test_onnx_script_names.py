@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.converters import onnx_graph
-from modelc.converters.onnx_script_names import TORCHSCRIPT_OPS
+from modelc.converters import onnx_model
+from modelc.converters.onnx_torchscript_ops import TORCHSCRIPT_OPS
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -148,9 +148,9 @@ def test_a_name_is_written_as_eager_computes_it(
     net, x = net_of(CALLS[name], tmp_path), feed()
     job = job_of(net, *SPECS, capture=capture)
 
-    (file, _), *_ = onnx_graph.convert(job).files
+    (file, _), *_ = onnx_model.convert(job).files
 
-    with onnx_graph.open_runner(job.folder / file, "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / file, "cpu", job.signature) as runner:
         (found,) = runner.run(x).values()
     wanted = net(torch.tensor(x["x"]), torch.tensor(x["y"])).numpy()
     assert found.dtype == wanted.dtype

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.converters.onnx_size_numbers import _decimal_value
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
@@ -47,8 +47,8 @@ def test_numbers_of_sizes_are_pythons(
     net: type[Share], capture: Capture, share: float, job_of: JobOf
 ) -> None:
     job = job_of(net(share), "x:float32[batch=1..4,n=8..20..300]", capture=capture)
-    onnx_graph.convert(replace(job, feeds=({"x": np.zeros((4, 300), np.float32)},)))
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(replace(job, feeds=({"x": np.zeros((4, 300), np.float32)},)))
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for size in (8, 9, 101, 300, APART[share], APART[share] + 1):
             x = np.random.default_rng(size).normal(size=(2, size)).astype(np.float32)
             (found,) = runner.run({"x": x}).values()
@@ -57,7 +57,7 @@ def test_numbers_of_sizes_are_pythons(
 
 def test_factors_that_float32_holds_have_no_table(job_of: JobOf) -> None:
     job = job_of(Share(0.75), "x:float32[batch=1..4,n=8..20..300]", capture=Capture.SCRIPT)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     assert b"::numbers" not in (job.folder / "model.onnx").read_bytes()
 
 
@@ -78,8 +78,8 @@ class OfBoth(nn.Module):
 
 def test_numbers_of_two_sizes_are_pythons(job_of: JobOf) -> None:
     job = job_of(OfBoth(), "x:float32[batch=1..2,h=4..60,w=4..60]", capture=Capture.EXPORT)
-    onnx_graph.convert(replace(job, feeds=({"x": np.zeros((2, 60, 60), np.float32)},)))
-    with onnx_graph.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
+    onnx_model.convert(replace(job, feeds=({"x": np.zeros((2, 60, 60), np.float32)},)))
+    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
         for height in range(4, 61):
             for width in range(4, 61, 3):
                 (found,) = runner.run({"x": np.ones((1, height, width), np.float32)}).values()
@@ -89,7 +89,7 @@ def test_numbers_of_two_sizes_are_pythons(job_of: JobOf) -> None:
 
 def test_whole_numbers_of_data_are_left_alone(job_of: JobOf) -> None:
     job = job_of(Rounded(), "x:float32[batch=1..4,n=8..20..300]", capture=Capture.TRACE)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     assert b"::numbers" not in (job.folder / "model.onnx").read_bytes()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -41,9 +41,9 @@ def feed() -> np.ndarray:
 
 def agrees(job: Job, x: np.ndarray) -> None:
     """Raises where ONNX Runtime says something else than eager."""
-    (name, _), *_ = onnx_graph.convert(job).files
+    (name, _), *_ = onnx_model.convert(job).files
     assert job.model is not None
-    with onnx_graph.open_runner(job.folder / name, "cpu", job.signature) as runner:
+    with onnx_model.open_runner(job.folder / name, "cpu", job.signature) as runner:
         found = runner.run({"x": x})
     with torch.no_grad():
         wanted = job.model.flat(torch.tensor(x))
@@ -152,8 +152,8 @@ def test_small_numbers_keep_their_digits(job_of: JobOf, name: str, capture: Capt
     small = np.array([1e-8, 3.3e-5, 1e-3, 0.02, 0.3, 0.499, 0.501, 0.9, 7.0], np.float32)
     x = np.tile(small, 4)[:30].reshape(2, 5, 3)
     job = job_of(Calls(NEAR_ZERO[name]), SPEC, capture=capture)
-    (made, _), *_ = onnx_graph.convert(job).files
-    with onnx_graph.open_runner(job.folder / made, "cpu", job.signature) as runner:
+    (made, _), *_ = onnx_model.convert(job).files
+    with onnx_model.open_runner(job.folder / made, "cpu", job.signature) as runner:
         (found,) = runner.run({"x": x}).values()
     wanted = NEAR_ZERO[name](torch.tensor(x)).numpy()
     assert found.dtype == wanted.dtype

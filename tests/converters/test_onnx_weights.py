@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from modelc.converters.onnx_files import detach_weights
 from modelc.converters.onnx_sessions import open_session, run_session
-from modelc.converters.onnx_weights import detach_weights
 
 pytestmark = pytest.mark.needs("onnx")
 WIDE = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)

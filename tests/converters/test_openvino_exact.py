@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_exact import (
+from modelc.converters.openvino_rewrites import (
     keep_lone_columns,
     keep_lone_keys,
     keep_order_of_equals,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_integers import keep_wide_integers
+from modelc.converters.openvino_arithmetic import keep_wide_integers
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, resolve
 

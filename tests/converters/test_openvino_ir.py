@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph, openvino_ir
+from modelc.converters import onnx_model, openvino_ir
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.precision import Precision
@@ -27,7 +27,7 @@ Exports = Callable[[str], Path]
 
 def built(job: Job, *, precision: Precision = Precision.FP32) -> Job:
     """The job for the IR of what `job` says, its ONNX made on the way."""
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     folder = job.folder / "ir"
     folder.mkdir()
     child = replace(
@@ -135,7 +135,7 @@ def test_large_sums_are_not_computed_in_bfloat16(job_of: JobOf) -> None:
     job = built(job_of(nn.Linear(512, 4), "x:float32[batch=1..4,512]", capture=Capture.TRACE))
     with openvino_ir.open_runner(job.folder / "model.xml", "cpu", job.signature) as runner:
         (output,) = runner.run(job.example).values()
-    with onnx_graph.open_runner(job.folder.parent / "model.onnx", "cpu", job.signature) as other:
+    with onnx_model.open_runner(job.folder.parent / "model.onnx", "cpu", job.signature) as other:
         (expected,) = other.run(job.example).values()
     assert np.abs(output - expected).max() < 1e-5
 

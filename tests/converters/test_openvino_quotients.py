@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_quotients import keep_discrete_quotients
+from modelc.converters.openvino_arithmetic import keep_discrete_quotients
 
 if TYPE_CHECKING:
     from pathlib import Path

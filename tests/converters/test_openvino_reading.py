@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.capture.causes import RefusedError
-from modelc.converters.openvino_reading import read_openvino, root_refusal
+from modelc.converters.capture.refusals import RefusedError
+from modelc.converters.openvino_reader import read_openvino, root_refusal
 
 if TYPE_CHECKING:
     from pathlib import Path

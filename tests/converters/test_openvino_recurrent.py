@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_reading import read_openvino
-from modelc.converters.openvino_recurrent import keep_lengths
+from modelc.converters.openvino_reader import read_openvino
+from modelc.converters.openvino_rewrites import keep_lengths
 
 if TYPE_CHECKING:
     from pathlib import Path

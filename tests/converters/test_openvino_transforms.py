@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_transforms import fourier_transform
+from modelc.converters.openvino_reader import fourier_transform
 
 pytestmark = pytest.mark.needs("openvino")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.converters.plugins import GROUP, PluginTarget, find_plugins
 from modelc.converters.registry import BUILT_IN, package_of, target_for, target_named
 from modelc.core.errors import MissingError
@@ -99,7 +99,7 @@ def test_a_target_of_another_package_is_listed_with_where_it_is_from(installed: 
 def test_without_such_packages_no_column_says_where_from() -> None:
     taken, refused = find_plugins(BUILT_IN, [])
     assert (taken, refused) == ((), ())
-    assert package_of(onnx_graph) == ""
+    assert package_of(onnx_model) == ""
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_broken_package_is_one_warning_that_names_it(
 def test_a_clash_is_a_warning_and_modelcs_own_stays(installed: Installed) -> None:
     code = "from modelc.converters.registry import target_named as t; print(t('onnx').__name__)"
     folder = installed("onnx", GOOD)
-    assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_graph\n"
+    assert modelc(folder, "-c", code).stdout == "modelc.converters.onnx_model\n"
     ran = modelc(folder, "-m", "modelc", "targets")
     assert "the target 'onnx' of modelc-mine 1.5 is refused" in ran.stderr
 
@@ -146,7 +146,7 @@ def test_a_broken_target_that_is_asked_for_is_missing() -> None:
 def test_a_broken_target_claims_no_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
     found = target_for(tmp_path / "model.onnx", (broken(), *BUILT_IN))  # type: ignore[arg-type]  # only to be read
-    assert found is onnx_graph
+    assert found is onnx_model
 
 
 def test_the_version_of_the_package_is_in_the_key_of_a_step(

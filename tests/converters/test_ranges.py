@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import exported_program, onnx_graph, openvino_ir
-from modelc.converters.openvino_bounds import check_bounds
+from modelc.converters import exported_program, onnx_model, openvino_ir
+from modelc.converters.openvino_reader import check_bounds
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, RunnerError
 
@@ -56,7 +56,7 @@ OUTSIDE = [
 def ir(job_of: JobOf) -> Path:
     """The IR of `Mean`, from its ONNX."""
     job = job_of(Mean(), *INPUTS)
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     folder = job.folder / "ir"
     folder.mkdir()
     openvino_ir.convert(replace(job, parent=job.folder / "model.onnx", folder=folder, model=None))

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import symbolic_shapes
 
-from modelc.converters.capture.exporting import capture_export
-from modelc.converters.solver_limit import SolverTimeoutError, limit_solver
+from modelc.converters.capture.torch_export import SolverTimeoutError, capture_export, limit_solver
 from modelc.core.contract import Job
 
 JobOf = Callable[..., Job]

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters import onnx_graph, tensorrt_onnx
+from modelc.converters import onnx_model, tensorrt_onnx
 from modelc.converters.registry import target_for
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
@@ -99,7 +99,7 @@ def test_it_computes_what_its_parent_does(tmp_path: Path, from_parent: JobOf) ->
     path = job.folder / tensorrt_onnx.convert(job).files[0][0]
     with tensorrt_onnx.open_runner(path, "cpu", job.signature) as mine:
         found = mine.run(job.example)["y"]
-    with onnx_graph.open_runner(parent, "cpu", job.signature) as theirs:
+    with onnx_model.open_runner(parent, "cpu", job.signature) as theirs:
         assert np.array_equal(found, theirs.run(job.example)["y"])
 
 

@@ -339,7 +339,7 @@ def _sidecar(data: bytes, folder: Path) -> None:
 
 
 def _engine(data: bytes, folder: Path) -> None:
-    from modelc.converters.trt.sidecar import engine_sidecar_path, read_sidecar
+    from modelc.converters.trt.engine_records import engine_sidecar_path, read_sidecar
 
     engine = _placed(b"ftrt", folder, "m.engine")
     engine_sidecar_path(engine).write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.opened import RunnerBase
+from modelc.converters.runner_base import RunnerBase
 from modelc.core.capture import Capture
 from modelc.core.contract import (
     EAGER,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters.quantizers.registry import QUANTIZERS
+from modelc.converters.quantizers.quantizer_registry import QUANTIZERS
 from modelc.core.contract import Feed, Quantized
 from modelc.core.errors import ConversionError
 from modelc.core.events import Event, Noted

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from modelc.converters.quantizers.registry import QUANTIZERS
+from modelc.converters.quantizers.quantizer_registry import QUANTIZERS
 from modelc.core.contract import Converted
 from modelc.core.precision import Precision
 from modelc.core.records import FileRecord, Latency

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters import asking
-from modelc.converters.asking import LibraryReport, ProbeResult, probe_libraries
-from modelc.converters.libraries import LibraryHost
-from modelc.converters.packages import InstalledPackages
+from modelc.converters import library_probe
+from modelc.converters.installed_packages import InstalledPackages
+from modelc.converters.library_checks import LibraryHost
+from modelc.converters.library_probe import LibraryReport, ProbeResult, probe_libraries
 from modelc.converters.registry import TARGETS
-from modelc.converters.trt import package
-from modelc.converters.trt.driver import CudaDevice, CudaDriver
+from modelc.converters.trt import trt_installation
+from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver
 from modelc.core.diagnosis import Check, Diagnosis, State
 from modelc.pipeline.doctor import Surroundings, examine, own_requirements, surroundings
 
@@ -39,7 +39,7 @@ SAID = {
     "openvino": LibraryReport(said=(ProbeResult(name="CPU", works=True, told="A CPU"),)),
     "tensorrt": LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="11.4.0"),)),
 }
-TENSORRT = package.TensorrtInstallation(importable=True, package="11.4.0", program=None)
+TENSORRT = trt_installation.TensorrtInstallation(importable=True, package="11.4.0", program=None)
 
 
 def packages(
@@ -59,7 +59,7 @@ def around(
     driver: CudaDriver = DRIVER,
     *,
     answers: Mapping[str, LibraryReport] | None = None,
-    tensorrt: package.TensorrtInstallation = TENSORRT,
+    tensorrt: trt_installation.TensorrtInstallation = TENSORRT,
     cpu: str = VNNI,
     own: tuple[str, ...] = OWN,
 ) -> Surroundings:
@@ -93,7 +93,7 @@ def test_a_host_without_gpu_lacks_things_and_nothing_is_broken() -> None:
     cpu_only = replace(SAID["onnxruntime"].said[0], works=False, told="no libcublasLt.so.12")
     given = around(
         driver=NONE,
-        tensorrt=package.TensorrtInstallation(),
+        tensorrt=trt_installation.TensorrtInstallation(),
         answers={"onnxruntime": LibraryReport(said=(cpu_only, SAID["onnxruntime"].said[1]))},
     )
     found = diagnose(given)
@@ -161,7 +161,7 @@ def test_a_tensorrt_that_crashes_on_import_is_broken() -> None:
 
 
 def test_an_old_tensorrt_is_a_warning() -> None:
-    old = package.TensorrtInstallation(importable=True, package="10.3.0")
+    old = trt_installation.TensorrtInstallation(importable=True, package="10.3.0")
     said = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
     assert check(around(tensorrt=old, answers={"tensorrt": said}), "tensorrt").state is State.WARN
 
@@ -420,7 +420,7 @@ def with_fake(folder: Path, source: str) -> tuple[str, ...]:
     """The command that asks, with a package called tensorrt of this source first on its path."""
     (folder / "tensorrt").mkdir()
     (folder / "tensorrt" / "__init__.py").write_text(source)
-    script = str(Path(asking.__file__).with_name("asked.py"))
+    script = library_probe.__file__
     return command(
         f"import runpy, sys; sys.path.insert(0, {str(folder)!r}); "
         f"runpy.run_path({script!r}, run_name='__main__')"

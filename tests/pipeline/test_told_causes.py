@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.onnx_graph import inspect as inspect_onnx
+from modelc.converters.onnx_model import inspect as inspect_onnx
 from modelc.core.capture import Capture
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Finished, Noted

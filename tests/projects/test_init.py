@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.projects.init import Begun, begin_project
 from modelc.projects.orders import plan_project
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_back_is_not_left_behind(tmp_path: Path) -> None:
         NAME = "made-up"
 
         def __getattr__(self, name: str) -> object:
-            return getattr(onnx_graph, name)
+            return getattr(onnx_model, name)
 
     with pytest.raises(UsageError, match="unknown target 'made-up'"):
         begun(tmp_path, DIGITS, targets=(Unknown(),))

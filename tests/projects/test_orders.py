@@ -243,12 +243,12 @@ def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., Planned]) -
 
 
 def test_what_is_missing_here_alone_keeps_its_exit_code(tmp_path: Path) -> None:
-    from modelc.converters import onnx_graph
+    from modelc.converters import onnx_model
     from modelc.core.contract import Readiness
 
     class Absent:
         def __getattr__(self, name: str) -> object:
-            return getattr(onnx_graph, name)
+            return getattr(onnx_model, name)
 
         def readiness(self) -> Readiness:
             return Readiness(ready=False, reason="not here", mend="pip install it")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.answering import OUTSIDE
-from modelc.converters.capture.exporting import capture_export
-from modelc.converters.capture.tracing import capture_trace
+from modelc.converters.capture.size_checks import OUTSIDE
+from modelc.converters.capture.torch_export import capture_export
+from modelc.converters.capture.torch_trace import capture_trace
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 

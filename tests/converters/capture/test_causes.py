@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.causes import (
+from modelc.converters.capture.refusals import (
     CAUSES,
     RefusedError,
     can_strict_help,
     find_cause,
     most_specific,
 )
-from modelc.converters.capture.exporting import capture_export, capture_export_strict
-from modelc.converters.capture.scripting import capture_script
-from modelc.converters.guarded import reason_of
+from modelc.converters.capture.torch_export import capture_export, capture_export_strict
+from modelc.converters.capture.torch_script import capture_script
+from modelc.converters.framework_errors import reason_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError, ModelcError, RunnerError
@@ -196,7 +196,7 @@ def test_of_several_refusals_the_cause_is_told_before_a_compilers_complaint(job_
 
 
 def test_a_library_beside_torch_is_the_users_own() -> None:
-    from modelc.converters.capture.users import is_user_file
+    from modelc.converters.capture.refusals import is_user_file
 
     root = Path(torch.__file__).parent
     assert is_user_file(f"{root}vision/ops.py")

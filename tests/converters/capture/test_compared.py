@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.answering import OUTSIDE
-from modelc.converters.capture.constraints import NarrowError
-from modelc.converters.capture.eager import example_tensors
-from modelc.converters.capture.symbolic import trace_symbolic_shapes
-from modelc.converters.capture.tracing import capture_trace
+from modelc.converters.capture.captured_program import example_tensors
+from modelc.converters.capture.size_checks import OUTSIDE
+from modelc.converters.capture.size_constraints import NarrowError
+from modelc.converters.capture.symbolic_shapes import trace_symbolic_shapes
+from modelc.converters.capture.torch_trace import capture_trace
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 

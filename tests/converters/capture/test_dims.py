@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import capture
-from modelc.converters.capture.constraints import NarrowError
-from modelc.converters.capture.dims import dynamic_shapes
-from modelc.converters.capture.exporting import capture_export
+from modelc.converters.capture.size_constraints import NarrowError
+from modelc.converters.capture.torch_export import capture_export, dynamic_shapes
 from modelc.core.call import bind, parameters_of_schema
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
@@ -216,8 +215,8 @@ def test_the_users_line_is_named_where_torchs_own_code_asks(job_of: JobOf) -> No
 def test_what_started_the_export_is_not_named() -> None:
     said = "log.info('eval Eq(s0, 2) [guard added] (_ops.py:920 in decompose)')"
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    with capture.specialised.specialization_places() as places:
-        for file in (capture.exporting.__file__, "/home/me/nets.py"):
+    with capture.guard_relaxation.specialization_places() as places:
+        for file in (capture.torch_export.__file__, "/home/me/nets.py"):
             exec(compile(said, str(file), "exec"), {"log": logger})
     assert places == ["/home/me/nets.py:1"]
 

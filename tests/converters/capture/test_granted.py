@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.converters import exported_program, onnx_graph
-from modelc.converters.capture.exporting import capture_export
+from modelc.converters import exported_program, onnx_model
+from modelc.converters.capture.torch_export import capture_export
 from modelc.core.contract import Job
 from modelc.core.errors import ConversionError
 
@@ -151,7 +151,7 @@ def test_what_eager_rejects_is_the_models_own_condition(job_of: JobOf) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [onnx_graph, exported_program])
+@pytest.mark.parametrize("target", [onnx_model, exported_program])
 def test_formats_pass_on_where_they_are_to_be_judged(job_of: JobOf, target: object) -> None:
     job = job_of(Padded(), X)
     made = target.convert(job)  # type: ignore[attr-defined]  # a target is a module here

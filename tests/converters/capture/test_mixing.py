@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.causes import RefusedError, is_redundant
-from modelc.converters.capture.constraints import NarrowError
-from modelc.converters.capture.mixing import capture_hybrid
-from modelc.converters.capture.program import ScriptCapture
-from modelc.converters.capture.strategies import capture_program
-from modelc.converters.capture.tracing import capture_trace
+from modelc.converters.capture.capture_strategies import capture_program
+from modelc.converters.capture.captured_program import ScriptCapture
+from modelc.converters.capture.refusals import RefusedError, is_redundant
+from modelc.converters.capture.size_constraints import NarrowError
+from modelc.converters.capture.torch_script import capture_hybrid
+from modelc.converters.capture.torch_trace import capture_trace
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 

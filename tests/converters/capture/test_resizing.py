@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelc.converters.capture.resizing import resize_sizes
+from modelc.converters.capture.size_checks import resize_sizes
 from modelc.core.contract import Job
 
 JobOf = Callable[..., Job]

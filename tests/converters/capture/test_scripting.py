@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.scripting import compile_script
+from modelc.converters.capture.torch_script import compile_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.tracing import capture_trace
+from modelc.converters.capture.torch_trace import capture_trace
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.exporting import capture_export
-from modelc.converters.capture.scripting import capture_script
-from modelc.converters.capture.tracing import capture_trace, find_frozen_branches
+from modelc.converters.capture.torch_export import capture_export
+from modelc.converters.capture.torch_script import capture_script
+from modelc.converters.capture.torch_trace import capture_trace, find_frozen_branches
 from modelc.core.capture import Capture
 from modelc.core.contract import Branch, Job
 from modelc.core.errors import ConversionError

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters.capture.causes import RefusedError
-from modelc.converters.capture.strategies import STRATEGIES, capture_program
+from modelc.converters.capture.capture_strategies import STRATEGIES, capture_program
+from modelc.converters.capture.refusals import RefusedError
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.contract import Array, Converted, Feed, Job, Outputs
 from modelc.core.precision import Precision
 from modelc.core.signature import Signature
@@ -27,7 +27,7 @@ NOTHING = Signature(inputs=())  # ONNX Runtime asks the model itself what it tak
 
 def run(path: Path, feed: Feed) -> Outputs:
     """What our runner gives for a feed on the CPU."""
-    with onnx_graph.open_runner(path, "cpu", NOTHING) as runner:
+    with onnx_model.open_runner(path, "cpu", NOTHING) as runner:
         return runner.run(feed)
 
 
@@ -124,7 +124,7 @@ def made(job_for: JobFor) -> Callable[..., tuple[Path, Converted]]:
         parent: Path, precision: Precision, *feeds: Feed, **changes: object
     ) -> tuple[Path, Converted]:
         job = job_for(parent, precision, *feeds, **changes)
-        converted = onnx_graph.convert(job)
+        converted = onnx_model.convert(job)
         return job.folder / converted.files[0][0], converted
 
     return make

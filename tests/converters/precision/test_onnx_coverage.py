@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelc.converters import onnx_graph
-from modelc.converters.onnx_coverage import measure_coverage
-from modelc.converters.onnx_flops import node_flops
+from modelc.converters import onnx_model
+from modelc.converters.onnx_coverage import measure_coverage, node_flops
 from modelc.core.contract import Converted
 from modelc.core.precision import Precision
 
@@ -134,7 +133,7 @@ def test_a_model_without_compute_layers_has_none(onnx_file: OnnxFile) -> None:
 
 def test_the_target_measures_what_the_file_says(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = MatMul(x, w) }", w=EYE)
-    assert onnx_graph.coverage(path, X, "cpu") == measure_coverage(path, X)
+    assert onnx_model.coverage(path, X, "cpu") == measure_coverage(path, X)
 
 
 @pytest.mark.parametrize(

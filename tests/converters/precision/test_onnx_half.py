@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters import onnx_graph
-from modelc.converters.onnx_autocast import run_autocast, write_draft
+from modelc.converters import onnx_model
+from modelc.converters.onnx_half import run_autocast, write_draft
 from modelc.core.contract import Converted, Feed
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.precision import Precision
@@ -117,7 +117,7 @@ def test_the_record_is_the_childs_and_not_the_parents(mlp: Path, made: Made) -> 
     mlp.write_bytes(model.SerializeToString())
     half, _ = made(mlp, FP16, FEED)
     wanted = {"modelc.precision": "fp16", "theirs": "fp32"}
-    assert onnx_graph.inspect(half).metadata == wanted
+    assert onnx_model.inspect(half).metadata == wanted
 
 
 def test_half_io_makes_both_ends_half_and_the_runner_casts(mlp: Path, made: Made) -> None:
@@ -265,6 +265,6 @@ def test_a_quantizers_model_becomes_ours_with_its_nodes_as_they_are(
     )
     copy, converted = made(path, Precision.INT8, FEED)
     assert [node.name for node in load(copy).graph.node] == ["q", "dq"]
-    assert onnx_graph.inspect(copy).metadata == {"modelc.precision": "int8"}
+    assert onnx_model.inspect(copy).metadata == {"modelc.precision": "int8"}
     assert converted.files == (("model.int8.onnx", "model"), ("model.int8.debug.json", "debug"))
     assert np.array_equal(run(copy, FEED)["y"], run(path, FEED)["y"])

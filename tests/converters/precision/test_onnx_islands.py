@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph
+from modelc.converters import onnx_model
 from modelc.core.capture import Capture
 from modelc.core.contract import Job
 
@@ -43,7 +43,7 @@ def job(job_of: JobOf, request: pytest.FixtureRequest) -> Job:
 
 
 def test_plain_onnx_runtime_opens_it_and_gives_what_eager_gives(job: Job) -> None:
-    onnx_graph.convert(job)
+    onnx_model.convert(job)
     session = onnxruntime.InferenceSession(job.folder / "model.onnx")
     (found,) = session.run(None, {"x": job.example["x"]})
     assert job.model is not None
@@ -53,19 +53,19 @@ def test_plain_onnx_runtime_opens_it_and_gives_what_eager_gives(job: Job) -> Non
 
 
 def test_what_was_done_is_said(job: Job) -> None:
-    (note,) = onnx_graph.convert(job).notes
+    (note,) = onnx_model.convert(job).notes
     assert note == "what the model computes in bfloat16 is computed in float32 and rounded to it"
 
 
 def test_weights_beside_the_model_stay_there(job_of: JobOf) -> None:
     job = job_of(Adapted(), "x:float32[batch=1..4,6]", external_data=True)
-    files = onnx_graph.convert(job).files
+    files = onnx_model.convert(job).files
     assert ("model.onnx.data", "data") in files
     assert onnxruntime.InferenceSession(job.folder / "model.onnx").get_inputs()
 
 
 def test_a_model_without_half_is_left_as_it_was(job_of: JobOf) -> None:
     job = job_of(nn.Linear(6, 4), "x:float32[batch=1..4,6]")
-    assert not onnx_graph.convert(job).notes
+    assert not onnx_model.convert(job).notes
     model = onnx.load(Path(job.folder / "model.onnx"))
     assert [node.op_type for node in model.graph.node] == ["Gemm"]

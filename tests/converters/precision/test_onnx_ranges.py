@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters.onnx_ranges import forecast_overflows, measure_ranges
+from modelc.converters.onnx_half_ranges import forecast_overflows, measure_ranges
 from modelc.core.precision import Precision
 
 from .conftest import OnnxFile, load

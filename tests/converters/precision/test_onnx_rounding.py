@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from modelc.converters.onnx_rounding import computes_in_half, with_float_io
+from modelc.converters.onnx_half_emulation import computes_in_half, with_float_io
 
 from .conftest import OnnxFile, load, run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelc.converters.onnx_ranges import forecast_overflows
+from modelc.converters.onnx_half_ranges import forecast_overflows
 from modelc.core.contract import Converted, Feed
 from modelc.core.precision import Precision
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_graph, openvino_ir
-from modelc.converters.quantizers.registry import QUANTIZERS, find_quantizer
+from modelc.converters import onnx_model, openvino_ir
+from modelc.converters.quantizers.quantizer_registry import QUANTIZERS, find_quantizer
 from modelc.core.call import bind, parameters_of
 from modelc.core.capture import Capture
 from modelc.core.contract import Feed, Job, Outputs, Quantized, QuantizeJob
@@ -111,8 +111,8 @@ def subject_of(
         model=Eager(module, tuple(names), bind(tuple(names), parameters_of(module.forward))),
         capture=Capture.EXPORT,
     )
-    onnx_graph.convert(job)
-    with onnx_graph.open_runner(folder / "model.onnx", "cpu", signature) as runner:
+    onnx_model.convert(job)
+    with onnx_model.open_runner(folder / "model.onnx", "cpu", signature) as runner:
         expected = tuple(runner.run(feed) for feed in held_out)
     return Subject(
         name=name, parent=folder / "model.onnx", signature=signature, make=make,
@@ -230,7 +230,7 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 def outputs_of(path: Path, subject: Subject) -> list[Outputs]:
     """What a model file gives on the feeds held out; IR is bounded, ONNX runs in ONNX Runtime."""
-    target = openvino_ir if path.suffix == ".xml" else onnx_graph
+    target = openvino_ir if path.suffix == ".xml" else onnx_model
     with target.open_runner(path, "cpu", subject.signature) as runner:
         return [runner.run(feed) for feed in subject.held_out]
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.activations import ChannelMeans
-from modelc.converters.quantizers.bias_correction import _mean_output, correct_biases
+from modelc.converters.quantizers.qdq_finishing import _mean_output, correct_biases
+from modelc.converters.quantizers.quantization_checks import ChannelMeans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from modelc.converters.quantizers.folding import fold_weights
+from modelc.converters.quantizers.qdq_finishing import fold_weights
 
 from .conftest import Quantize, Subject, sqnr
 

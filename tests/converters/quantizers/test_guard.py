@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.guard import check_quantized, find_lost_tensors
+from modelc.converters.quantizers.quantization_checks import check_quantized, find_lost_tensors
 from modelc.core.errors import ConversionError
 
 

@@ -12,8 +12,8 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from modelc.converters.model_files import copy_external_weights, list_model_files
-from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.onnx_guard import copy_external_weights, list_model_files
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.errors import ConversionError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError, UsageError
 

@@ -9,11 +9,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.activations import observe_activations
-from modelc.converters.quantizers.feeding import CalibrationReader, calibration_samples
-from modelc.converters.quantizers.guard import check_quantized, find_lost_tensors
-from modelc.converters.quantizers.registry import find_quantizer
-from modelc.converters.quantizers.workplace import create_workspace
+from modelc.converters.quantizers.quantization_checks import (
+    check_quantized,
+    find_lost_tensors,
+    observe_activations,
+)
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
+from modelc.converters.quantizers.quantizer_workspace import (
+    CalibrationReader,
+    calibration_samples,
+    create_workspace,
+)
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from modelc.converters.quantizers.wiring import sort_nodes
+from modelc.converters.onnx_topology import sort_nodes
 
 
 def graph(*names: str) -> onnx.GraphProto:

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.placement import place_for_cpu, place_for_tensorrt
-from modelc.converters.quantizers.registry import find_quantizer
-from modelc.converters.quantizers.wiring import PRODUCTS, GraphWiring
+from modelc.converters.onnx_topology import PRODUCTS, GraphWiring
+from modelc.converters.quantizers.qdq_placement import place_for_cpu, place_for_tensorrt
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve
@@ -20,7 +20,7 @@ from modelc.core.signature import resolve
 from .conftest import Feeds, Quantize, Subject
 
 if TYPE_CHECKING:
-    from modelc.converters.quantizers.placement import QdqPlacement
+    from modelc.converters.quantizers.qdq_placement import QdqPlacement
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 

@@ -11,8 +11,8 @@ import onnx
 import openvino
 import pytest
 
-from modelc.converters.quantizers.guard import check_quantized
-from modelc.converters.quantizers.registry import find_quantizer
+from modelc.converters.quantizers.quantization_checks import check_quantized
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError
 

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from modelc.converters.quantizers.registry import QUANTIZERS, find_quantizer, quantizers_for
+from modelc.converters.quantizers.quantizer_registry import (
+    QUANTIZERS,
+    find_quantizer,
+    quantizers_for,
+)
 from modelc.core.errors import UsageError
 
 if TYPE_CHECKING:

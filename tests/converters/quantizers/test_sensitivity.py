@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters.quantizers import onnxruntime_static
-from modelc.converters.quantizers.registry import find_quantizer
-from modelc.converters.quantizers.sensitivity import Switchboard, can_switch, open_switchboard
-from modelc.converters.quantizers.sites import find_sites
+from modelc.converters.quantizers.layer_switches import Switchboard, can_switch, open_switchboard
+from modelc.converters.quantizers.quantized_layers import find_sites
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, Outputs
 
 from .conftest import Subject, subject_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from modelc.converters.quantizers.registry import find_quantizer
-from modelc.converters.quantizers.workplace import create_workspace
+from modelc.converters.quantizers.quantizer_registry import find_quantizer
+from modelc.converters.quantizers.quantizer_workspace import create_workspace
 from modelc.core.errors import ConversionError
 
 from .conftest import Subject, job_in

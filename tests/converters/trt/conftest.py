@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.trt.options import EngineOptions
-from modelc.converters.trt.profiles import Profile, ShapeRange
-from modelc.converters.trt.records import BuildRequest
+from modelc.converters.trt.engine_options import EngineOptions, Profile, ShapeRange
+from modelc.converters.trt.engine_records import BuildRequest
 
 TESTS = Path(__file__).parents[2]
 X = ShapeRange(name="x", low=(1, 3), opt=(4, 3), high=(8, 3))
@@ -220,7 +219,7 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 sys.path[:] = json.loads((folder / "build.request.json").read_text())["path"]
 staged = runpy.run_path({conftest!r})["staged"]
-from modelc.converters.trt.child import main
+from modelc.converters.trt.engine_build_child import main
 stage = staged({version!r}, **{values!r})
 def load():
     print("noise of a framework on standard output", flush=True)

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.trt.build import (
+from modelc.converters.trt.engine_build import (
     BuildWatch,
     CancelledBuildError,
     build_engine,
     load_plugin_libraries,
 )
-from modelc.converters.trt.messages import make_error_log
-from modelc.converters.trt.options import HardwareLevel
-from modelc.converters.trt.profiles import ShapeRange
+from modelc.converters.trt.engine_options import HardwareLevel, ShapeRange
+from modelc.converters.trt.trt_callbacks import make_error_log
 from modelc.core.errors import ConversionError
 
 Stages = Callable[..., Any]

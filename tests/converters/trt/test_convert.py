@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.driver import CudaDevice, CudaDriver
-from modelc.converters.trt.launching import BuildHost
-from modelc.converters.trt.package import TensorrtInstallation
-from modelc.converters.trt.sidecar import read_sidecar
+from modelc.converters.trt.build_launcher import BuildHost
+from modelc.converters.trt.engine_records import read_sidecar
+from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
 from modelc.core.errors import MissingError, UsageError
 from modelc.core.grammar import parse_input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modelc.converters.trt.driver import DRIVER_LIBRARY, CudaDevice, query_driver
+from modelc.converters.trt.trt_installation import DRIVER_LIBRARY, CudaDevice, query_driver
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NAMES = {NO_DEVICE: b"CUDA_ERROR_NO_DEVICE"}

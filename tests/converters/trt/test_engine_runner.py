@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.converters.trt.engine_runner import EngineRunner
-from modelc.converters.trt.messages import make_error_log
-from modelc.converters.trt.opening import LoadedEngine, load_engine
-from modelc.converters.trt.options import EngineOptions
+from modelc.converters.trt.engine_options import EngineOptions
+from modelc.converters.trt.engine_runner import EngineRunner, LoadedEngine, load_engine
+from modelc.converters.trt.trt_callbacks import make_error_log
 from modelc.core.errors import RunnerError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import resolve

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from modelc.converters.trt.inspector import (
+from modelc.converters.trt.engine_records import (
     UNKNOWN,
     EngineLayer,
     engine_coverage,

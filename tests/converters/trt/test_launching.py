@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.trt.launching import build_with_python
-from modelc.converters.trt.records import BuildRequest
-from modelc.converters.trt.supervising import ProcessTimeouts
+from modelc.converters.trt.build_launcher import build_with_python
+from modelc.converters.trt.engine_records import BuildRequest
+from modelc.converters.trt.supervised_process import ProcessTimeouts
 from modelc.core.errors import ConversionError, MissingError
 
 Requests = Callable[..., BuildRequest]
@@ -100,7 +100,7 @@ def test_an_interrupt_cancels_at_the_next_step(
 
 
 def test_without_a_device_the_real_child_says_so(request_of: Requests, tmp_path: Path) -> None:
-    from modelc.converters.trt.driver import query_driver
+    from modelc.converters.trt.trt_installation import query_driver
 
     if query_driver().devices:
         pytest.skip("this host has a device")

@@ -8,9 +8,8 @@ import onnx_ir
 import pytest
 from onnx import parser
 
-from modelc.converters.trt.memory import MemoryEstimate, estimate_memory
-from modelc.converters.trt.options import EngineOptions
-from modelc.converters.trt.profiles import Profile, ShapeRange
+from modelc.converters.trt.engine_options import EngineOptions, Profile, ShapeRange
+from modelc.converters.trt.trt_memory import MemoryEstimate, estimate_memory
 
 FLOAT = 4
 X = ShapeRange(name="x", low=(1, 8), opt=(2, 8), high=(4, 8))

@@ -11,15 +11,15 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.trt import operators
-from modelc.converters.trt.operators import (
+from modelc.converters.trt import parser_support
+from modelc.converters.trt.parser_support import (
     DATA_DEPENDENT,
     DATA_INPUTS,
     REFUSED,
     SUPPORTED,
     SUPPORTED_TYPES,
+    find_violations,
 )
-from modelc.converters.trt.restrictions import find_violations
 
 
 def test_no_operator_is_both_supported_and_refused() -> None:
@@ -41,12 +41,12 @@ def test_every_type_in_the_table_is_one_of_onnxs() -> None:
 
 
 def test_the_operators_with_rules_of_their_own_are_in_the_table() -> None:
-    assert set(SUPPORTED) >= DATA_DEPENDENT | set(DATA_INPUTS) | operators.BODIES
+    assert set(SUPPORTED) >= DATA_DEPENDENT | set(DATA_INPUTS) | parser_support.BODIES
 
 
 def test_the_table_says_its_version_and_source() -> None:
-    assert operators.TABLE_VERSION in operators.TABLE_SOURCE
-    assert "operators.md" in operators.TABLE_SOURCE
+    assert parser_support.TABLE_VERSION in parser_support.TABLE_SOURCE
+    assert "operators.md" in parser_support.TABLE_SOURCE
 
 
 def test_what_the_sample_models_are_made_of_is_supported() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.trt.options import (
+from modelc.converters.trt.engine_options import (
     KEYS,
     BuilderChoice,
     EngineOptions,

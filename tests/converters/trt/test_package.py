@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.driver import CudaDevice, CudaDriver, query_driver
-from modelc.converters.trt.package import (
+from modelc.converters.trt.trt_installation import (
+    CudaDevice,
+    CudaDriver,
     TensorrtInstallation,
     find_tensorrt,
     load_tensorrt,
+    query_driver,
     tensorrt_readiness,
 )
 from modelc.core.errors import MissingError

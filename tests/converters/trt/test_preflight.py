@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from modelc.converters.trt.preflight import run_preflight
+from modelc.converters.trt.trt_preflight import run_preflight
 from modelc.core.contract import Job, Preflight
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.grammar import parse_input

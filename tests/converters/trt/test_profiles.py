@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.trt.profiles import (
+from modelc.converters.trt.engine_options import (
     ShapeRange,
     find_unbounded,
     profile_text,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelc.converters.trt.progress import PROGRESS_TOTAL, BuildPhases
+from modelc.converters.trt.trt_callbacks import PROGRESS_TOTAL, BuildPhases
 
 
 def collected() -> tuple[BuildPhases, list[int]]:

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.converters.onnx_origins import NodeOrigin
-from modelc.converters.trt.findings import TrtFinding, TrtSeverity, describe_findings
-from modelc.converters.trt.qdq import check_qdq
+from modelc.converters.trt.qdq_rules import check_qdq
+from modelc.converters.trt.trt_findings import TrtFinding, TrtSeverity, describe_findings
 
 ORIGINS = {"conv": NodeOrigin(module="stem.conv"), "fc": NodeOrigin(module="head.fc")}
 

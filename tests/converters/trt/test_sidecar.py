@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import tensorrt_engine
-from modelc.converters.trt.inspector import EngineLayer
-from modelc.converters.trt.sidecar import (
+from modelc.converters.trt.engine_records import (
+    EngineLayer,
     EngineSidecar,
     engine_sidecar_path,
     read_sidecar,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from modelc.converters.trt.messages import make_error_log
-from modelc.converters.trt.opening import load_engine
-from modelc.converters.trt.options import EngineOptions
-from modelc.converters.trt.sidecar import EngineSidecar, write_sidecar
+from modelc.converters.trt.engine_options import EngineOptions
+from modelc.converters.trt.engine_records import EngineSidecar, write_sidecar
+from modelc.converters.trt.engine_runner import load_engine
+from modelc.converters.trt.trt_callbacks import make_error_log
 from modelc.core.digest import record_of
 from modelc.core.errors import RunnerError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.trt.supervising import ProcessTimeouts, run_supervised
+from modelc.converters.trt.supervised_process import ProcessTimeouts, run_supervised
 
 SOON = ProcessTimeouts(stop=0.3, terminate=0.3)
 

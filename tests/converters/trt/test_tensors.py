@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from modelc.converters.trt.tensors import OutputMemory, addressable, make_output_memory
+from modelc.converters.trt.trt_callbacks import OutputMemory, addressable, make_output_memory
 
 CPU = torch.device("cpu")
 Doubles = Callable[..., Any]

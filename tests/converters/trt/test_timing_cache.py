@@ -10,9 +10,9 @@ import pytest
 from filelock import FileLock
 
 from modelc.converters.trt import timing_cache
-from modelc.converters.trt.build import BuildWatch, CancelledBuildError, build_engine
-from modelc.converters.trt.driver import CudaDevice
-from modelc.converters.trt.options import EngineOptions
+from modelc.converters.trt.engine_build import BuildWatch, CancelledBuildError, build_engine
+from modelc.converters.trt.engine_options import EngineOptions
+from modelc.converters.trt.trt_installation import CudaDevice
 
 Stages = Callable[..., Any]
 Requests = Callable[..., Any]

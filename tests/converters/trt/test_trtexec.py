@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.trt.launching import build_with_trtexec
-from modelc.converters.trt.options import HardwareLevel
-from modelc.converters.trt.profiles import ShapeRange
-from modelc.converters.trt.records import BuildRequest
-from modelc.converters.trt.trtexec import trtexec_command, trtexec_version
+from modelc.converters.trt.build_launcher import (
+    build_with_trtexec,
+    trtexec_command,
+    trtexec_version,
+)
+from modelc.converters.trt.engine_options import HardwareLevel, ShapeRange
+from modelc.converters.trt.engine_records import BuildRequest
 from modelc.core.errors import ConversionError, MissingError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")

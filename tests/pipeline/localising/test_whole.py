@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modelc.cli.app import door
-from modelc.converters.probing_onnx import OnnxProbe
+from modelc.converters.onnx_probe import OnnxProbe
 from modelc.core.contract import Feed, Outputs
 from modelc.pipeline.localising.asking import localise_file
 

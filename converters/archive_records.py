@@ -1,0 +1,166 @@
+"""Records in torch archives: how to call a program, its origin, sizes and operators."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import RECORD, Job, TensorInfo
+from ..core.errors import RunnerError, UsageError, first_line
+from ..core.grammar import parse_input
+from ..core.signature import InputSpec, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+_MAX_RECORD_BYTES = 1 << 26  # bytes of a record; that of a large model has a few thousand names
+
+
+def build_call_record(job: Job, form: str) -> str:
+    """What an archive of torch's says of itself, as JSON: how to call it, what it came from."""
+    return json.dumps(
+        {
+            **job.metadata,
+            "call": form,
+            "inputs": [spec.name for spec in job.signature.inputs],
+            "outputs": list(job.signature.outputs),
+            "signature": [str(spec) for spec in job.signature.inputs],
+        }
+    )
+
+
+def parse_call_record(text: str) -> dict[str, Any]:
+    """The record that `build_call_record` wrote; empty where an archive has none."""
+    record: dict[str, Any] = json.loads(text) if text else {}
+    return record
+
+
+def read_torch_metadata(path: Path) -> dict[str, str]:
+    """Where an archive of torch's says that its model came from; nothing of it is loaded.
+
+    Raises:
+        RunnerError: it is no archive, or its record is none.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = [e for e in archive.infolist() if e.filename.endswith(f"/extra/{RECORD}")]
+            if not inside:
+                return {}
+            if len(inside) > 1 or inside[0].file_size > _MAX_RECORD_BYTES:
+                raise RunnerError(
+                    f"{path.name} has {len(inside)} records of {inside[0].file_size} bytes",
+                    hint="make it again: modelc writes one, and a short one",
+                )
+            record = json.loads(archive.read(inside[0]))
+    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError) as error:
+        raise RunnerError(f"{path.name}: {first_line(error)}", hint="make it again") from error
+    if not isinstance(record, dict):
+        raise RunnerError(f"the record in {path.name} is none", hint="make it again")
+    return record_origin(record)
+
+
+def record_origin(record: Mapping[str, Any]) -> dict[str, str]:
+    """What a record says of where the model came from: all but how it is called."""
+    form = ("call", "inputs", "outputs", "signature")
+    return {key: str(value) for key, value in record.items() if key not in form}
+
+
+_SYMBOL = re.compile(r"\b[su]\d+\b")
+_ENDLESS = 2**31  # what torch takes for a size without an upper bound is larger
+_LEAST = 2  # where torch lets a range begin that it was told to begin at 0 or 1
+
+
+def record_specs(record: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+    """The inputs as a record has them; none where it has none, or none that can be read."""
+    texts = record.get("signature")
+    if not isinstance(texts, list) or not texts:
+        return ()
+    try:
+        return resolve([parse_input(str(text)) for text in texts], {}).inputs
+    except UsageError:
+        return ()
+
+
+def tensor_infos(
+    program: torch.export.ExportedProgram, record: Mapping[str, Any]
+) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Inputs and outputs, under the record's names where it has them."""
+    signature = program.graph_signature
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    names = symbol_names(program, record_specs(record))
+    return (
+        _list_tensors(signature.user_inputs, record.get("inputs"), values, names),
+        _list_tensors(signature.user_outputs, record.get("outputs"), values, names),
+    )
+
+
+def symbol_names(
+    program: torch.export.ExportedProgram, specs: Sequence[InputSpec]
+) -> dict[str, str]:
+    """The user's name for each of torch's symbols, and for sizes that follow from one."""
+    names: dict[str, str] = {}
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    ids = program.graph_signature.user_inputs
+    if len(ids) != len(specs):
+        return names
+    for key, spec in zip(ids, specs, strict=True):
+        sizes = getattr(values.get(str(key)), "shape", ())
+        for size, dim in zip(sizes, spec.dims, strict=False):
+            if dim.name is not None and not isinstance(size, int):
+                names.setdefault(str(size), dim.name)
+    return names
+
+
+def size_ranges(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> str:
+    """The sizes that the program takes: `batch=1..8, seq=1..`."""
+    names = symbol_names(program, specs)
+    dims = {dim.name: dim for spec in specs for dim in spec.dims}
+    shown = []
+    for symbol, found in program.range_constraints.items():
+        name = _rename_symbols(str(symbol), names)
+        low = int(found.lower)
+        if low == _LEAST and name in dims:  # 2 stands for any size: 0 and 1 are not set apart
+            low = min(low, dims[name].low)
+        high = int(found.upper) if found.upper < _ENDLESS else ""
+        shown.append(f"{name}={low}..{high}")
+    return ", ".join(shown)
+
+
+def count_operators(program: torch.export.ExportedProgram) -> Counter[str]:
+    """How often each operator is called."""
+    return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
+
+
+def count_weights(program: torch.export.ExportedProgram) -> Counter[str]:
+    """Elements of parameters and buffers by dtype."""
+    found: Counter[str] = Counter()
+    for tensor in program.state_dict.values():
+        found[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return found
+
+
+def _rename_symbols(text: str, names: Mapping[str, str]) -> str:
+    """A size as torch writes it, in the user's names."""
+    return names.get(text) or _SYMBOL.sub(lambda m: names.get(m.group(), m.group()), text)
+
+
+def _list_tensors(
+    ids: Sequence[object],
+    shown: Sequence[str] | None,
+    values: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> tuple[TensorInfo, ...]:
+    known = shown if shown is not None and len(shown) == len(ids) else [str(i) for i in ids]
+    infos = []
+    for name, key in zip(known, ids, strict=True):
+        value = values.get(str(key))
+        dtype = str(getattr(value, "dtype", "?")).removeprefix("torch.")
+        dims = tuple(_rename_symbols(str(dim), names) for dim in getattr(value, "shape", ()))
+        infos.append(TensorInfo(name=name, dtype=dtype, dims=dims))
+    return tuple(infos)

@@ -1,0 +1,250 @@
+"""Versions of installed packages, and the conflicts and unmet requirements among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+
+from ..core.diagnosis import Check, State
+from ..core.distribution import DISTRIBUTION
+
+# All of them write the folder `onnxruntime`.
+_RUNTIMES = (
+    "onnxruntime", "onnxruntime-directml", "onnxruntime-gpu", "onnxruntime-openvino",
+    "onnxruntime-qnn", "onnxruntime-training",
+)  # fmt: skip
+_MAJOR = re.compile(r"^(?P<library>.+)-cu(?P<major>1\d)(?P<part>-.+)?$")
+# Whose needs are looked at, by the start of their names. What they pin of NVIDIA's are libraries
+# that they were compiled against.
+_RELEVANT = (
+    DISTRIBUTION, "nncf", "nvidia-modelopt", "onnx", "openvino", "tensorrt", "torch",
+)  # fmt: skip
+_PINNED = ("nvidia-", "tensorrt")
+_CUDA = re.compile(r"^cuda(?:_version)?\b[^=]*=\s*['\"]([\d.]+)['\"]", flags=re.MULTILINE)
+_BUILT = {"torch": "version.py", "onnxruntime": "capi/build_and_package_info.py"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledPackages:
+    """The distributions of this Python: versions by name, and what each asks of others.
+
+    `cuda` is the CUDA that a library was built with, by package; a CPU build is not in it. All
+    names are normalised: lower case, dashes.
+    """
+
+    versions: Mapping[str, str]
+    needs: Mapping[str, Sequence[str]]
+    cuda: Mapping[str, str]
+
+
+def read_packages() -> InstalledPackages:
+    """Read the metadata of all distributions; nothing is imported."""
+    found = {_normal_name(one.metadata["Name"]): one for one in metadata.distributions()}
+    return InstalledPackages(
+        versions={name: one.version for name, one in found.items()},
+        needs={
+            name: tuple(one.requires or ())
+            for name, one in found.items()
+            if name.startswith(_RELEVANT)
+        },
+        cuda={name: cuda for name, file in _BUILT.items() if (cuda := _cuda_build(name, file))},
+    )
+
+
+def _normal_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _cuda_build(package: str, file: str) -> str:
+    """The CUDA version that a package's own file names; empty for a CPU build."""
+    spec = util.find_spec(package)
+    path = Path(spec.origin).parent / file if spec is not None and spec.origin else None
+    if path is None or not path.is_file():
+        return ""
+    match = _CUDA.search(path.read_text("utf-8"))
+    return match.group(1) if match else ""
+
+
+def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
+    """Every clash; one check that says there is none where there is none."""
+    checks = (
+        *_namesake_clash(found),
+        *_runtime_clashes(found),
+        *_cuda_clashes(found),
+        *_cuda_mixtures(found),
+    )
+    return checks or (Check(name="clashes", state=State.OK, told="none"),)
+
+
+def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
+    """The project that has the name `modelc` on the package index brings a command of that name."""
+    if {"modelc", DISTRIBUTION} <= set(found.versions):
+        yield Check(
+            name="modelc",
+            state=State.BROKEN,
+            told=f"modelc {found.versions['modelc']} is not {DISTRIBUTION} (another project has "
+            "that name on the package index, or it is an install from before the renaming), and "
+            "both write the command modelc",
+            mend="pip uninstall -y modelc, then install modelc from its repository again",
+        )
+
+
+def _runtime_clashes(found: InstalledPackages) -> Iterator[Check]:
+    present = [name for name in _RUNTIMES if name in found.versions]
+    if len(present) > 1:
+        yield Check(
+            name="onnxruntime",
+            state=State.BROKEN,
+            told=f"{_join_names(present)} are both installed and overwrite one another's files",
+            mend=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
+        )
+
+
+def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
+    """One library for two CUDA majors: `nvidia-cudnn-cu12` and `-cu13` write the same files."""
+    libraries: dict[str, dict[str, str]] = {}
+    for name in found.versions:
+        match = _MAJOR.match(name)
+        if match and name.startswith(_PINNED):
+            library = match["library"] + (match["part"] or "")
+            libraries.setdefault(library, {})[match["major"]] = name
+    for library, majors in libraries.items():
+        if len(majors) > 1:
+            names = [majors[major] for major in sorted(majors)]
+            yield Check(
+                name=library,
+                state=State.BROKEN,
+                told=f"{_join_names(names)} are both installed and overwrite one another's files",
+                mend=f"pip uninstall -y {' '.join(names)}, then install the one that torch needs",
+            )
+
+
+def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
+    """Libraries of two CUDA majors that are to work in one process."""
+    torch = _major_version(found.cuda.get("torch", ""))
+    if not torch:
+        return
+    majors = {
+        m["major"]
+        for name in found.versions
+        if name.startswith("tensorrt") and (m := _MAJOR.match(name))
+    }
+    if majors and torch not in majors:
+        yield Check(
+            name="tensorrt and torch",
+            state=State.BROKEN,
+            told=f"TensorRT is for CUDA {_join_names(sorted(majors))}, torch for CUDA {torch}; one "
+            "process has one of them",
+            mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
+        )
+    runtime = _major_version(found.cuda.get("onnxruntime", ""))
+    if runtime and runtime != torch:
+        yield Check(
+            name="onnxruntime and torch",
+            state=State.WARN,
+            told=f"onnxruntime-gpu is built for CUDA {runtime}, torch for CUDA {torch}: its CUDA "
+            "provider does not find its libraries among torch's",
+            mend=f"pip install nvidia-cudnn-cu{runtime} in an environment of its own, or run it on "
+            "the CPU",
+        )
+
+
+def _major_version(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Check, ...]:
+    """Versions that break what a package of ours needs.
+
+    Args:
+        found: what is installed.
+        own: what modelc itself asks for, as requirement texts.
+    """
+    checks: list[Check] = []
+    for name, needs in {**found.needs, DISTRIBUTION: own}.items():
+        broken = [
+            text
+            for need in needs
+            if (text := _requirement_fault(need, found, optional=name != DISTRIBUTION))
+        ]
+        if broken:
+            grave = name == DISTRIBUTION or any(text.startswith(_PINNED) for text in broken)
+            checks.append(
+                Check(
+                    name=f"what {'modelc' if name == DISTRIBUTION else name} needs",
+                    state=State.BROKEN if grave else State.WARN,
+                    told="; ".join(broken),
+                    mend=f"pip install --upgrade {name}"
+                    if name != DISTRIBUTION
+                    else _pip_command(broken),
+                )
+            )
+    if not checks:
+        checks.append(Check(name="requirements", state=State.OK, told=_met_summary(found, own)))
+    return tuple(checks)
+
+
+def _met_summary(found: InstalledPackages, own: Sequence[str]) -> str:
+    who = [name for name in found.needs if name != DISTRIBUTION]
+    return f"met: {len(own)} of modelc's own, and those of {len(who)} packages that it works with"
+
+
+def _pip_command(broken: Iterable[str]) -> str:
+    names = [text.partition(" ")[0] for text in broken]
+    return f"pip install --upgrade {' '.join(names)}"
+
+
+def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -> str:
+    """`torch 2.9 is installed, >=2.11 is needed`; empty where the need is met.
+
+    A need with a marker that is not true here is met, and so is an extra's whose package is not
+    here; a package that another one lacks is that one's own business.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(need)
+    except InvalidRequirement:
+        return ""
+    version = found.versions.get(_normal_name(requirement.name))
+    extra = requirement.marker is not None and "extra" in str(requirement.marker)
+    if not extra and requirement.marker is not None and not requirement.marker.evaluate():
+        return ""
+    if extra and (optional or version is None):
+        return ""
+    if version is None:
+        return (
+            ""
+            if optional
+            else f"{requirement.name} is not installed, {_specifier_text(requirement.specifier)}"
+        )
+    if requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{requirement.name} {version} is installed, {_specifier_text(requirement.specifier)}"
+
+
+def _specifier_text(specifier: object) -> str:
+    return f"{specifier} is needed" if str(specifier) else "any version is needed"
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+def package_versions(*packages: str) -> dict[str, str]:
+    """Installed versions by distribution name; those not installed are left out."""
+    asked = ((package, _package_version(package)) for package in packages)
+    return {package: version for package, version in asked if version is not None}
+
+
+@cache
+def _package_version(package: str) -> str | None:
+    """Each is read once in a process: its metadata is parsed whole, and every step asks."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

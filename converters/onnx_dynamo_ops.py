@@ -1,0 +1,242 @@
+"""ONNX translations of operators that the dynamo exporter writes unportably."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .onnx_image_ops import linspace
+
+if TYPE_CHECKING:
+    from .onnx_shared_ops import OpWriter
+
+_SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
+_PADDING = 7  # the place of `padding_idx` behind the weight
+_END = (1 << 63) - 1
+_INT64, _BOOL = 7, 9  # onnx.TensorProto
+_ATTENTION = 23  # the opset from which ONNX has an operator for attention
+
+
+def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
+    """Circular padding as what is cut from the other end; only ONNX Runtime reads Pad's `wrap`."""
+    from onnxscript.function_libs.torch_lib.ops import nn
+
+    if mode != "circular" or not all(isinstance(size, int) and size >= 0 for size in pad):
+        return nn.aten_pad(self, pad, mode, value)
+    for place, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        axis = len(self.shape) - 1 - place
+        parts = [op.Slice(self, [-before], [_END], [axis])] if before else []
+        parts += [self, *([op.Slice(self, [0], [after], [axis])] if after else [])]
+        self = _join_parts(op, parts, axis, like=self)
+    return self
+
+
+def _join_parts(op: Any, parts: Sequence[Any], axis: int, *, like: Any) -> Any:
+    """The parts in a row; its rank is told on, as nothing else does before the next axis."""
+    if len(parts) == 1:
+        return like
+    joined = op.Concat(*parts, axis=axis)
+    if joined.shape is None:
+        from onnxscript import ir
+
+        joined.shape = ir.Shape([None] * len(like.shape))
+    return joined
+
+
+def attention(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """As the exporter writes it, and 0 for a query that its mask leaves no key, as torch gives.
+
+    ONNX's Softmax gives NaN in such a row, or the mean over all keys, by what stands for -inf.
+    """
+    if op.version >= _ATTENTION:
+        from torch.onnx._internal.exporter._torchlib.ops.nn import (
+            aten_scaled_dot_product_attention_23 as written,
+        )
+    else:
+        from onnxscript.function_libs.torch_lib.ops.nn import (
+            aten_scaled_dot_product_attention as written,
+        )
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    found = written(*given)
+    if attn_mask is None:
+        return found
+    is_bool = attn_mask.dtype is not None and attn_mask.dtype.value == _BOOL
+    hidden = op.CastLike(float("-inf"), attn_mask) if not is_bool else None
+    shown = attn_mask if is_bool else op.Greater(attn_mask, hidden)
+    keys = op.ReduceMax(op.Cast(shown, to=_INT64), [-1], keepdims=1)
+    return op.Where(op.Greater(keys, 0), found, op.CastLike(0.0, found))
+
+
+def reduce_embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,  # noqa: ARG001 - of a backward pass
+    mode: int = _SUM,
+    sparse: bool = False,  # noqa: ARG001 - of a backward pass
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Any, Any, Any, Any]:
+    """Rows of a table, by bags: each row is added where its bag is, without a loop over bags.
+
+    The further results are for a backward pass, which no artifact has.
+    """
+    if include_last_offset:
+        offsets = op.Slice(offsets, [0], [-1], [0])
+    bags = _bag_numbers(op, indices, op.Cast(offsets, to=_INT64))
+    rows = op.Gather(weight, indices)
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, [-1]))
+    kept = _is_not_padding(op, indices, padding_idx)
+    sizes = _scatter_values(op, op.Shape(offsets), bags, op.Cast(kept, to=_INT64), fill=0, by="add")
+    found = _reduce_rows(op, rows, op.Unsqueeze(kept, [-1]), (bags, sizes), mode=mode)
+    told = (
+        op.Concat(sizes, op.Constant(value_ints=[0]), axis=0)
+        if include_last_offset
+        else op.Identity(sizes)
+    )
+    return found, bags, told, op.CastLike(found, sizes) if mode == _MAX else told
+
+
+def reduce_public_embedding_bag(op: Any, weight: Any, *given: Any, **named: Any) -> object:
+    """The operator that functions call: there a `padding_idx` below 0 counts from the end.
+
+    Of the one behind it, it says that there is none.
+    """
+    others, told = given[:_PADDING], given[_PADDING:]
+    padding = named.pop("padding_idx", told[0] if told else None)
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    return reduce_embedding_bag(op, weight, *others, **{**named, "padding_idx": padding})
+
+
+def _bag_numbers(op: Any, indices: Any, offsets: Any) -> Any:
+    """The number of each index's bag: how many bags begin up to it, less one."""
+    count = op.Shape(indices)
+    begins = _scatter_values(
+        op, op.Add(count, 1), offsets, op.Expand(1, op.Shape(offsets)), fill=0, by="add"
+    )
+    return op.Sub(op.CumSum(op.Slice(begins, [0], count, [0]), 0), 1)
+
+
+def _is_not_padding(op: Any, indices: Any, padding_idx: int | None) -> Any:
+    """Which indices count: all but those of padding."""
+    if padding_idx is None or padding_idx < 0:
+        return op.Cast(op.Expand(1, op.Shape(indices)), to=_BOOL)
+    return op.Not(op.Equal(op.Cast(indices, to=_INT64), padding_idx))
+
+
+def _reduce_rows(op: Any, rows: Any, kept: Any, by: tuple[Any, Any], *, mode: int) -> Any:
+    """The rows of each bag added up, averaged, or the largest of them; zero of none."""
+    bags, sizes = by
+    wide = op.Expand(op.Unsqueeze(bags, [-1]), op.Shape(rows))
+    shape = op.Concat(op.Shape(sizes), op.Shape(rows, start=1), axis=0)
+    nothing = float("-inf") if mode == _MAX else 0.0
+    rows = op.Where(kept, rows, op.CastLike(nothing, rows))
+    how = "max" if mode == _MAX else "add"
+    found = _scatter_values(op, shape, wide, rows, fill=op.CastLike(nothing, rows), by=how)
+    empty = op.Unsqueeze(op.Equal(sizes, 0), [-1])
+    if mode == _MAX:
+        return op.Where(empty, op.CastLike(0.0, rows), found)
+    if mode == _MEAN:
+        return op.Div(found, op.CastLike(op.Unsqueeze(op.Max(sizes, 1), [-1]), rows))
+    return found
+
+
+def _scatter_values(op: Any, shape: Any, places: Any, values: Any, *, fill: Any, by: str) -> Any:  # noqa: PLR0913 - ONNX's
+    return op.ScatterElements(op.Expand(fill, shape), places, values, axis=0, reduction=by)
+
+
+def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
+    """Shifts that follow from sizes, as in `fftshift`: the exporter's own takes numbers alone."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    shifts, dims = (list(one) if isinstance(one, list | tuple) else [one] for one in (shifts, dims))
+    if not dims and not isinstance(shifts[0], int):  # all elements as one row
+        from onnxscript import ir
+
+        row = op.Reshape(self, [-1])
+        row.shape = ir.Shape([None])
+        return op.Reshape(roll(op, row, shifts, [0]), op.Shape(self))
+    if not dims or all(isinstance(shift, int) for shift in shifts):
+        return core.aten_roll(self, shifts, dims)
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = dim % len(self.shape)
+        size = op.Shape(self, start=axis, end=axis + 1)
+        first = op.Sub(size, op.Mod(shift, size))
+        parts = [op.Slice(self, first, [_END], [axis]), op.Slice(self, [0], first, [axis])]
+        self = _join_parts(op, parts, axis, like=self)
+    return self
+
+
+_COUNTS = frozenset({"Shape", "Size"})
+_MOVES = frozenset({"Cast", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_KEEPS_SIGN = frozenset({"Add", "Div", "Max", "Min", "Mod", "Mul"})
+
+
+def floordiv(op: Any, self: Any, other: Any) -> Any:
+    """Sizes divided as Python does, towards minus infinity: `-(-h // 4)` is a division upwards.
+
+    ONNX divides integers towards zero, as torch's exporter does of sizes with any sign. Where a
+    part may be below zero, what is left over is taken away first; then no rounding is left.
+    """
+    if _is_non_negative(self) and _is_non_negative(other):
+        return op.Div(self, other)
+    return op.Div(op.Sub(self, op.Mod(self, other)), other)
+
+
+def _is_non_negative(size: Any) -> bool:
+    """Whether a size cannot be below zero: it is counted, or computed of such in ways that keep it.
+
+    A number that is none of these, as one that was read from a tensor, may be.
+    """
+    from onnxscript import ir
+
+    if isinstance(size, int):
+        return size >= 0
+    number = ir.convenience.get_const_tensor(size)
+    if number is not None:
+        return bool((number.numpy() >= 0).all())
+    node = size.producer()
+    if node is None:
+        return False
+    if node.op_type in _COUNTS:
+        return True
+    if node.op_type in _MOVES:
+        return _is_non_negative(node.inputs[0])
+    return node.op_type in _KEEPS_SIGN and all(map(_is_non_negative, node.inputs))
+
+
+def are_all_true(op: Any, self: Any) -> Any:
+    """As `torch._check_tensor_all` asks: whether nothing is false."""
+    return op.Equal(op.ReduceSum(op.Cast(op.Not(self), to=_INT64), keepdims=0), 0)
+
+
+def is_any_true(op: Any, self: Any) -> Any:
+    """Whether anything is true."""
+    return op.Greater(op.ReduceSum(op.Cast(self, to=_INT64), keepdims=0), 0)
+
+
+DYNAMO_OPS: Mapping[str, OpWriter] = {
+    "aten::embedding_bag": reduce_public_embedding_bag,
+    "aten::_embedding_bag": reduce_embedding_bag,
+    "aten::_embedding_bag_forward_only": reduce_embedding_bag,
+    "aten::_is_all_true": are_all_true,
+    "aten::_is_any_true": is_any_true,
+    "aten::linspace": linspace,
+    "aten::pad": pad,
+    "aten::roll": roll,
+    "aten::scaled_dot_product_attention": attention,
+}

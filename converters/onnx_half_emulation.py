@@ -1,0 +1,260 @@
+"""Emulate half precision in a float32 copy of an ONNX model that rounds as the model says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from .framework_errors import call_framework
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+HALF_IO = "half_io"  # metadata of a model whose inputs and outputs are half where eager's are not
+_FLOAT, _NAMES = 1, {10: "float16", 16: "bfloat16"}  # onnx.TensorProto.FLOAT, FLOAT16, BFLOAT16
+_HALVES = tuple(_NAMES)
+_BFLOAT16 = 16
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+# Operators that only move, choose or compare values: what they give is already rounded.
+_EXACT = frozenset({
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+    "Identity", "If", "Loop", "MaxPool", "Neg", "Relu", "Reshape", "ScatterElements", "ScatterND",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze",
+    "Where", "Abs", "Max", "Min", "Constant", "ConstantOfShape", "GlobalMaxPool",
+})  # fmt: skip
+
+
+def has_half(model: onnx.ModelProto) -> bool:
+    """Whether any tensor of the model can be float16 or bfloat16."""
+    values = (*model.graph.input, *model.graph.output)
+    if any(value.type.tensor_type.elem_type in _HALVES for value in values):
+        return True
+    return any(_has_half_values(graph) for graph in _all_graphs(model.graph))
+
+
+def computes_in_half(model: onnx.ModelProto) -> bool:
+    """Whether any operator but Cast reads or gives float16 or bfloat16.
+
+    Casts there and back only round, which ONNX Runtime does as the file says on any device.
+    """
+    graphs = list(_all_graphs(model.graph))
+    halves = {name for graph in graphs for name, _ in _half_tensors(graph)}
+    for graph in graphs:
+        halves.update(one.name for one in graph.initializer if one.data_type in _HALVES)
+    nodes = [node for graph in graphs for node in graph.node]
+    for node in nodes:
+        if any(_names_half(attribute) for attribute in node.attribute):
+            halves.update(node.output)
+    return any(
+        node.op_type != "Cast" and not halves.isdisjoint((*node.input, *node.output))
+        for node in nodes
+    )
+
+
+def half_types(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The half types that the model names, as numpy calls them."""
+    graphs = list(_all_graphs(model.graph))
+    found = {one.data_type for graph in graphs for one in graph.initializer}
+    found |= {code for graph in graphs for _, code in _half_tensors(graph)}
+    for attribute in (one for graph in graphs for node in graph.node for one in node.attribute):
+        found |= {attribute.t.data_type, attribute.i if attribute.name in _TYPE_ATTRIBUTES else 0}
+    return tuple(name for code, name in _NAMES.items() if code in found)
+
+
+def _names_half(attribute: onnx.AttributeProto) -> bool:
+    """Whether an attribute is a half constant, or a half result type."""
+    if attribute.t.data_type in _HALVES:
+        return True
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES
+
+
+def has_half_io(model: onnx.ModelProto) -> bool:
+    """Whether the model was given half inputs and outputs in place of float32 ones."""
+    return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)
+
+
+def _has_half_values(graph: onnx.GraphProto) -> bool:
+    if any(tensor.data_type in _HALVES for tensor in graph.initializer):
+        return True
+    return any(_names_half(attribute) for node in graph.node for attribute in node.attribute)
+
+
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and the bodies inside its nodes, innermost last."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _all_graphs(body)
+
+
+def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
+    """The copy.
+
+    Args:
+        model: with its types known or inferable; weights may be external.
+        float_io: half inputs and outputs become float32, rounded on entry; else they stay.
+    """
+    import onnx
+
+    copy = onnx.shape_inference.infer_shapes(model)
+    graphs = list(_all_graphs(copy.graph))
+    types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
+    for graph in reversed(graphs):  # bodies first: the nodes that hold them are then written anew
+        _widen_weights(graph)
+        held = {tensor.name for tensor in graph.initializer}  # weights stay half
+        _widen_values(value for value in graph.value_info if value.name not in held)
+        if graph is not graphs[0]:
+            _widen_values((*graph.input, *graph.output))
+        _round_nodes(graph, types)
+    _cast_ends(copy.graph, float_io=float_io)
+    return copy
+
+
+def with_float_io(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place, with its half inputs and outputs cast from and to float32."""
+    graph = model.graph
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type not in _HALVES:
+            continue
+        inner = f"{value.name}::half"
+        _rename_tensors(graph, {value.name: inner})
+        if any(value.name == entry.name for entry in graph.input):
+            graph.node.insert(0, _cast_node(value.name, inner, value.type.tensor_type.elem_type))
+        else:
+            graph.node.append(_cast_node(inner, value.name, _FLOAT))
+        value.type.tensor_type.elem_type = _FLOAT
+    return model
+
+
+def has_bfloat16_output(model: onnx.ModelProto) -> bool:
+    """Whether an output is bfloat16, which numpy has not and ONNX Runtime gives no array for."""
+    return any(value.type.tensor_type.elem_type == _BFLOAT16 for value in model.graph.output)
+
+
+def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place, with bfloat16 outputs cast to float32, which holds them all."""
+    graph = model.graph
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == _BFLOAT16:
+            inner = f"{value.name}::bfloat16"
+            _rename_tensors(graph, {value.name: inner})
+            graph.node.append(_cast_node(inner, value.name, _FLOAT))
+            value.type.tensor_type.elem_type = _FLOAT
+    return model
+
+
+def _half_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in _HALVES:
+            yield value.name, value.type.tensor_type.elem_type
+
+
+def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
+    for value in values:
+        if value.type.tensor_type.elem_type in _HALVES:
+            value.type.tensor_type.elem_type = _FLOAT
+
+
+def _widen_weights(graph: onnx.GraphProto) -> None:
+    """Weights stay half in the copy; a Cast that ONNX Runtime folds gives them as float32."""
+    halves = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
+    _rename_tensors(graph, {name: f"{name}::float" for name in halves})
+    for name in halves:
+        graph.node.insert(0, _cast_node(name, f"{name}::float", _FLOAT))
+
+
+def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.append(node)
+        rounds = node.op_type not in _EXACT
+        half = _widen_attributes(node)
+        for index, name in enumerate(node.output):
+            if rounds and name in types:
+                node.output[index] = wide = f"{name}::wide"
+                nodes.append(_cast_node(wide, f"{name}::half", half or types[name]))
+                nodes.append(_cast_node(f"{name}::half", name, _FLOAT))
+    copies = [_copy_node(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _copy_node(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The node apart from its graph, which is about to drop it."""
+    import onnx
+
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _widen_attributes(node: onnx.NodeProto) -> int:
+    """Half constants and half result types become float32; the half type that there was, or 0."""
+    from onnx import numpy_helper
+
+    found = 0
+    for attribute in node.attribute:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES:
+            found, attribute.i = attribute.i, _FLOAT
+        if attribute.t.data_type in _HALVES:
+            wide = numpy_helper.to_array(attribute.t).astype("float32")
+            attribute.t.CopyFrom(numpy_helper.from_array(wide, attribute.t.name))
+    return found
+
+
+def _cast_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
+    """Casts at the model's half inputs and outputs; what lies between is called otherwise."""
+    inputs = [value for value in graph.input if value.type.tensor_type.elem_type in _HALVES]
+    outputs = [value for value in graph.output if value.type.tensor_type.elem_type in _HALVES]
+    ends = inputs if float_io else [*inputs, *outputs]
+    _rename_tensors(graph, {value.name: f"{value.name}::inner" for value in ends})
+    for value in inputs:
+        inner, half = f"{value.name}::inner", f"{value.name}::half"
+        graph.node.insert(0, _cast_node(half if float_io else value.name, inner, _FLOAT))
+        if float_io:
+            graph.node.insert(0, _cast_node(value.name, half, value.type.tensor_type.elem_type))
+    if float_io:
+        _widen_values((*inputs, *outputs))
+        return
+    for value in outputs:
+        code = value.type.tensor_type.elem_type
+        graph.node.append(_cast_node(f"{value.name}::inner", value.name, code))
+
+
+def _rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in a graph and in the bodies inside it; the graph's own ends stay."""
+    for part in _all_graphs(graph):
+        for node in part.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+        if part is not graph:
+            for value in part.output:
+                value.name = names.get(value.name, value.name)
+
+
+def _cast_node(source: str, result: str, code: int) -> onnx.NodeProto:
+    import onnx
+
+    name = f"{source}::cast::{result}"
+    return onnx.helper.make_node("Cast", [source], [result], name=name, to=code)
+
+
+def widen_half_regions(path: Path) -> tuple[str, ...]:
+    """Rewrite the file where parts of it compute in half precision; returns notes.
+
+    Weights that lie beside the file stay there, and stay half; a Cast brings them to float32.
+
+    Raises:
+        ConversionError: the file could not be read, or not be written anew.
+    """
+    import onnx
+
+    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    if not computes_in_half(model):
+        return ()
+    kinds = " and ".join(half_types(model))
+    call_framework("onnx", lambda: onnx.save(emulate_half(model, float_io=False), str(path)))
+    return (f"what the model computes in {kinds} is computed in float32 and rounded to it",)

@@ -1,0 +1,302 @@
+"""Forecast which activations and weights of an FP32 ONNX model half precision cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.contract import Array, Feed
+from ..core.precision import Precision
+from .framework_errors import call_framework
+from .onnx_mask_fills import HALF_LIMITS, clamp_masks
+from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
+from .onnx_sessions import open_session, run_session
+from .onnx_topology import GraphLinks, constant_values, float_constants, index_links, name_nodes
+
+if TYPE_CHECKING:
+    import onnx
+
+# Below 2^-14 float16 has a fixed step of 2^-24. A tensor that peaks below 2^-19 keeps less than
+# 30 dB of itself: 20 log10(peak/3 : step/sqrt(12)).
+_SQUARES = frozenset({"ReduceL2", "ReduceSumSquare", "LpNormalization"})
+_VANISHING = 2.0**-19
+_NO_WEIGHT = 1e30  # no weight is as large
+_NORMAL = 2.0**-14
+_LEAST_SQNR = 30.0  # dB; rounding alone leaves a tensor of normal numbers about 73
+_HALF_STEP = 2.0**-25  # at most this, a float16 becomes 0
+# A tiny constant is most often added, or held against, to guard a division, a root or a logarithm.
+_GUARDED = frozenset({"Cast", "Clip", "Expand", "Max", "Pow", "Reshape", "Sqrt", "Unsqueeze"})
+_DIVIDES = frozenset({"Div", "Reciprocal", "Log"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRange:
+    """The least and largest finite value of a tensor over all feeds."""
+
+    low: float
+    high: float
+
+    @property
+    def peak(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfOverflow:
+    """One tensor that half precision cannot hold.
+
+    `node` makes the tensor, or reads it where it is a constant or an input; `module` is its path,
+    empty where unknown. `value` is the largest magnitude. `keep` are the nodes that touch it and so
+    must stay in FP32.
+    """
+
+    node: str
+    op: str
+    module: str
+    tensor: str
+    value: float
+    reason: str
+    keep: tuple[str, ...]
+
+    def __str__(self) -> str:
+        title = f"{self.op} {self.node}"
+        return f"{f'{self.module} ({title})' if self.module else title}: {self.reason}"
+
+
+def forecast_overflows(
+    parent: Path, feeds: Sequence[Feed], low: Precision
+) -> tuple[HalfOverflow, ...]:
+    """What of an FP32 model would overflow or vanish in half precision.
+
+    Mask fills that can be brought into range are taken as if they were (`onnx_masks.py`).
+
+    Args:
+        parent: the FP32 ONNX, its debug sidecar beside it.
+        feeds: what activations are measured on.
+        low: FP16 or BF16; bfloat16 has float32's range, so that next to nothing is found.
+
+    Raises:
+        ConversionError: the model cannot be read or run.
+    """
+    model = read_with_names(parent)
+    clamp_masks(model, parent.parent, feeds, low)
+    return find_overflows(model, parent, feeds, low)
+
+
+def read_with_names(parent: Path) -> onnx.ModelProto:
+    """A model with every node named; its external weights stay where they are.
+
+    Raises:
+        ConversionError: it cannot be read.
+    """
+    import onnx
+
+    model = call_framework("onnx", lambda: onnx.load(str(parent), load_external_data=False))
+    name_nodes(model.graph)
+    return model
+
+
+def weight_overflows(parent: Path, low: Precision) -> tuple[HalfOverflow, ...]:
+    """The weights of an FP32 model that half precision cannot hold, mask fills among them.
+
+    Raises:
+        ConversionError: the model cannot be read.
+    """
+    model = read_with_names(parent)
+    finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
+    return tuple(finder.weights(model.graph, parent.parent, low))
+
+
+def find_overflows(
+    model: onnx.ModelProto, parent: Path, feeds: Sequence[Feed], low: Precision
+) -> tuple[HalfOverflow, ...]:
+    """The same of a model in memory, whose weights and sidecar lie beside `parent`."""
+    finder = _OverflowFinder(links=index_links(model.graph), origins=read_origins(parent))
+    found = [*finder.weights(model.graph, parent.parent, low)]
+    if low is Precision.FP16:
+        ranges = call_framework("ONNX Runtime", lambda: measure_ranges(model, parent.parent, feeds))
+        found.extend(finder.activations(ranges))
+    return tuple(found)
+
+
+def measure_ranges(
+    model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]
+) -> dict[str, TensorRange]:
+    """The range of every float32 input and activation of a graph, bodies of If and Loop apart.
+
+    Each tensor is reduced inside the graph, so that memory does not grow with their number; what
+    reads a tensor beside its own readers also keeps it from being fused away.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises.
+    """
+    probe, tensors = _add_range_outputs(model)
+    session = open_session(probe, folder)
+    ranges: dict[str, TensorRange] = {}
+    for feed in feeds:
+        ends = run_session(session, feed)
+        for index, name in enumerate(tensors):
+            one = _finite_range(ends[f"low::{index}"], ends[f"high::{index}"])
+            known = ranges.get(name, one)
+            ranges[name] = TensorRange(low=min(known.low, one.low), high=max(known.high, one.high))
+    return ranges
+
+
+def _finite_range(low: Array, high: Array) -> TensorRange:
+    """What is not finite is not half precision's doing, and an empty tensor has no range."""
+    import numpy as np
+
+    ends = [float(end) for end in (low, high) if np.isfinite(end)]
+    return TensorRange(low=min(ends, default=0.0), high=max(ends, default=0.0))
+
+
+def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """The model with the two ends of each float32 tensor for outputs, and the tensors' names."""
+    import onnx
+    from onnx import helper
+
+    probe = onnx.shape_inference.infer_shapes(model)
+    graph = probe.graph
+    made = {name for node in graph.node for name in node.output}
+    made |= {value.name for value in graph.input}
+    tensors = [
+        value.name
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT and value.name in made
+    ]
+    tensors = list(dict.fromkeys(tensors))
+    del graph.output[:]
+    for index, name in enumerate(tensors):
+        for kind, end in (("ReduceMin", "low"), ("ReduceMax", "high")):
+            output = f"{end}::{index}"
+            graph.node.append(helper.make_node(kind, [name], [output], name=output, keepdims=0))
+            graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, []))
+    return probe, tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OverflowFinder:
+    """Turns ranges into findings with names."""
+
+    links: GraphLinks
+    origins: Mapping[str, NodeOrigin]
+
+    def activations(self, ranges: Mapping[str, TensorRange]) -> Iterator[HalfOverflow]:
+        limit = HALF_LIMITS[Precision.FP16]
+        for tensor, found in ranges.items():
+            inner = self._within(tensor, found.peak)
+            if found.peak > limit:
+                reason = f"activations reach {found.peak:.2g} > {limit:g}"
+            elif inner > limit:
+                reason = f"the squares that it sums reach {inner:.2g} > {limit:g}"
+            elif 0 < found.peak < _VANISHING:
+                reason = f"activations stay below {found.peak:.1e}, where FP16 has few steps"
+            else:
+                continue
+            yield from self._tell(tensor, found.peak, reason)
+
+    def _within(self, tensor: str, peak: float) -> float:
+        """What a sum of squares holds before its root is taken, at the least: the largest square.
+
+        A runtime may keep it in the type of its ends.
+        """
+        squares = (node for node in self.links.readers.get(tensor, ()) if node.op_type in _SQUARES)
+        return peak * peak if any(True for _ in squares) else 0.0
+
+    def weights(
+        self, graph: onnx.GraphProto, folder: Path, low: Precision
+    ) -> Iterator[HalfOverflow]:
+        for name, tensor in float_constants(graph):
+            if not self.links.readers.get(name):
+                continue
+            values = constant_values(tensor, folder)
+            peak, reason = _half_misfit(values, low)
+            if reason:
+                guarded_by = self._division(name) if values.size == 1 and peak < 1 else ()
+                yield from self._tell(name, peak, reason, guarded_by)
+
+    def _tell(
+        self, tensor: str, value: float, reason: str, more: Sequence[str] = ()
+    ) -> Iterator[HalfOverflow]:
+        """One finding, at the node that makes the tensor or first reads it."""
+        nodes = self.links.neighbours(tensor)
+        if not nodes:
+            return
+        node = nodes[0]
+        yield HalfOverflow(
+            node=node.name,
+            op=node.op_type,
+            module=self.origins.get(node.name, UNKNOWN_ORIGIN).module,
+            tensor=tensor,
+            value=value,
+            reason=reason,
+            keep=tuple(dict.fromkeys([*(one.name for one in nodes), *more])),
+        )
+
+    def _division(self, tensor: str) -> tuple[str, ...]:
+        """The nodes from a tiny constant to the divisions that it guards from 0.
+
+        `x / sqrt(var + 1e-12)`: in float16 the sum itself may be 0, so all of it stays in FP32.
+        """
+        kept: dict[str, None] = {}
+        waiting = list(self.links.readers.get(tensor, ()))
+        while waiting:
+            node = waiting.pop()
+            kept[node.name] = None
+            if node.op_type in _DIVIDES:
+                continue
+            readers = [one for out in node.output for one in self.links.readers.get(out, ())]
+            waiting.extend(one for one in readers if one.op_type in _GUARDED | _DIVIDES)
+        return tuple(kept)
+
+
+def _half_misfit(values: Array, low: Precision) -> tuple[float, str]:
+    """The largest magnitude of a constant, and why half precision cannot hold it, if it cannot.
+
+    A weight that vanishes among others that do not is no loss. What counts is how much of the whole
+    tensor is left: its SQNR after rounding.
+    """
+    import numpy as np
+
+    sizes = np.abs(values[np.isfinite(values)])
+    peak = float(sizes.max(initial=0.0))
+    if peak > HALF_LIMITS[low]:
+        fill = _mask_fill(values)
+        if fill is not None:
+            return peak, f"a mask constant of {fill:.2g}, beyond {HALF_LIMITS[low]:g}"
+        return peak, f"weights reach {peak:.2g} > {HALF_LIMITS[low]:g}"
+    small = sizes[(sizes > 0) & (sizes < _NORMAL)] if low is Precision.FP16 else sizes[:0]
+    if not small.size or _sqnr(sizes, small) >= _LEAST_SQNR:
+        return peak, ""
+    lost = np.count_nonzero(small <= _HALF_STEP) / np.count_nonzero(sizes)
+    if lost == 0:
+        return peak, f"weights stay below {peak:.1e}, where FP16 has few steps"
+    return peak, f"{lost:.0%} of the weights become 0, the largest is {peak:.1e}"
+
+
+def _mask_fill(values: Array) -> float | None:
+    """The one value of a constant that hides positions; None where it is no mask.
+
+    A mask holds nothing else but zeros, infinities, or ones; no weights are all of one size, and
+    none are near the end of float32.
+    """
+    import numpy as np
+
+    finite = values[np.isfinite(values) & (values != 0) & (values != 1)]
+    if not finite.size or float(finite.min()) != float(finite.max()):
+        return None
+    fill = float(finite.flat[0])
+    return fill if fill < 0 or fill > _NO_WEIGHT else None
+
+
+def _sqnr(sizes: Array, small: Array) -> float:
+    """What a tensor keeps, in dB, when its values below FP16's normal ones are rounded."""
+    import numpy as np
+
+    noise = small - small.astype(np.float16).astype(np.float32)
+    power = float(np.sum(np.square(sizes, dtype=np.float64)))
+    lost = float(np.sum(np.square(noise, dtype=np.float64)))
+    return 10 * np.log10(power / lost) if lost else np.inf

@@ -1,0 +1,315 @@
+"""ONNX translations of pooling to a given size, nearest resizes and linspace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .onnx_shared_ops import rank_of, size_of
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+    from .onnx_shared_ops import OpWriter
+
+
+def adaptive_avg_pool(op: Any, self: Any, output_size: Any) -> Any:
+    """Means over windows: sums along one axis after the other, then divided, as eager does."""
+    sizes, rank = _as_list(output_size), rank_of(self)
+    if all(size == 1 for size in sizes):
+        return op.ReduceMean(self, list(range(-len(sizes), 0)), keepdims=1)
+    given = [size_of(self, axis) for axis in range(-len(sizes), 0)]
+    strides = [_uniform_stride(one, size) for one, size in zip(given, sizes, strict=True)]
+    if None not in strides and rank == len(sizes) + 2:
+        return op.AveragePool(self, kernel_shape=strides, strides=strides)
+    total, widths = self, []
+    for axis, size in zip(range(rank - len(sizes), rank), sizes, strict=True):
+        windows = _pool_windows(op, op.Shape(self, start=axis, end=axis + 1), size)
+        parts = op.Gather(total, windows.places, axis=axis)
+        inside = _add_axes(op, windows.inside, rank - axis - 1)
+        parts = op.Where(inside, parts, op.CastLike(0.0, self))
+        total = op.ReduceSum(parts, [axis + 1], keepdims=0)
+        widths.append(op.CastLike(_add_axes(op, windows.widths, rank - axis - 1), self))
+    for width in widths:
+        total = op.Div(total, width)
+    return total
+
+
+def adaptive_max_pool(op: Any, self: Any, output_size: Any) -> tuple[Any, Any]:
+    """Maxima of windows, and their places in the image: of the last NaN, else of the first maximum.
+
+    Along one axis after the other, from the last: in a window the rows come before the columns.
+    """
+    sizes, rank = _as_list(output_size), rank_of(self)
+    top, found, stride = self, None, None
+    for axis, size in reversed(list(zip(range(rank - len(sizes), rank), sizes, strict=True))):
+        count = op.Shape(self, start=axis, end=axis + 1)
+        windows = _pool_windows(op, count, size)
+        parts = op.Gather(top, windows.places, axis=axis)
+        top, best = _window_maximum(
+            op, parts, _add_axes(op, windows.inside, rank - axis - 1), axis + 1
+        )
+        at = op.Add(best, _add_axes(op, windows.first, rank - axis - 1))
+        if found is None:
+            found, stride = at, count
+        else:
+            inner = op.Gather(found, windows.places, axis=axis)
+            inner = op.GatherElements(inner, op.Unsqueeze(best, [axis + 1]), axis=axis + 1)
+            found = op.Add(op.Squeeze(inner, [axis + 1]), op.Mul(at, stride))
+            stride = op.Mul(stride, count)
+    return top, found
+
+
+def _as_list(sizes: Any) -> list[Any]:
+    return list(sizes) if isinstance(sizes, list | tuple) else [sizes]
+
+
+def _uniform_stride(given: int | None, size: Any) -> int | None:
+    """The size of the windows where they are all alike and do not overlap."""
+    if given is None or not isinstance(size, int) or given % size:
+        return None
+    return given // size
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PoolWindows:
+    """The windows along an axis, written as wide as the widest."""
+
+    places: Any  # [windows, places]
+    inside: Any  # [windows, places]: whether a place is one of the window's
+    first: Any  # [windows]
+    widths: Any  # [windows]
+
+
+def _pool_windows(op: Any, count: Any, size: Any) -> _PoolWindows:
+    """The windows along an axis of `count` places."""
+    length = op.Constant(value_ints=[size]) if isinstance(size, int) else op.Reshape(size, [1])
+    numbers = op.Range(0, op.Squeeze(length), 1)
+    first = op.Div(op.Mul(count, numbers), length)
+    end = op.Add(op.Mul(op.Add(numbers, 1), count), op.Sub(length, 1))
+    last = op.Div(end, length)
+    widths = op.Sub(last, first)
+    steps = op.Range(0, op.ReduceMax(widths, keepdims=0), 1)
+    places = op.Add(op.Unsqueeze(first, [1]), steps)
+    return _PoolWindows(
+        places=op.Min(places, op.Sub(count, 1)),
+        inside=op.Less(places, op.Unsqueeze(last, [1])),
+        first=first,
+        widths=widths,
+    )
+
+
+def _add_axes(op: Any, values: Any, axes: int) -> Any:
+    """With as many axes more, behind all others."""
+    return op.Unsqueeze(values, list(range(-axes, 0))) if axes else values
+
+
+def _window_maximum(op: Any, parts: Any, inside: Any, axis: int) -> tuple[Any, Any]:
+    """The largest inside along an axis, NaN before all others, and its place."""
+    lost = op.IsNaN(parts)
+    shown = op.Where(op.And(inside, op.Not(lost)), parts, op.CastLike(-math.inf, parts))
+    lost = op.Cast(op.And(inside, lost), to=_INT64)
+    any_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=0), 0)
+    top = op.ReduceMax(shown, [axis], keepdims=0)
+    last_lost = op.ArgMax(lost, axis=axis, keepdims=0, select_last_index=1)
+    best = op.ArgMax(shown, axis=axis, keepdims=0)
+    return (
+        op.Where(any_lost, op.CastLike(math.nan, parts), top),
+        op.Where(any_lost, last_lost, best),
+    )
+
+
+POOL_OPS: Mapping[str, OpWriter] = {
+    "aten::adaptive_avg_pool1d": adaptive_avg_pool,
+    "aten::adaptive_avg_pool2d": adaptive_avg_pool,
+    "aten::adaptive_avg_pool3d": adaptive_avg_pool,
+    "aten::_adaptive_avg_pool2d": adaptive_avg_pool,
+    "aten::_adaptive_avg_pool3d": adaptive_avg_pool,
+    "aten::adaptive_max_pool1d": adaptive_max_pool,
+    "aten::adaptive_max_pool2d": adaptive_max_pool,
+    "aten::adaptive_max_pool3d": adaptive_max_pool,
+}
+
+
+def name_padded_axes(model: onnx_ir.Model) -> None:
+    """Name the axes of each Pad before a MaxPool, in place: all of them, as where none is named.
+
+    ONNX Runtime (1.24) takes such a Pad into the pool. There the border counts for nothing, where
+    zeros were meant, which are larger than what is negative; a Pad that names axes stays.
+    """
+    import numpy as np
+    import onnx_ir
+
+    for node in list(onnx_ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.op_type != "Pad" or len(node.inputs) > 3 or node.graph is None:  # noqa: PLR2004 - axes
+            continue
+        ranks = [
+            len(value.shape) for value in (*node.inputs[:1], *node.outputs) if value and value.shape
+        ]
+        if ranks and any(reader.op_type == "MaxPool" for reader, _ in node.outputs[0].uses()):
+            axes = onnx_ir.tensor(np.arange(max(ranks), dtype=np.int64))
+            constant = onnx_ir.node("Constant", [], attributes={"value": axes})
+            constant.outputs[0].name = f"{node.outputs[0].name}::axes"
+            node.graph.insert_before(node, constant)
+            node.resize_inputs(4)
+            node.replace_input_with(3, constant.outputs[0])
+
+
+_FLOAT, _INT64 = 1, 7  # onnx.TensorProto
+_HALVES = 4096.0  # a float32 splits into the upper and the lower 12 bits of its significand
+_FIRST = 2  # the axis of the first spatial dim
+
+
+def resize_nearest(op: Any, self: Any, output_size: Any = None, *scales: Any) -> Any:
+    """`upsample_nearest*d`: floor(dst * scale) along each dim, scale = in / out in float32."""
+    factors = _scale_factors(scales)
+    if factors:
+        return _resize_as_exported(op, self, [1.0, 1.0, *factors], None)
+    sizes = _output_sizes(op, self, output_size)
+    known = zip(sizes, (size_of(self, axis) for axis in _spatial_axes(self)), strict=True)
+    if all(isinstance(out, int) and held and out % held == 0 for out, held in known):
+        lengths = op.Concat(op.Shape(self, start=0, end=_FIRST), sizes, axis=0)
+        return _resize_as_exported(op, self, None, lengths)
+    return _resize_by_sizes(op, self, sizes, offset=0.0)
+
+
+def resize_nearest_exact(op: Any, self: Any, output_size: Any = None, *scales: Any) -> Any:
+    """`_upsample_nearest_exact*d`: floor((dst + 0.5) * scale) along each dim."""
+    factors = _scale_factors(scales)
+    if not factors:
+        return _resize_by_sizes(op, self, _output_sizes(op, self, output_size), offset=0.5)
+    for axis, factor in zip(_spatial_axes(self), factors, strict=True):
+        before = op.Cast(op.Shape(self, start=axis, end=axis + 1), to=_FLOAT)
+        after = op.Cast(op.Floor(op.Mul(before, factor)), to=_INT64)
+        self = _pick_nearest(op, self, (axis, after), 1 / factor, offset=0.5)
+    return self
+
+
+def _spatial_axes(value: Any) -> range:
+    """The spatial dims."""
+    return range(_FIRST, rank_of(value))
+
+
+def _scale_factors(scales: Sequence[Any]) -> list[float]:
+    """The scales that the user gave, by which torch computes: one a dim, or one list of all."""
+    factors = [held for one in scales for held in _list_items(one)]
+    return [float(factor) for factor in factors if factor is not None]
+
+
+def _list_items(given: Any) -> Sequence[Any]:
+    """A list, or what a constant of the TorchScript exporter holds."""
+    import torch
+
+    if isinstance(given, torch._C.Value):
+        return [float(number) for number in given.node().t("value").flatten()]
+    return given if isinstance(given, list | tuple) else [given]
+
+
+def _output_sizes(op: Any, self: Any, size: Any) -> list[Any]:
+    """The size that each spatial dim becomes."""
+    if isinstance(size, list | tuple):
+        return list(size)
+    return [op.Gather(size, [at]) for at in range(len(_spatial_axes(self)))]
+
+
+def _resize_as_exported(op: Any, self: Any, scales: Any, sizes: Any) -> Any:
+    """As torch's exporters write it, which is right where the scales are whole."""
+    given = (self, None, scales) if sizes is None else (self, None, None, sizes)
+    return op.Resize(
+        *given, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
+    )
+
+
+def _resize_by_sizes(op: Any, self: Any, sizes: Sequence[Any], *, offset: float) -> Any:
+    for axis, size in zip(_spatial_axes(self), sizes, strict=True):
+        before, after = op.Shape(self, start=axis, end=axis + 1), _size_row(op, size)
+        scale = op.Div(op.Cast(before, to=_FLOAT), op.Cast(after, to=_FLOAT))
+        self = _pick_nearest(op, self, (axis, after), scale, offset=offset)
+    return self
+
+
+def _pick_nearest(op: Any, self: Any, along: tuple[int, Any], scale: Any, *, offset: float) -> Any:
+    """The elements along an axis that are nearest to each of so many places."""
+    axis, count = along
+    places = _float_range(op, count)
+    if offset:
+        places = op.Add(places, offset)
+    found = op.Cast(op.Floor(op.Mul(places, scale)), to=_INT64)
+    last = op.Sub(op.Shape(self, start=axis, end=axis + 1), [1])
+    return op.Gather(self, op.Min(found, last), axis=axis)
+
+
+def _float_range(op: Any, length: Any) -> Any:
+    """The float32 from 0 to below a length, which is a row of one."""
+    whole = op.Range(0, op.Squeeze(length), 1)
+    return op.Cast(whole, to=_FLOAT)
+
+
+def linspace(op: Any, start: Any, end: Any, steps: Any, dtype: Any = None, **named: Any) -> Any:
+    """`linspace` of a program; of other numbers than float32 as the exporter writes it."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    if dtype not in {None, -1, _FLOAT}:
+        return core.aten_linspace(start, end, steps, dtype, **named)
+    return linspace_steps(op, start, end, steps)
+
+
+def linspace_steps(op: Any, start: Any, end: Any, steps: Any) -> Any:
+    """From each end up to the middle: start + i * step, end - (steps - 1 - i) * step."""
+    length = _size_row(op, steps)
+    first, last = (_float_row(op, one) for one in (start, end))
+    whole = op.Sub(length, [1])
+    gaps = op.Cast(op.Max(whole, 1), to=_FLOAT)
+    step = op.Div(op.Sub(last, first), gaps)
+    near = _float_range(op, length)
+    far = op.Sub(op.Cast(whole, to=_FLOAT), near)
+    half = op.Cast(op.Div(length, [2]), to=_FLOAT)
+    rising = multiply_add(op, step, near, first)
+    falling = multiply_add(op, op.Neg(step), far, last)
+    lower = op.Or(op.Less(near, half), op.Equal(length, [1]))
+    return op.Where(lower, rising, falling)
+
+
+def multiply_add(op: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return x * y + z of float32, rounded once: with what the product and the sum left out.
+
+    By Dekker's product (1971) and Knuth's sum of two.
+    """
+    product = op.Mul(x, y)
+    (x_high, x_low), (y_high, y_low) = _split_float(op, x), _split_float(op, y)
+    error = op.Sub(op.Mul(x_high, y_high), product)
+    for one, other in ((x_high, y_low), (x_low, y_high), (x_low, y_low)):
+        error = op.Add(error, op.Mul(one, other))
+    total = op.Add(z, product)
+    added = op.Sub(total, z)
+    lost = op.Add(op.Sub(z, op.Sub(total, added)), op.Sub(product, added))
+    return op.Add(total, op.Add(lost, error))
+
+
+def _split_float(op: Any, x: Any) -> tuple[Any, Any]:
+    """Two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
+    shifted = op.Add(op.Mul(x, _HALVES), x)
+    high = op.Sub(shifted, op.Sub(shifted, x))
+    return high, op.Sub(x, high)
+
+
+def _float_row(op: Any, number: Any) -> Any:
+    """A row of one."""
+    if isinstance(number, int | float):
+        return op.Cast([float(number)], to=_FLOAT)
+    return op.Cast(op.Reshape(number, [1]), to=_FLOAT)
+
+
+def _size_row(op: Any, size: Any) -> Any:
+    """A size as a row of one, of int64."""
+    if isinstance(size, int):
+        return op.Cast([size], to=_INT64)
+    return op.Cast(op.Reshape(size, [1]), to=_INT64)
+
+
+RESIZE_OPS: Mapping[str, OpWriter] = {
+    **{f"aten::upsample_nearest{dims}d": resize_nearest for dims in (1, 2, 3)},
+    **{f"aten::_upsample_nearest_exact{dims}d": resize_nearest_exact for dims in (1, 2, 3)},
+}

@@ -1,0 +1,125 @@
+"""Clamp mask fills beyond half precision's range where only a softmax reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.contract import Array, Feed
+from ..core.precision import Precision
+from .framework_errors import call_framework
+from .onnx_sessions import open_session, run_session
+from .onnx_topology import GraphLinks, constant_values, float_constants, index_links
+
+if TYPE_CHECKING:
+    import onnx
+
+HALF_LIMITS = {Precision.FP16: 65504.0, Precision.BF16: float.fromhex("0x1.fep127")}
+# What is added to scores up to 2^13 stays finite, three times over, and exp() of it is 0. bfloat16
+# has float32's exponents: its lowest number behaves as float32's does.
+_HALF_FILLS = {Precision.FP16: -(2.0**14), Precision.BF16: -HALF_LIMITS[Precision.BF16]}
+_ENDS = frozenset({"Softmax", "LogSoftmax"})
+_THROUGH = frozenset({
+    "Add", "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather", "Identity", "Max", "Min",
+    "Mul", "Reshape", "ScatterND", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose",
+    "Trilu", "Unsqueeze", "Where",
+})  # fmt: skip
+_CLOSE = 1e-5  # of the largest output; a changed fill that shows does so by whole answers
+
+
+def clamp_masks(
+    model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed], low: Precision
+) -> tuple[str, ...]:
+    """Replace the fills that only softmaxes see, in place; none where an output would change.
+
+    Args:
+        model: float32.
+        folder: where its external weights lie.
+        feeds: the model must give the same on each of them.
+        low: the precision that the fills must fit.
+
+    Returns:
+        the names of the constants that were changed.
+
+    Raises:
+        ConversionError: ONNX Runtime would not run the model.
+    """
+    links = index_links(model.graph)
+    changes = [
+        (name, tensor, clamped)
+        for name, tensor in float_constants(model.graph)
+        if _is_softmax_only(name, links)
+        and (clamped := _clamp_fill(tensor, folder, low)) is not None
+    ]
+    if not changes:
+        return ()
+    originals = [_clone_tensor(tensor) for _, tensor, _ in changes]
+    before = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
+    for _, tensor, clamped in changes:
+        tensor.CopyFrom(clamped)
+    after = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
+    if all(_is_alike(one, other) for one, other in zip(before, after, strict=True)):
+        return tuple(name for name, _, _ in changes)
+    for (_, tensor, _), original in zip(changes, originals, strict=True):
+        tensor.CopyFrom(original)
+    return ()
+
+
+def _is_softmax_only(tensor: str, links: GraphLinks) -> bool:
+    """Whether all that a tensor reaches, it reaches through softmaxes."""
+    seen: set[str] = set()
+    waiting = [tensor]
+    while waiting:
+        name = waiting.pop()
+        if name in links.outputs or name in links.captured or not links.readers.get(name):
+            return False
+        seen.add(name)
+        for node in links.readers[name]:
+            if node.op_type in _ENDS:
+                continue
+            if node.op_type not in _THROUGH:
+                return False
+            waiting.extend(output for output in node.output if output and output not in seen)
+    return True
+
+
+def _clamp_fill(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.TensorProto | None:
+    """The constant with its finite fills in range; None where it has none beyond it."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    values = constant_values(tensor, folder)
+    beyond = np.isfinite(values) & (np.abs(values) > HALF_LIMITS[low])
+    if not beyond.any():
+        return None
+    fill = np.copysign(np.float32(_HALF_FILLS[low]), values)
+    return numpy_helper.from_array(np.where(beyond, fill, values), tensor.name)
+
+
+def _clone_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    import onnx
+
+    clone = onnx.TensorProto()
+    clone.CopyFrom(tensor)
+    return clone
+
+
+def _run_model(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:
+    session = open_session(model, folder)
+    return [array for feed in feeds for array in run_session(session, feed).values()]
+
+
+def _is_alike(one: Array, other: Array) -> bool:
+    """Whether two answers agree to within float32's own noise, NaN and Inf in their places."""
+    import numpy as np
+
+    if one.shape != other.shape or one.dtype.kind != "f":
+        return bool(np.array_equal(one, other))
+    finite = np.isfinite(one)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return False
+    if not finite.any():
+        return True
+    limit = _CLOSE * float(np.abs(one[finite]).max())
+    return bool(np.abs(one[finite] - other[finite]).max() <= limit)

@@ -1,0 +1,302 @@
+"""ONNX: from torch.export, or through TorchScript where branches must be kept; run by ONNX Runtime.
+
+The exporter embeds stack traces and file paths; they go to `*.debug.json` beside the model
+(`onnx_origins.py`), so the file names nobody's folders. Half precision is made from the FP32
+model by `onnx_half.py`; an INT8 model comes with its Q/DQ nodes from a quantizer.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.capture import Capture
+from ..core.contract import (
+    EAGER,
+    Array,
+    Converted,
+    Feed,
+    Inspection,
+    Job,
+    Readiness,
+    Runner,
+    TensorInfo,
+)
+from ..core.errors import ConversionError, Hint, Option, UsageError
+from ..core.precision import Precision
+from ..core.probe import Probe
+from ..core.records import Coverage
+from ..core.runtime_contract import OpenedByDefault
+from ..core.signature import Signature
+from . import onnx_coverage, onnx_faults, onnx_probe
+from .capture.captured_program import ExportCapture, ScriptCapture, model_of
+from .framework_errors import call_framework
+from .installed_packages import package_versions
+from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
+from .onnx_domain_guard import add_guard
+from .onnx_exporters import DRAFT_STEM, export_onnx, name_output_axes
+from .onnx_files import (
+    check_model,
+    copy_sidecar,
+    float_weights,
+    read_onnx_metadata,
+    save_model,
+    set_metadata,
+)
+from .onnx_guard import read_graph
+from .onnx_half import convert_to_half
+from .onnx_half_emulation import widen_half_regions
+from .onnx_origins import write_sidecar
+from .onnx_sessions import open_onnx, open_onnx_by_default, session_settings
+
+if TYPE_CHECKING:
+    import onnx
+
+NAME: str = "onnx"
+SUMMARY: str = "ONNX model, with a debug sidecar from node to module and source line"
+SUFFIX: str = ".onnx"
+MADE_FROM: Mapping[Precision, str] = {
+    Precision.FP32: EAGER,
+    Precision.FP16: "onnx",
+    Precision.BF16: "onnx",
+    Precision.INT8: "onnx",
+}
+CAPTURES: tuple[Capture, ...] = (
+    Capture.EXPORT,
+    Capture.EXPORT_STRICT,
+    Capture.SCRIPT,
+    Capture.MIXED,
+    Capture.TRACE,
+)
+DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PLANTS_BY_DEFAULT: bool = True
+plant_fault = onnx_faults.plant_fault
+
+DEFAULT_OPSET = 20  # torch 2.13's own default; INT8 tools need 19 or more
+OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
+LEGACY_MAX_OPSET = 20  # the TorchScript exporter's last
+LEAST_OPSETS = {Precision.BF16: 22}  # where AutoCast goes: no convolution has it before
+_FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of the fields
+
+
+def readiness() -> Readiness:
+    """Whether onnx, onnxscript and an ONNX Runtime are installed."""
+    found = package_versions("onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
+    runtime = found.get("onnxruntime-gpu") or found.get("onnxruntime")
+    if runtime is None or "onnxscript" not in found or "onnx" not in found:
+        return Readiness(
+            ready=False,
+            reason="onnx, onnxscript or onnxruntime is not installed",
+            mend="pip install onnx onnxscript onnxruntime",
+        )
+    return Readiness(ready=True, version=f"onnx {found['onnx']}, onnxruntime {runtime}")
+
+
+def claims(path: Path) -> bool:
+    """An .onnx file that starts as a ModelProto does: with the key of its `ir_version`."""
+    if path.suffix != SUFFIX or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(1) == _FIRST_KEY
+
+
+def convert(job: Job) -> Converted:
+    """Capture, clean, save, check. External data beyond 2 GiB, or at will.
+
+    From a parent: FP16 and BF16 by AutoCast, INT8 as the quantizer made it.
+    """
+    if job.parent is not None:
+        return _convert_parent(job, job.parent)
+    opset = _choose_opset(job)
+    model, taken = export_onnx(job, opset)
+    name_output_axes(model, job.output_axes)
+    scope = model_of(job).scope if isinstance(taken, ExportCapture) or taken.call == "flat" else ""
+    debug = write_sidecar(model, job.folder / f"{job.stem}.debug.json", scope=scope)
+    set_metadata(model, job.metadata)
+    conditions = add_guard(model, job.signature) if job.guard else 0
+    path = job.folder / (job.stem + SUFFIX)
+    files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
+    shutil.rmtree(job.folder / DRAFT_STEM, ignore_errors=True)
+    options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
+    if conditions:
+        options["guard"] = str(conditions)
+    notes = widen_half_regions(path)
+    options |= lower_model(path, job.runtimes)
+    check_model(path)
+    used = package_versions("torch", "onnx", "onnxscript", "onnx-ir")
+    return Converted(
+        files=files,
+        versions=used,
+        options=options,
+        notes=(*taken.notes, *notes),
+        frozen=taken.frozen if isinstance(taken, ScriptCapture) else (),
+        warned=taken.warned if isinstance(taken, ScriptCapture) else (),
+        places=taken.places if isinstance(taken, ExportCapture) else (),
+    )
+
+
+def _choose_opset(job: Job) -> int:
+    opset = _opset_in_range(job.opset, job.runtimes, last=_newest_opset(job.capture))
+    if opset > _newest_opset(job.capture):
+        raise ConversionError(
+            f"opset {opset} is beyond the TorchScript exporter, which ends at {LEGACY_MAX_OPSET}",
+            hint=Hint(
+                "use ", Option("opset", f"{LEGACY_MAX_OPSET}"), ", or ", Option("capture", "export")
+            ),
+            option="opset",
+        )
+    return opset
+
+
+def _newest_opset(capture: Capture | None) -> int:
+    """The newest opset that the exporter behind a capture writes."""
+    by_program = capture in (Capture.EXPORT, Capture.EXPORT_STRICT)
+    return OPSETS.stop - 1 if by_program else LEGACY_MAX_OPSET
+
+
+def _opset_in_range(asked: int | None, runtimes: Sequence[str], *, last: int) -> int:
+    opset = choose_opset(asked, runtimes, default=DEFAULT_OPSET, last=last)
+    if opset not in OPSETS:
+        raise UsageError(
+            f"opset {opset} cannot be written",
+            hint=f"choose {OPSETS.start} to {OPSETS.stop - 1}; the default is {DEFAULT_OPSET}",
+        )
+    return opset
+
+
+def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+    """What a plan says of the opset to come, asked before anything is made.
+
+    Args:
+        asked: `--opset`.
+        runtimes: `--for`.
+        precision: of the artifact.
+
+    Raises:
+        UsageError: that opset cannot be written, or is beyond what the runtimes load.
+    """
+    allowed = combine_runtimes(runtimes)
+    opset = max(
+        _opset_in_range(asked, runtimes, last=OPSETS.stop - 1), LEAST_OPSETS.get(precision, 0)
+    )
+    if allowed is None:
+        return ""
+    if opset > allowed.opset:
+        raise UsageError(
+            f"{precision} is written at opset {opset}, beyond what --for allows: {allowed}",
+            hint=Hint("name a later release with ", Option("for"), ", or another precision"),
+            option="for",
+        )
+    return f"opset {opset}: loads in {allowed}"
+
+
+def _convert_parent(job: Job, parent: Path) -> Converted:
+    """The parent in half precision, or a quantizer's result under our name and record."""
+    import onnx_ir
+
+    path = job.folder / (job.stem + SUFFIX)
+    if job.precision is not Precision.INT8:
+        half = convert_to_half(job, parent, path)
+        return Converted(
+            files=half.files,
+            versions=half.versions,
+            options={**half.options, **lower_model(path, job.runtimes)},
+            notes=half.notes,
+        )
+    model = call_framework("onnx_ir", lambda: onnx_ir.load(parent))
+    set_metadata(model, job.metadata)
+    files = save_model(model, path, external_data=job.external_data)
+    options = {"opset": str(model.opset_imports.get("", "")), "ir": str(model.ir_version)}
+    options |= lower_model(path, job.runtimes)
+    check_model(path)
+    files = (*files, *copy_sidecar(parent, path))
+    return Converted(files=files, versions=package_versions("onnx", "onnx-ir"), options=options)
+
+
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
+    """Open a session on the CPU or on CUDA; half precision is rounded in full on the CPU."""
+    return open_onnx(path, device)
+
+
+def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - contract
+    """Open a session without options; None on the CPU, where that changes nothing."""
+    return open_onnx_by_default(path, device)
+
+
+def judging_settings(device: str) -> Mapping[str, str]:
+    """The provider that judges, with its options."""
+    return session_settings(device)
+
+
+def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
+    """Look into the model in ONNX Runtime on the CPU."""
+    return onnx_probe.open_probe(path)
+
+
+def weights(path: Path) -> Iterator[Array]:
+    """The float32 tensors of the graph."""
+    return float_weights(path)
+
+
+def carried(path: Path) -> dict[str, str]:
+    """What the file says of the job that made it."""
+    return read_onnx_metadata(path)
+
+
+def inspect(path: Path) -> Inspection:
+    """Read the graph without its external weights."""
+    model = read_graph(path)
+    weights: Counter[str] = Counter()
+    for tensor in model.graph.initializer:
+        elements = 1
+        for size in tensor.dims:
+            elements *= size
+        weights[_dtype_name(tensor.data_type)] += elements
+    opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
+    producer = f"{model.producer_name} {model.producer_version}".strip()
+    operators = _count_operators(model.graph)
+    return Inspection(
+        target=NAME,
+        inputs=tuple(_tensor_info(value) for value in model.graph.input),
+        outputs=tuple(_tensor_info(value) for value in model.graph.output),
+        facts={"opset": opsets, "ir version": str(model.ir_version), "producer": producer},
+        weights=weights,
+        operators=operators,
+        metadata={entry.key: entry.value for entry in model.metadata_props},
+        quantized="QuantizeLinear" in operators,
+    )
+
+
+def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - types are fixed
+    """The dtypes of the compute layers, as the file says."""
+    return onnx_coverage.measure_coverage(path, example)
+
+
+def _count_operators(graph: onnx.GraphProto) -> Counter[str]:
+    """Operator counts of a graph and of the graphs inside its nodes."""
+    counts: Counter[str] = Counter()
+    for node in graph.node:
+        counts[node.op_type] += 1
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                counts.update(_count_operators(attribute.g))
+    return counts
+
+
+def _dtype_name(code: int) -> str:
+    import onnx
+
+    known = code in onnx.TensorProto.DataType.values()
+    return str(onnx.TensorProto.DataType.Name(code)).lower() if known else f"type {code}"
+
+
+def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
+    tensor = value.type.tensor_type
+    dims = tuple(
+        d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?")
+        for d in tensor.shape.dim
+    )
+    return TensorInfo(name=value.name, dtype=_dtype_name(tensor.elem_type), dims=dims)

@@ -1,0 +1,199 @@
+"""ONNX translations of reductions: `scatter_reduce`, `index_reduce`, `median` and `nanmedian`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .onnx_shared_ops import OpWriter, dtype_of, rank_of, translation_error
+
+_INT64 = 7  # onnx.TensorProto
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
+
+
+def scatter_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    self: Any,
+    dim: int,
+    index: Any,
+    src: Any,
+    reduce: str,
+    include_self: bool = True,
+) -> Any:
+    """The values of each place reduced, what was there among them or not; the rest stays."""
+    rank, kind = rank_of(self), dtype_of(src)
+    if kind in {None, "bool"}:
+        raise translation_error("scatter_reduce", "of bools, or of values of an unknown dtype")
+    if rank == 0:
+        self, index, src = (op.Reshape(one, [-1]) for one in (self, index, src))
+    elif not _is_same_size(index, src):  # the first of the values count
+        src = op.Slice(src, [0] * rank, op.Shape(index), list(range(rank)))
+    scatter = _ScatterWriter(op, dim, index, str(kind))
+    if reduce == "mean":
+        found = _reduce_mean(op, scatter, self, src, include_self=include_self)
+    elif reduce in {"amax", "amin"} and scatter.is_real:
+        found = _reduce_extreme(op, scatter, self, src, reduce, include_self=include_self)
+    else:
+        start = self if include_self else scatter.put(self, scatter.neutral(src, reduce))
+        found = scatter.reduce(start, src, reduce)
+    return op.Squeeze(found, [0]) if rank == 0 else found
+
+
+def index_reduce(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    self: Any,
+    dim: int,
+    index: Any,
+    source: Any,
+    reduce: str,
+    include_self: bool = True,
+) -> Any:
+    """As `scatter_reduce`, of whole rows: one index for each."""
+    rank = rank_of(self)
+    if rank == 0:
+        raise translation_error("index_reduce", "of a single number")
+    axes = [axis for axis in range(rank) if axis != dim % rank]
+    wide = op.Expand(op.Unsqueeze(index, axes) if axes else index, op.Shape(source))
+    return scatter_reduce(op, self, dim, wide, source, reduce, include_self)
+
+
+class _ScatterWriter:
+    """ScatterElements of one index along one axis, for values of one dtype."""
+
+    def __init__(self, op: Any, axis: int, index: Any, kind: str) -> None:
+        self._op, self._axis, self._index = op, axis, op.Cast(index, to=_INT64)
+        self._kind, self.is_real = kind, "int" not in kind
+
+    def reduce(self, start: Any, values: Any, how: str) -> Any:
+        reduction = _REDUCTIONS[how]
+        return self._op.ScatterElements(
+            start, self._index, values, axis=self._axis, reduction=reduction
+        )
+
+    def fill(self, value: Any) -> Any:
+        """One value for every index."""
+        return self._op.Expand(value, self._op.Shape(self._index))
+
+    def neutral(self, like: Any, how: str) -> Any:
+        """What changes no reduction of this kind."""
+        import numpy as np
+
+        if how in {"amax", "amin"}:
+            limits = None if self.is_real else np.iinfo(self._kind)
+            least = -math.inf if limits is None else int(limits.min)
+            most = math.inf if limits is None else int(limits.max)
+            return self._op.CastLike(least if how == "amax" else most, like)
+        return self._op.CastLike(int(how == "prod"), like)
+
+    def put(self, start: Any, value: Any) -> Any:
+        """One value wherever there is an index."""
+        return self._op.ScatterElements(start, self._index, self.fill(value), axis=self._axis)
+
+
+def _reduce_mean(
+    op: Any, scatter: _ScatterWriter, self: Any, src: Any, *, include_self: bool
+) -> Any:
+    """Sums over counts; of integers, rounded down."""
+    none, one = op.CastLike(0, src), op.CastLike(1, src)
+    start = self if include_self else scatter.put(self, none)
+    total = scatter.reduce(start, src, "sum")
+    first = op.Expand(one if include_self else none, op.Shape(self))
+    count = op.Max(scatter.reduce(first, scatter.fill(one), "sum"), one)
+    if not scatter.is_real:
+        total = op.Sub(total, op.Mod(total, count))
+    return op.Div(total, count)
+
+
+def _reduce_extreme(  # noqa: PLR0913 - the operator's own
+    op: Any, scatter: _ScatterWriter, self: Any, src: Any, reduce: str, *, include_self: bool
+) -> Any:
+    """The largest or smallest number; NaN wherever one is among the values."""
+    neutral, none = scatter.neutral(src, reduce), op.CastLike(0.0, src)
+    start = self if include_self else scatter.put(self, neutral)
+    lost = scatter.reduce(start, op.Where(op.IsNaN(src), src, none), "sum")
+    start, src = (op.Where(op.IsNaN(one), neutral, one) for one in (start, src))
+    return op.Where(op.IsNaN(lost), lost, scatter.reduce(start, src, reduce))
+
+
+def _is_same_size(one: Any, other: Any) -> bool:
+    """Whether two values are known to have one shape."""
+    import torch
+
+    if isinstance(one, torch._C.Value):
+        kinds: list[Any] = [one.type(), other.type()]
+        sizes, others = (kind.varyingSizes() for kind in kinds)
+        return sizes is not None and None not in sizes and sizes == others
+    if one.shape is None or other.shape is None:
+        return False
+    sizes, others = ([getattr(dim, "value", dim) for dim in value.shape] for value in (one, other))
+    return None not in sizes and sizes == others
+
+
+SCATTER_OPS: Mapping[str, OpWriter] = {
+    "aten::index_reduce": index_reduce,
+    "aten::scatter_reduce": scatter_reduce,
+}
+
+
+def median(op: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median and its place, along a dim; of all values the median alone. NaN of any NaN."""
+    values, axis = _flatten_rows(op, self, dim, "median")
+    lost, shown = _mask_nan(op, values, dtype_of(self))
+    count = op.Div(op.Add(_axis_size(op, values, axis), 1), 2)  # up to the median
+    lower, places = op.TopK(shown, count, axis=axis, largest=0, sorted=1)
+    found, at = (op.Gather(one, [-1], axis=axis) for one in (lower, places))
+    if lost is not None:
+        is_lost = op.Greater(op.ReduceMax(lost, [axis], keepdims=1), 0)
+        found = op.Where(is_lost, op.CastLike(math.nan, values), found)
+        at = op.Where(is_lost, op.ArgMax(lost, axis=axis, keepdims=1), at)
+    return _pick_results(op, (found, at), dim, keepdim=keepdim)
+
+
+def nanmedian(op: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """As `median`, of the values that are not NaN."""
+    values, axis = _flatten_rows(op, self, dim, "nanmedian")
+    lost, shown = _mask_nan(op, values, dtype_of(self))
+    if lost is None:
+        return median(op, self, dim, keepdim)
+    ordered, places = op.TopK(shown, _axis_size(op, values, axis), axis=axis, largest=0, sorted=1)
+    count = op.ReduceSum(op.Sub(1, lost), [axis], keepdims=1)
+    middle = op.Div(op.Max(op.Sub(count, 1), 0), 2)
+    found, at = (op.GatherElements(one, middle, axis=axis) for one in (ordered, places))
+    found = op.Where(op.Equal(count, 0), op.CastLike(math.nan, values), found)
+    return _pick_results(op, (found, at), dim, keepdim=keepdim)
+
+
+def _flatten_rows(op: Any, values: Any, dim: int | None, name: str) -> tuple[Any, int]:
+    """The values and the axis along which to look."""
+    if dtype_of(values) is None:
+        raise translation_error(name, "of values of an unknown dtype")
+    if dim is None:
+        return op.Reshape(values, [-1]), 0
+    if rank_of(values) == 0:
+        raise translation_error(name, "along a dim of a single number")
+    return values, dim
+
+
+def _mask_nan(op: Any, values: Any, kind: str | None) -> tuple[Any, Any]:
+    """1 where a value is NaN, and the values with Inf there; None where none can be."""
+    if "int" in str(kind):
+        return None, values
+    is_lost = op.IsNaN(values)
+    return op.Cast(is_lost, to=_INT64), op.Where(is_lost, op.CastLike(math.inf, values), values)
+
+
+def _axis_size(op: Any, values: Any, axis: int) -> Any:
+    return op.Gather(op.Shape(values), [axis])
+
+
+def _pick_results(op: Any, found: tuple[Any, Any], dim: int | None, *, keepdim: bool) -> Any:
+    if dim is None:
+        return op.Squeeze(found[0], [0])
+    return found if keepdim else tuple(op.Squeeze(one, [dim]) for one in found)
+
+
+MEDIAN_OPS: Mapping[str, OpWriter] = {
+    "aten::median": median,
+    "aten::nanmedian": nanmedian,
+}

@@ -1,0 +1,273 @@
+"""Rewrites of exported ONNX graphs: int64 comparisons and inverse transforms of spectra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..core.signature import FLOATS, Signature
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+_INT64 = 7  # onnx.TensorProto
+_APART = 2**30  # values within this magnitude are less than 2^31 apart
+_SIZES = frozenset({"Shape", "Size"})
+
+
+def rewrite_int64_comparisons(model: onnx_ir.Model, signature: Signature) -> int:
+    """Rewrite comparisons of int64 that depend on wide inputs, in place.
+
+    Args:
+        model: as an exporter wrote it.
+        signature: its integer inputs decide; of values within -2^30..2^30 nothing is rewritten.
+
+    Returns:
+        The number of nodes that were rewritten.
+    """
+    import onnx_ir
+
+    if not has_wide_integers(signature, beyond=_APART):
+        return 0
+    found = [
+        node
+        for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.op_type in _REWRITES and _is_int64(node) and _depends_on_data(node)
+    ]
+    return sum(_REWRITES[node.op_type](_NodeWriter(node)) for node in found)
+
+
+def has_wide_integers(signature: Signature, *, beyond: int) -> bool:
+    """Whether an integer input of 32 bits or more holds values beyond this magnitude."""
+    for spec in signature.inputs:
+        if spec.dtype not in FLOATS and spec.dtype in {"int64", "int32"}:
+            values = spec.values
+            if values is None or max(abs(values.low), abs(values.high)) > beyond:
+                return True
+    return False
+
+
+def _is_int64(node: onnx_ir.Node) -> bool:
+    values = (*node.inputs[:1], *node.outputs)
+    return any(value is not None and value.dtype == _INT64 for value in values)
+
+
+def _depends_on_data(node: onnx_ir.Node) -> bool:
+    """Whether it is computed from an input, or in a body from what it is given; not from sizes."""
+    seen: set[onnx_ir.Node] = set()
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if one in seen or one.op_type in _SIZES:
+            continue
+        seen.add(one)
+        for value in one.inputs:
+            if value is None or value.is_initializer():
+                continue
+            producer = value.producer()
+            if producer is None:
+                return True
+            waiting.append(producer)
+    return False
+
+
+class _NodeWriter:
+    """Writes nodes in front of the one that they take the place of."""
+
+    def __init__(self, node: onnx_ir.Node) -> None:
+        self.node = node
+        self._count = 0
+
+    def add(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        """The first output of a new node."""
+        import onnx_ir
+
+        name = f"{self.node.outputs[0].name}::{operator.lower()}{self._count}"
+        made = onnx_ir.node(
+            operator,
+            list(inputs),
+            attributes=attributes,
+            num_outputs=outputs,
+            name=name,
+            metadata_props=dict(self.node.metadata_props),
+        )
+        self._count += 1
+        for number, value in enumerate(made.outputs):
+            value.name = f"{name}.{number}"
+        self._graph.insert_before(self.node, made)
+        return made.outputs[0]
+
+    def integers(self, *numbers: int, scalar: bool = False) -> Any:
+        """A constant of int64."""
+        import numpy as np
+        import onnx_ir
+
+        array = np.array(numbers[0] if scalar else numbers, np.int64)
+        return self.add("Constant", value=onnx_ir.tensor(array))
+
+    def finish(self, value: Any) -> bool:
+        """Put a value in the node's place, under the name of its output."""
+        import onnx_ir
+
+        node, known = self.node, self.node.outputs[0]
+        value.shape, value.dtype = known.shape, known.dtype
+        name, known.name = known.name, f"{known.name}::replaced"
+        value.name = name
+        onnx_ir.convenience.replace_all_uses_with(known, value, replace_graph_outputs=True)
+        self._graph.remove(node, safe=True)
+        return True
+
+    @property
+    def _graph(self) -> Any:
+        return self.node.graph
+
+
+def _write_extreme(reader: str) -> Callable[[_NodeWriter], bool]:
+    def write(writer: _NodeWriter) -> bool:
+        first, *rest = [value for value in writer.node.inputs if value is not None]
+        for other in rest:
+            first = writer.add("Where", writer.add(reader, first, other), other, first)
+        return writer.finish(first if rest else writer.add("Identity", first))
+
+    return write
+
+
+def _write_clip(writer: _NodeWriter) -> bool:
+    value, low, high = [*writer.node.inputs, None, None][:3]
+    for end, reader in ((low, "Less"), (high, "Greater")):
+        if end is not None:
+            value = writer.add("Where", writer.add(reader, value, end), end, value)
+    return writer.finish(writer.add("Identity", value))
+
+
+def _write_sign(writer: _NodeWriter) -> bool:
+    value, zero = writer.node.inputs[0], writer.integers(0, scalar=True)
+    above, below = (
+        writer.add("Cast", writer.add(reader, value, zero), to=_INT64)
+        for reader in ("Greater", "Less")
+    )
+    return writer.finish(writer.add("Sub", above, below))
+
+
+def _write_reduction(*, largest: bool) -> Callable[[_NodeWriter], bool]:
+    """By TopK along one axis after the other; along all of them, in one row."""
+
+    def write(writer: _NodeWriter) -> bool:
+        import onnx_ir
+
+        value, axes, *_ = [*writer.node.inputs, None]
+        known = None if axes is None else onnx_ir.convenience.get_const_tensor(axes)
+        keeps = writer.node.attributes.get_int("keepdims", 1)
+        if axes is not None and known is None:
+            return False
+        numbers = [] if known is None else [int(axis) for axis in known.numpy().reshape(-1)]
+        if not numbers:
+            if keeps or writer.node.attributes.get_int("noop_with_empty_axes", 0):
+                return False
+            value = writer.add("Reshape", value, writer.integers(-1))
+            numbers = [0]
+        one = writer.integers(1)
+        for axis in numbers:
+            value = writer.add("TopK", value, one, outputs=2, axis=axis, largest=int(largest))
+        if not keeps:
+            value = writer.add("Squeeze", value, writer.integers(*numbers))
+        return writer.finish(value)
+
+    return write
+
+
+_REWRITES: dict[str, Callable[[_NodeWriter], bool]] = {
+    "Max": _write_extreme("Less"),
+    "Min": _write_extreme("Greater"),
+    "Clip": _write_clip,
+    "Sign": _write_sign,
+    "ReduceMax": _write_reduction(largest=True),
+    "ReduceMin": _write_reduction(largest=False),
+}
+
+
+_BETWEEN = frozenset({"Div", "Mul", "Slice"})  # the factor of `norm`, and the real part
+_PARTS = frozenset({"Gather", "Squeeze"})  # how the exporter takes a size of a shape
+
+
+def complete_spectra(model: onnx_ir.Model) -> None:
+    """Give each inverse transform of half a spectrum the whole of it; no other needs a length."""
+    for node in list(model.graph):
+        if node.op_type == "DFT" and _has_flag(node, "onesided"):
+            if _has_flag(node, "inverse"):
+                _complete_spectrum(model.graph, node)
+            elif _has_own_length(node):
+                node.replace_input_with(1, None)
+                _drop_shapes(node)
+
+
+def _has_flag(node: onnx_ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and bool(attribute.as_int())
+
+
+def _has_own_length(node: onnx_ir.Node) -> bool:
+    """Whether the length given is a part of the shape of what is transformed."""
+    length = node.inputs[1]
+    part = None if length is None else length.producer()
+    while part is not None and part.op_type in _PARTS:
+        shape = part.inputs[0]
+        part = None if shape is None else shape.producer()
+    return part is not None and part.op_type == "Shape" and part.inputs[0] is node.inputs[0]
+
+
+def _transform_axis(node: onnx_ir.Node) -> int | None:
+    """The axis that is transformed: an input from opset 20 on, an attribute before."""
+    if "axis" in node.attributes:
+        return node.attributes["axis"].as_int()
+    given = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - input, length, axis
+    if given is None or given.const_value is None:
+        return None
+    return int(given.const_value.numpy().reshape(-1)[0])
+
+
+def _complete_spectrum(graph: onnx_ir.Graph, node: onnx_ir.Node) -> None:
+    """Put the conjugate of what the spectrum lacks behind it, in reverse."""
+    import numpy as np
+    import onnx_ir
+
+    half, length, axis = node.inputs[0], node.inputs[1], _transform_axis(node)
+    if half is None or length is None or axis is None or half.dtype is None:
+        return
+    made: list[onnx_ir.Node] = []
+
+    def write(kind: str, *inputs: onnx_ir.Value, **attributes: int) -> onnx_ir.Value:
+        made.append(onnx_ir.node(kind, list(inputs), attributes=attributes))
+        made[-1].outputs[0].name = f"{node.outputs[0].name}::{len(made)}"
+        return made[-1].outputs[0]
+
+    def constant(values: list[int], dtype: np.dtype[np.generic]) -> onnx_ir.Value:
+        tensor = onnx_ir.tensor(np.array(values, dtype))
+        made.append(onnx_ir.node("Constant", [], attributes={"value": tensor}))
+        made[-1].outputs[0].name = f"{node.outputs[0].name}::{len(made)}"
+        return made[-1].outputs[0]
+
+    whole = np.dtype(np.int64)
+    axes = constant([axis], whole)
+    size = write("Gather", write("Shape", half), axes, axis=0)
+    total = write("Reshape", length, constant([1], whole))
+    lacking = write("Sub", total, size)
+    rest = write("Slice", half, lacking, constant([0], whole), axes, constant([-1], whole))
+    conjugate = write("Mul", rest, constant([1, -1], half.dtype.numpy()))
+    full = write("Concat", half, conjugate, axis=axis)
+    graph.insert_before(node, made)
+    node.replace_input_with(0, full)
+    node.attributes["onesided"] = onnx_ir.AttrInt64("onesided", 0)
+    _drop_shapes(node)
+
+
+def _drop_shapes(node: onnx_ir.Node) -> None:
+    """Drop the exporter's shapes up to the part that is taken: they have the wrong length.
+
+    ONNX Runtime believes them, and gives two values of one shape the same memory.
+    """
+    value = node.outputs[0]
+    value.shape = None
+    for user in value.consumers():
+        if user.op_type in _BETWEEN:
+            _drop_shapes(user)

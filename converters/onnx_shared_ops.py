@@ -1,0 +1,352 @@
+"""ONNX translations of operators that torch's exporters lack, for both exporters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..core.errors import Hint, Option
+from .capture.refusals import RefusedError
+
+OpWriter = Callable[..., object]
+_FLOAT, _INT32, _INT64 = 1, 6, 7  # onnx.TensorProto
+_STABLE = 3  # further arguments of argsort.stable: stable, dim, descending
+
+
+def cumprod(op: Any, self: Any, dim: int, dtype: int | None = None) -> Any:
+    """Running products."""
+    if dtype is not None:
+        raise translation_error("cumprod", "with a dtype")
+    seen, wide = _prefixes(op, self, dim)
+    return _reduce(op.ReduceProd, op.Where(seen, wide, 1.0), _prefix_axis(self, dim))
+
+
+def logcumsumexp(op: Any, self: Any, dim: int) -> Any:
+    """Logarithms of running sums of exponentials."""
+    seen, wide = _prefixes(op, self, dim)
+    return _reduce(op.ReduceLogSumExp, op.Where(seen, wide, -math.inf), _prefix_axis(self, dim))
+
+
+def cummax(op: Any, self: Any, dim: int) -> tuple[Any, Any]:
+    """Running maxima of floats, with the place of the last of equal ones."""
+    seen, wide = _prefixes(op, self, dim)
+    values, axis = op.Where(seen, wide, -math.inf), _prefix_axis(self, dim)
+    places = op.ArgMax(values, axis=axis, keepdims=0, select_last_index=1)
+    return _reduce(op.ReduceMax, values, axis), places
+
+
+def log1p(op: Any, self: Any) -> Any:
+    """log(1 + x) without the sum where that rounds x away: 2 atanh(x / (2 + x)).
+
+    The series of atanh, as in Abramowitz and Stegun, 4.1.29 and 4.6.22. ONNX Runtime has no Atanh
+    of doubles: there the rounding of u = 1 + x is divided out, log(u) x / (u - 1), as in Goldberg,
+    "What every computer scientist should know about floating-point arithmetic", theorem 4.
+    """
+    self = as_floats(op, self)
+    one = op.CastLike(1.0, self)
+    total = op.Add(self, one)
+    plain = op.Log(total)
+    if _is_double(self):
+        part = op.Sub(total, one)
+        return op.Where(op.Equal(total, one), self, op.Mul(plain, op.Div(self, part)))
+    near = op.Mul(2.0, op.Atanh(op.Div(self, op.Add(self, 2.0))))
+    return op.Where(_is_small(op, self), near, plain)
+
+
+def expm1(op: Any, self: Any) -> Any:
+    """exp(x) - 1 without the difference where that forgets small x: 2 t / (1 - t), t = tanh(x / 2).
+
+    As in Abramowitz and Stegun, 4.5.32.
+    """
+    self = as_floats(op, self)
+    half = op.Tanh(op.Mul(self, 0.5))
+    near = op.Div(op.Mul(half, 2.0), op.Sub(1.0, half))
+    return op.Where(_is_small(op, self), near, op.Sub(op.Exp(self), 1.0))
+
+
+def atan2(op: Any, self: Any, other: Any) -> Any:
+    """The angle of (x, y), x being `other`: of |y| / |x|, then by the signs, those of zeros too."""
+    y, x = as_floats(op, self), as_floats(op, other)
+    high, wide = op.Abs(y), op.Abs(x)
+    even = op.Where(op.Equal(wide, 0.0), op.CastLike(0.0, x), op.CastLike(math.pi / 4, x))
+    steep = op.Where(op.Equal(high, wide), even, op.Atan(op.Div(high, wide)))
+    angle = op.Where(_is_negative(op, x), op.Sub(math.pi, steep), steep)
+    return op.Where(_is_negative(op, y), op.Neg(angle), angle)
+
+
+def hypot(op: Any, self: Any, other: Any) -> Any:
+    """The length of (x, y), by the greater of the two, so that no square overflows."""
+    one, two = op.Abs(self), op.Abs(other)
+    long = op.Max(one, two)
+    part = op.Div(op.Min(one, two), op.Where(op.Equal(long, 0.0), op.CastLike(1.0, long), long))
+    found = op.Mul(long, op.Sqrt(op.Add(op.Mul(part, part), 1.0)))
+    endless = op.Or(op.IsInf(one), op.IsInf(two))  # beside NaN too
+    return op.Where(endless, op.CastLike(math.inf, long), found)
+
+
+def search_sorted(  # noqa: PLR0913, PLR0917 - the operator's own
+    op: Any,
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """How many of the edges, in order, lie before each value; NaN is after all."""
+    if sorter is not None or not _is_graph_value(self):
+        raise translation_error("searchsorted", "with a sorter or of a number")
+    edges, values = sorted_sequence, op.Unsqueeze(self, [-1])
+    if rank_of(edges) > 1:
+        edges = op.Unsqueeze(edges, [-2])
+    after = right or side == "right"
+    beyond = op.Greater(edges, values) if after else op.GreaterOrEqual(edges, values)
+    count = _reduce(op.ReduceSum, op.Cast(op.Not(beyond), to=_INT64), -1)
+    return op.Cast(count, to=_INT32) if out_int32 else count
+
+
+def bucketize(
+    op: Any, self: Any, boundaries: Any, out_int32: bool = False, right: bool = False
+) -> Any:
+    """As `search_sorted`, in one row of edges."""
+    return search_sorted(op, boundaries, self, out_int32, right)
+
+
+def cdist(op: Any, x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:  # noqa: ARG001 - how eager computes it
+    """The distances between all rows."""
+    apart = op.Sub(op.Unsqueeze(x1, [-2]), op.Unsqueeze(x2, [-3]))
+    if p == 1:
+        return _reduce(op.ReduceL1, apart, -1)
+    if p == 2:  # noqa: PLR2004 - Euclid's
+        return _reduce(op.ReduceL2, apart, -1)
+    raise translation_error("cdist", f"with p={p}")
+
+
+def argsort(op: Any, self: Any, *others: Any, **named: Any) -> Any:
+    """The order of the values; of equal ones the first comes first, stable or not."""
+    names = ("stable", "dim", "descending") if len(others) == _STABLE else ("dim", "descending")
+    asked = {"dim": -1, "descending": False, **dict(zip(names, others, strict=False)), **named}
+    dim, descending = int(asked["dim"]), int(asked["descending"])
+    size = op.Gather(op.Shape(self), [dim])
+    _, places = op.TopK(self, size, axis=dim, largest=descending, sorted=1)
+    return places
+
+
+def equal(op: Any, self: Any, other: Any) -> Any:
+    """Whether two tensors have one shape and the same values."""
+    if rank_of(self) != rank_of(other):
+        raise translation_error("equal", "of tensors of other ranks")
+    shapes = _all_true(op, op.Equal(op.Shape(self), op.Shape(other)))
+    return op.And(shapes, _all_true(op, op.Equal(self, other)))
+
+
+def contains(op: Any, items: Any, item: Any) -> Any:
+    """Whether a number is in a list of numbers."""
+    import torch
+
+    if isinstance(items, list) and not any(map(_is_graph_value, [*items, item])):
+        return op.Constant(value=torch.tensor(item in items))
+    found = op.Cast(op.Equal(_number_tensor(items), item), to=_INT64)
+    return op.Greater(op.ReduceMax(found, keepdims=0), 0)
+
+
+def bilinear(op: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """x1^T W x2 for each of the outputs."""
+    out = op.Einsum(input1, weight, input2, equation="...i,oij,...j->...o")
+    return out if bias is None else op.Add(out, bias)
+
+
+def swap_last(op: Any, self: Any) -> Any:
+    """The last two dims exchanged, as `.mT` does."""
+    rank = rank_of(self)
+    return op.Transpose(self, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def gru_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
+    """One step of a GRU; weights and biases of the input and of the state in turn."""
+    of_x, of_state = _gates(op, x, state, weights, count=3)
+    reset = op.Sigmoid(op.Add(of_x[0], of_state[0]))
+    update = op.Sigmoid(op.Add(of_x[1], of_state[1]))
+    new = op.Tanh(op.Add(of_x[2], op.Mul(reset, of_state[2])))
+    return op.Add(new, op.Mul(update, op.Sub(state, new)))
+
+
+def lstm_cell(op: Any, x: Any, states: Any, *weights: Any) -> tuple[Any, Any]:
+    """One step of an LSTM: the new state and the new cell."""
+    state, cell = states
+    both = zip(*_gates(op, x, state, weights, count=4), strict=True)
+    take, keep, new, give = (op.Add(one, other) for one, other in both)
+    kept = op.Mul(op.Sigmoid(keep), cell)
+    cell = op.Add(kept, op.Mul(op.Sigmoid(take), op.Tanh(new)))
+    return op.Mul(op.Sigmoid(give), op.Tanh(cell)), cell
+
+
+def rnn_tanh_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
+    """One step of a plain RNN."""
+    return op.Tanh(op.Add(*_linears(op, x, state, weights)))
+
+
+def rnn_relu_cell(op: Any, x: Any, state: Any, *weights: Any) -> Any:
+    """One step of a plain RNN with ReLU."""
+    return op.Relu(op.Add(*_linears(op, x, state, weights)))
+
+
+def _linears(op: Any, x: Any, state: Any, weights: Sequence[Any]) -> tuple[Any, Any]:
+    """What input and state come to, each by its weight and its bias, where there is one."""
+    of_x, of_state, *biases = weights
+    x_bias, state_bias = biases or (None, None)
+    x_inputs = (x, of_x) if x_bias is None else (x, of_x, x_bias)
+    state_inputs = (state, of_state) if state_bias is None else (state, of_state, state_bias)
+    return op.Gemm(*x_inputs, transB=1), op.Gemm(*state_inputs, transB=1)
+
+
+def _gates(
+    op: Any, x: Any, state: Any, weights: Sequence[Any], *, count: int
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The parts of what input and state come to, as many as there are gates."""
+    one, other = _linears(op, x, state, weights)
+    return (
+        op.Split(one, axis=-1, num_outputs=count, _outputs=count),
+        op.Split(other, axis=-1, num_outputs=count, _outputs=count),
+    )
+
+
+def _prefixes(op: Any, values: Any, dim: int) -> tuple[Any, Any]:
+    """The values with one more axis after `dim`, and for each place there which come up to it."""
+    back = _negative_axis(values, dim)
+    size = op.Gather(op.Shape(values), back)
+    places = op.Range(0, size, 1)
+    seen = op.LessOrEqual(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0]))
+    if back < -1:
+        seen = op.Unsqueeze(seen, list(range(2, 1 - back)))
+    return seen, op.Unsqueeze(values, [back])
+
+
+def _prefix_axis(values: Any, dim: int) -> int:
+    """The axis in what `_prefixes` widened over which to reduce."""
+    return _negative_axis(values, dim) - 1
+
+
+def _negative_axis(values: Any, dim: int) -> int:
+    return dim if dim < 0 else dim - rank_of(values)
+
+
+def rank_of(value: Any) -> int:
+    """How many dims a value of either exporter has."""
+    import torch
+
+    if isinstance(value, torch._C.Value):
+        kind: Any = value.type()
+        rank = kind.dim() if kind.kind() == "TensorType" else None
+    else:
+        rank = None if value.shape is None else len(value.shape)
+    if rank is None:
+        raise translation_error("it", "of a tensor of an unknown number of dims")
+    return int(rank)
+
+
+def size_of(value: Any, axis: int) -> int | None:
+    """The size of a dim of a value of either exporter; None where it varies."""
+    import torch
+
+    if isinstance(value, torch._C.Value):
+        kind: Any = value.type()
+        sizes = kind.varyingSizes() if kind.kind() == "TensorType" else None
+        return None if sizes is None else sizes[axis]
+    size = None if value.shape is None else value.shape[axis]
+    return size if isinstance(size, int) else None
+
+
+def _reduce(reduction: OpWriter, values: Any, axis: int) -> Any:
+    return reduction(values, [axis], keepdims=0)
+
+
+def _all_true(op: Any, flags: Any) -> Any:
+    """Whether all are true, none of none too."""
+    return op.Equal(op.ReduceSum(op.Cast(op.Not(flags), to=_INT64), keepdims=0), 0)
+
+
+def as_floats(op: Any, values: Any) -> Any:
+    """The values as floats: torch takes integers for float32 where a function has no integers."""
+    name = dtype_of(values) or "float"
+    return values if "float" in name or name == "double" else op.Cast(values, to=_FLOAT)
+
+
+def _is_double(values: Any) -> bool:
+    """Whether they are of 64 bits, or of a type that the exporter does not know."""
+    return dtype_of(values) in {None, "float64", "double"}
+
+
+def dtype_of(values: Any) -> str | None:
+    """The name of the dtype of a value of either exporter, as `float32`; None where unknown."""
+    import torch
+
+    if isinstance(values, torch._C.Value):
+        kind: Any = values.type()
+        dtype = kind.dtype() if kind.kind() == "TensorType" else None
+        return None if dtype is None else str(dtype).removeprefix("torch.")
+    return None if values.dtype is None else str(values.dtype).lower()
+
+
+def _is_small(op: Any, values: Any) -> Any:
+    return op.Less(op.Abs(values), 0.5)
+
+
+def _is_negative(op: Any, values: Any) -> Any:
+    """Where the sign is minus, that of -0 too."""
+    return op.Or(op.Less(values, 0.0), op.Less(op.Div(1.0, values), 0.0))
+
+
+def _is_graph_value(given: Any) -> bool:
+    """Whether it is a value of the graph, and no constant of Python's."""
+    return not isinstance(given, int | float | str | None)
+
+
+def _number_tensor(items: Any) -> Any:
+    """A list of numbers as a tensor."""
+    import torch
+
+    if not isinstance(items, list):
+        return items
+    if any(map(_is_graph_value, items)):
+        raise translation_error("`in`", "a list that holds tensors")
+    return torch.tensor(items)
+
+
+def translation_error(operator: str, why: str) -> RefusedError:
+    """What is raised where an operator is called in a way that is not written here."""
+    return RefusedError(
+        f"{operator} cannot be written in ONNX {why}",
+        hint=Hint(
+            "make it of other operators, or write it: ", Option("custom-op", "NS::OP=PKG.MOD:FN")
+        ),
+        option="custom-op",
+    )
+
+
+SHARED_OPS: Mapping[str, OpWriter] = {
+    "aten::argsort": argsort,
+    "aten::atan2": atan2,  # torch's own gives -pi for y = 0, x < 0
+    "aten::bucketize": bucketize,
+    "aten::cdist": cdist,
+    "aten::cummax": cummax,
+    "aten::cumprod": cumprod,
+    "aten::hypot": hypot,
+    "aten::expm1": expm1,  # torch's own takes 1 from exp(x)
+    "aten::log1p": log1p,  # torch's own adds 1 to x
+    "aten::logcumsumexp": logcumsumexp,  # torch's own takes all from the greatest: -inf
+    "aten::searchsorted": search_sorted,
+}
+# What torch.export refuses, or takes apart, or has a translation of in its exporter
+SCRIPT_OPS: Mapping[str, OpWriter] = {
+    **SHARED_OPS,
+    "aten::__contains_": contains,
+    "aten::bilinear": bilinear,
+    "aten::equal": equal,
+    "aten::gru_cell": gru_cell,
+    "aten::lstm_cell": lstm_cell,
+    "aten::mT": swap_last,
+    "aten::rnn_relu_cell": rnn_relu_cell,
+    "aten::rnn_tanh_cell": rnn_tanh_cell,
+}

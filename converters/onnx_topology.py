@@ -1,0 +1,179 @@
+"""Index an ONNX graph: who makes and who reads each tensor, and its constants."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .onnx_origins import all_nodes
+
+if TYPE_CHECKING:
+    import onnx
+
+    from ..core.contract import Array
+
+else:
+    Node: TypeAlias = Any  # the type is onnx's, which is only imported where it is used
+
+if TYPE_CHECKING:
+    import onnx
+
+    from ..core.contract import Array
+
+    Node: TypeAlias = onnx.NodeProto
+else:
+    Node: TypeAlias = Any  # the type is onnx's, which is only imported where it is used
+
+_FLOAT = 1  # onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphLinks:
+    """The edges of a graph; `captured` are the tensors that bodies of its nodes read."""
+
+    makers: dict[str, Node] = field(default_factory=dict)
+    readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
+    captured: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
+
+    def neighbours(self, tensor: str) -> tuple[Node, ...]:
+        """The maker of a tensor, where a node made it, and its readers."""
+        maker = self.makers.get(tensor)
+        return (*([maker] if maker is not None else ()), *self.readers.get(tensor, ()))
+
+
+def index_links(graph: onnx.GraphProto) -> GraphLinks:
+    """Walk the graph once."""
+    top = {id(node) for node in graph.node}
+    inside = [node for node in all_nodes(graph) if id(node) not in top]
+    links = GraphLinks(
+        captured=frozenset(name for node in inside for name in node.input),
+        outputs=frozenset(value.name for value in graph.output),
+    )
+    for node in graph.node:
+        for name in node.output:
+            links.makers[name] = node
+        for name in dict.fromkeys(node.input):
+            links.readers[name].append(node)
+    return links
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give a name to each node that has none, or one that an earlier node has."""
+    taken: set[str] = set()
+    for index, node in enumerate(all_nodes(graph)):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{node.output[0] if node.output else index}"
+        while node.name in taken:
+            node.name = f"{node.name}_{index}"
+        taken.add(node.name)
+
+
+def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """The float32 constants of a graph, bodies apart, by the name of the tensor that they are.
+
+    They are initializers, or values of Constant and ConstantOfShape nodes.
+    """
+    for tensor in graph.initializer:
+        if tensor.data_type == _FLOAT:
+            yield tensor.name, tensor
+    for node in graph.node:
+        if node.op_type not in ("Constant", "ConstantOfShape"):
+            continue
+        for attribute in node.attribute:
+            if attribute.name == "value" and attribute.t.data_type == _FLOAT:
+                yield node.output[0], attribute.t
+
+
+def constant_values(tensor: onnx.TensorProto, folder: Path) -> Array:
+    """The values of a constant, which may lie in a file in `folder`."""
+    from onnx import numpy_helper
+
+    array: Array = numpy_helper.to_array(tensor, base_dir=str(folder))
+    return array
+
+
+# Operators whose weights and activations take 8 bits with profit: nearly all the work is theirs.
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+WITH_ZERO = 3  # inputs of such a node that has a zero point
+
+
+class GraphWiring:
+    """A graph by tensor name, as it was when read; graphs inside nodes are left out.
+
+    `constants` are the initializers, which have no producer.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.producers: dict[str, onnx.NodeProto] = {}
+        self.readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            self.producers.update((name, node) for name in node.output if name)
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def activations(self, node: onnx.NodeProto) -> list[str]:
+        """The inputs of a node that are computed or fed, not constant."""
+        return [name for name in node.input if name and name not in self.constants]
+
+    def producer_if(self, name: str, operator: str) -> onnx.NodeProto | None:
+        """The producer of a tensor, where it is that operator."""
+        node = self.producers.get(name)
+        return node if node is not None and node.op_type == operator else None
+
+    def before(self, name: str) -> str | None:
+        """The tensor that a Q/DQ pair stands for; None where no such pair makes `name`."""
+        taken = self.producer_if(name, DEQUANTIZE)
+        given = self.producer_if(taken.input[0], QUANTIZE) if taken is not None else None
+        return str(given.input[0]) if given is not None else None
+
+
+def tensor_values(tensor: onnx.TensorProto) -> Array:
+    """The numbers of a constant whose data is in memory."""
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
+
+
+def int_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    """An integer attribute of a node."""
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Have every node stand after those that make what it reads, the graphs inside it included.
+
+    ONNX Runtime's quantizer sorts nodes anew, and does not look into an If or a Loop.
+    """
+    makers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
+    before = {
+        at: {makers[name] for name in _node_reads(node) if name in makers}
+        for at, node in enumerate(graph.node)
+    }
+    if all(first < at for at, firsts in before.items() for first in firsts):
+        return
+    try:
+        order = list(TopologicalSorter(before).static_order())
+    except CycleError:  # no order is right: the checker says what is wrong
+        return
+    nodes = type(graph)(node=[graph.node[at] for at in order])
+    graph.ClearField("node")
+    graph.node.extend(nodes.node)
+
+
+def _node_reads(node: onnx.NodeProto) -> set[str]:
+    """What a node reads, and the graphs inside it of what is around them."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            own = {one.name for one in (*body.input, *body.initializer)}
+            for inner in body.node:
+                names |= _node_reads(inner) - own
+                own.update(inner.output)
+    return names

@@ -1,0 +1,259 @@
+"""Exact integer arithmetic and correctly rounded quotients in OpenVINO models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.signature import Signature
+from .onnx_rewrites import has_wide_integers
+from .openvino_rewrites import depends_on_data, model_nodes, replace_node
+
+if TYPE_CHECKING:
+    import openvino
+
+BinaryWriter: TypeAlias = Callable[[Any, Any], Any]
+_EXACT = 2**24  # integers up to here are exact in float32
+_INTEGERS = frozenset({"i32", "i64"})
+_LOGICAL = frozenset({"LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot"})
+
+
+def keep_wide_integers(model: openvino.Model, signature: Signature) -> None:
+    """Write divisions, remainders and comparisons of integers exactly, in place.
+
+    Only where an input of the signature holds integers beyond 2^24, and only what is computed from
+    inputs: sizes are small. Divisors are anything but 0 and -2^31.
+    """
+    if not has_wide_integers(signature, beyond=_EXACT):
+        return
+    for node in list(model_nodes(model)):
+        kind = node.get_type_name()
+        if kind in _LOGICAL:
+            _keep_apart(node)
+            continue
+        write = _WRITERS.get(kind)
+        if write is None or node.get_input_element_type(0).get_type_name() not in _INTEGERS:
+            continue
+        if any(depends_on_data(value) for value in node.input_values()):
+            first, second = (_add_axis(value) for value in node.input_values())
+            replace_node(node, _remove_axis(write(first, second)))
+
+
+def _keep_apart(node: Any) -> None:
+    """Keep a logical operator out of the kernel of a Select of integers that reads it."""
+    readers = [port.get_node() for port in node.output(0).get_target_inputs()]
+    if any(
+        one.get_type_name() == "Select"
+        and one.get_output_element_type(0).get_type_name() in _INTEGERS
+        for one in readers
+    ):
+        from openvino import opset13 as op
+
+        write = {
+            "LogicalAnd": op.logical_and,
+            "LogicalOr": op.logical_or,
+            "LogicalXor": op.logical_xor,
+            "LogicalNot": op.logical_not,
+        }[node.get_type_name()]
+        replace_node(node, _remove_axis(write(*map(_add_axis, node.input_values()))))
+
+
+def _add_axis(value: Any) -> Any:
+    """The value with an axis of size 1 in front."""
+    import numpy as np
+    from openvino import opset13 as op
+
+    return op.unsqueeze(value, op.constant(np.array([0], np.int64)))
+
+
+def _remove_axis(value: Any) -> Any:
+    import numpy as np
+    from openvino import opset13 as op
+
+    return op.squeeze(value, op.constant(np.array([0], np.int64)))
+
+
+def _number_like(number: int, like: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.constant(number, dtype=like.get_element_type())
+
+
+def _negative(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.subtract(_number_like(0, x), x)
+
+
+def _magnitude(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.maximum(x, _negative(x))
+
+
+def _sign(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.minimum(op.maximum(x, _number_like(-1, x)), _number_like(1, x))
+
+
+def _one_if_positive(x: Any) -> Any:
+    from openvino import opset13 as op
+
+    return op.maximum(_sign(x), _number_like(0, x))
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Return a / b, rounded towards zero.
+
+    A quotient in float32 is off by 2^8 at most, and that of the rest by 1: what is left says which
+    way.
+    """
+    from openvino import opset13 as op
+
+    whole, step = _magnitude(a), _magnitude(b)
+    first = op.divide(whole, step)
+    rest = op.subtract(whole, op.multiply(first, step))
+    second = op.divide(rest, step)
+    rest = op.subtract(rest, op.multiply(second, step))
+    too_small = _one_if_positive(op.add(op.subtract(rest, step), _number_like(1, rest)))
+    found = op.subtract(op.add(first, second), _one_if_positive(_negative(rest)))
+    return op.multiply(op.multiply(op.add(found, too_small), _sign(a)), _sign(b))
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of a."""
+    from openvino import opset13 as op
+
+    return op.subtract(a, op.multiply(_quotient(a, b), b))
+
+
+def _floor_remainder(a: Any, b: Any) -> Any:
+    """The remainder with the sign of b."""
+    from openvino import opset13 as op
+
+    rest = _remainder(a, b)
+    differ = _one_if_positive(_negative(op.multiply(_sign(rest), _sign(b))))
+    return op.add(rest, op.multiply(differ, b))
+
+
+def _difference(a: Any, b: Any) -> Any:
+    """0 where they are equal, else 1 or -1: a difference wraps, but not to 0."""
+    from openvino import opset13 as op
+
+    return _sign(op.subtract(a, b))
+
+
+def _excess(a: Any, b: Any) -> Any:
+    """0 unless a is greater, else 1 or -1."""
+    from openvino import opset13 as op
+
+    return _difference(op.maximum(a, b), b)
+
+
+def _compare_with(nonzero: bool, measure: BinaryWriter) -> BinaryWriter:
+    def write(a: Any, b: Any) -> Any:
+        from openvino import opset13 as op
+
+        found = measure(a, b)
+        compare = op.not_equal if nonzero else op.equal
+        return compare(found, _number_like(0, found))
+
+    return write
+
+
+def _swap_operands(measure: BinaryWriter) -> BinaryWriter:
+    return lambda a, b: measure(b, a)
+
+
+_WRITERS: dict[str, BinaryWriter] = {
+    "Divide": _quotient,
+    "Mod": _remainder,
+    "FloorMod": _floor_remainder,
+    "Equal": _compare_with(False, _difference),
+    "NotEqual": _compare_with(True, _difference),
+    "Greater": _compare_with(True, _excess),
+    "Less": _compare_with(True, _swap_operands(_excess)),
+    "GreaterEqual": _compare_with(False, _swap_operands(_excess)),
+    "LessEqual": _compare_with(False, _excess),
+}
+
+
+_HALVES = 4096  # a float32 splits into the upper and the lower 12 bits of its significand
+_LARGEST = 3e38  # a correction beyond overflowed on its way
+_DISCRETE = frozenset({
+    "Bucketize", "Ceiling", "Equal", "Floor", "FloorMod", "Greater", "GreaterEqual", "Less",
+    "LessEqual", "Mod", "NotEqual", "Range", "Round", "Sign",
+})  # fmt: skip
+_KEEP = frozenset({  # element by element, or as it is: what is discrete after them was before
+    "Abs", "Add", "Broadcast", "Clamp", "Concat", "Convert", "Divide", "Exp", "Gather",
+    "GatherElements", "Log", "Maximum", "Minimum", "Multiply", "Negative", "Power", "ReduceMax",
+    "ReduceMin", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice",
+    "Subtract", "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
+})  # fmt: skip
+
+
+def keep_discrete_quotients(model: openvino.Model) -> None:
+    """Round divisions of float32 right where something discrete is made of the result, in place."""
+    for node in _discrete_divisions(model):
+        if node.get_type_name() == "Divide":
+            replace_node(node, exact_divide(*node.input_values()))
+
+
+def exact_divide(a: Any, b: Any) -> openvino.Node:
+    """The float32 that is nearest to a / b, in operators that OpenVINO's CPU keeps to.
+
+    q = a * (1 / b) is next to it at most. The rest a - q * b is computed without an error, with
+    q * b as the sum of two float32 (Dekker, 1971), and rest / b is added to q. Numbers beyond some
+    1e34 or below 1e-31 in magnitude may keep the q that they had.
+    """
+    import numpy as np
+    from openvino import opset13 as op
+
+    inverse = op.power(b, np.float32(-1))
+    q = op.multiply(a, inverse)
+    product = op.multiply(q, b)
+    (q_high, q_low), (b_high, b_low) = _split_float(q), _split_float(b)
+    error = op.subtract(op.multiply(q_high, b_high), product)
+    for first, second in ((q_high, b_low), (q_low, b_high), (q_low, b_low)):
+        error = op.add(error, op.multiply(first, second))
+    rest = op.subtract(op.subtract(a, product), error)
+    better = op.add(q, op.multiply(rest, inverse))
+    known = op.less_equal(op.abs(better), np.float32(_LARGEST))  # false of NaN
+    return op.select(known, better, q)
+
+
+def _split_float(x: Any) -> tuple[openvino.Node, openvino.Node]:
+    """Two float32 of 12 bits whose sum is x (Veltkamp, 1968)."""
+    import numpy as np
+    from openvino import opset13 as op
+
+    shifted = op.add(op.multiply(x, np.float32(_HALVES)), x)  # 4097, which float16 does not have
+    high = op.subtract(shifted, op.subtract(shifted, x))
+    return high, op.subtract(x, high)
+
+
+def _discrete_divisions(model: openvino.Model) -> list[Any]:
+    """The nodes of float32 whose values become discrete, element by element, further on."""
+    found: dict[str, Any] = {}
+    left = [node for node in model_nodes(model) if _is_discrete(node)]
+    while left:
+        for value in left.pop().input_values():
+            node = value.get_node()
+            if (
+                node.get_type_name() in _KEEP
+                and node.get_output_element_type(0).get_type_name() == "f32"
+                and node.get_name() not in found
+            ):
+                found[node.get_name()] = node
+                left.append(node)
+    return list(found.values())
+
+
+def _is_discrete(node: Any) -> bool:
+    kind = node.get_type_name()
+    if kind != "Convert":
+        return kind in _DISCRETE
+    return (
+        node.get_input_element_type(0).is_real() and not node.get_output_element_type(0).is_real()
+    )

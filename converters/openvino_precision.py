@@ -1,0 +1,207 @@
+"""The compute dtype of OpenVINO layers, and compression of weights to FP16."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Array, Feed, Job
+from ..core.precision import Precision
+from ..core.records import Coverage
+from .framework_errors import call_framework
+from .onnx_half_ranges import weight_overflows
+from .onnx_origins import match_nodes, module_or_node, read_origins
+from .onnx_topology import float_constants
+from .runner_base import order_inputs
+
+if TYPE_CHECKING:
+    import openvino
+
+OPENVINO_SOURCE = "OpenVINO runtime model"
+_RUNS = 10  # after one that compiles kernels, which is left out of the times
+_LAYERS = frozenset({
+    "Convolution", "Deconvolution", "FullyConnected", "GRUCell", "GRUSequence", "LSTMCell",
+    "LSTMSequence", "MatMul", "RNNCell", "RNNSeq", "RNNSequence", "ScaledDotProductAttention",
+})  # fmt: skip
+_FUSED = "Subgraph"  # attention and the like, compiled as one
+_PRODUCT = "MatMul"
+_IDLE = "not_executed"
+_NAMES = {
+    "f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8",
+    "i32": "int32", "i64": "int64", "boolean": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ExecutedNode:
+    """One node that ran: what it is, what it computed in, and microseconds for all runs."""
+
+    layer: bool
+    dtype: str
+    time: float
+
+
+def measure_coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage:
+    """The compute layers by dtype, and each dtype's share of the time of all that ran.
+
+    Where nothing takes a measurable time, which is whole microseconds, the share is of layers.
+
+    Raises:
+        ConversionError: OpenVINO would not compile or run the model.
+    """
+    executed = call_framework("OpenVINO", lambda: list(_run_nodes(path, example, settings)))
+    layers = Counter(one.dtype for one in executed if one.layer)
+    times: dict[str, float] = defaultdict(float)
+    for one in executed:
+        times[one.dtype] += one.time
+    timed = sum(times.values()) > 0
+    work = times if timed else layers
+    total = sum(work.values())
+    return Coverage(
+        layers=dict(layers),
+        share={dtype: amount / total for dtype, amount in work.items() if amount},
+        work="time" if timed else "layers",
+        source=OPENVINO_SOURCE,
+    )
+
+
+def signature_name(port: Any, known: tuple[str, ...]) -> str:
+    """The port's name in the signature; OpenVINO may give a tensor several names."""
+    names: set[str] = port.get_names()
+    return next((name for name in known if name in names), "") or any_name(port)
+
+
+def any_name(port: Any) -> str:
+    """A name of the port's tensor; of one without, which files of other tools have, the node's."""
+    named = bool(port.get_names())
+    return str(port.get_any_name() if named else port.get_node().get_friendly_name())
+
+
+def _run_nodes(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_ExecutedNode]:
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(str(path))
+    products = {op.get_friendly_name() for op in model.get_ops() if op.get_type_name() == _PRODUCT}
+    quantized = any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
+    compiled = core.compile_model(model, "CPU", {**settings, "PERF_COUNT": True})
+    request = compiled.create_infer_request()
+    names = [signature_name(port, tuple(example)) for port in compiled.inputs]
+    given = order_inputs(example, names)
+    request.infer(given)
+    first = _node_times(compiled)
+    for _ in range(_RUNS):
+        request.infer(given)
+    mean = _node_times(compiled)
+    for op in compiled.get_runtime_model().get_ops():
+        name = op.get_friendly_name()
+        if name in first:
+            facts = _runtime_facts(op)
+            layer = facts["layerType"] in _LAYERS or (
+                facts["layerType"] == _FUSED
+                and not products.isdisjoint(facts["originalLayersNames"].split(","))
+            )
+            # What it reports is the mean over all runs, the first one included.
+            time = max(0.0, mean.get(name, 0.0) * (_RUNS + 1) - first[name])
+            yield _ExecutedNode(
+                layer=layer, dtype=_kernel_dtype(facts, quantized=quantized), time=time
+            )
+
+
+def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:
+    """Mean microseconds a run by node; what only moves a pointer is not executed."""
+    found = {
+        op.get_friendly_name(): _runtime_facts(op) for op in compiled.get_runtime_model().get_ops()
+    }
+    return {
+        name: float(facts["execTimeMcs"])
+        for name, facts in found.items()
+        if facts["execTimeMcs"] != _IDLE
+    }
+
+
+def _runtime_facts(op: Any) -> dict[str, str]:
+    """What the runtime model says of a node."""
+    info = op.get_rt_info()
+    return {key: str(getattr(info[key], "value", info[key])) for key in info}
+
+
+def _kernel_dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
+    """The precision of a node's kernel, as `brgconv_avx512_I8` ends with it.
+
+    `runtimePrecision` is no witness: it says f16 of a float32 kernel that reads FP16 weights, and
+    u8 of a fused attention that reads a mask. Nothing is int8 in a model that is not quantized.
+    """
+    kernel = facts["primitiveType"].rsplit("_", 1)[-1].lower()
+    if kernel in ("i8", "u8") and not quantized:
+        return "fp32"
+    return _NAMES.get(kernel, kernel)
+
+
+def compress_weights(model: openvino.Model, job: Job, parent: Path) -> tuple[str, ...]:
+    """Compress the model's weights to FP16, in place, if any of them is to stay FP32.
+
+    Where none is, OpenVINO's own writer does it, and holds one weight at a time in memory.
+
+    Returns:
+        a line for each weight that stays FP32.
+
+    Raises:
+        UsageError: a `--keep-fp` pattern matches nothing.
+        ConversionError: the parent cannot be read, or OpenVINO refused.
+    """
+    from openvino._offline_transformations import compress_model_transformation
+
+    reasons = _float32_weights(job, parent)
+    values = _constant_values(model, reasons)
+    if not values:
+        return ()
+    call_framework("OpenVINO's compression", lambda: compress_model_transformation(model))
+    _restore_float32(model, values)
+    return tuple(dict.fromkeys(reasons[name] for name in values))
+
+
+def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
+    """By weight: the line that says why it stays."""
+    import onnx
+
+    model = call_framework("onnx", lambda: onnx.load(str(parent), load_external_data=False))
+    asked = set(match_nodes(parent, job.keep))
+    weights = {name for name, _ in float_constants(model.graph)}
+    origins = read_origins(parent)
+    reasons = {
+        name: f"kept in FP32 as asked: the weights of {module_or_node(node, origins)}"
+        for node in model.graph.node
+        if node.name in asked
+        for name in node.input
+        if name in weights
+    }
+    for one in weight_overflows(parent, Precision.FP16):
+        place = one.module or f"{one.op} {one.node}"
+        reasons[one.tensor] = f"kept in FP32: {place} ({one.reason})"
+    return reasons
+
+
+def _constant_values(model: openvino.Model, names: Collection[str]) -> dict[str, Array]:
+    """The values of constants, copied: compression writes over them."""
+    return {
+        op.get_friendly_name(): op.get_data().copy()
+        for op in model.get_ops()
+        if op.get_type_name() == "Constant" and op.get_friendly_name() in names
+    }
+
+
+def _restore_float32(model: openvino.Model, values: Mapping[str, Array]) -> None:
+    """Put the FP32 values where compression left FP16 and a Convert of the weight's name."""
+    from openvino import opset13
+
+    for op in model.get_ops():
+        name = op.get_friendly_name()
+        if op.get_type_name() != "Convert" or name not in values:
+            continue
+        constant = opset13.constant(values[name])
+        constant.set_friendly_name(name)
+        op.output(0).replace(constant.output(0))

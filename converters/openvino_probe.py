@@ -1,0 +1,325 @@
+"""Looks into OpenVINO IRs: runs them tapped and in parts, on OpenVINO's CPU device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.contract import Array, Feed, Outputs
+from ..core.errors import RunnerError
+from ..core.probe import Form, ProbeNode, Reach
+from .onnx_origins import NodeOrigin, assign_absorbed_layers, read_origins
+from .runner_base import runner_error, text_lines
+
+if TYPE_CHECKING:
+    import openvino
+
+_LOADER = """
+import openvino
+
+
+def run(model, given, output):
+    compiled = openvino.Core().compile_model(
+        str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+    )
+    return compiled(given)[0].copy()
+"""
+_MADE = "::made"
+_HALVES = ("f16", "bf16")
+_LIMITS = 2  # the ends of the values that come in, before those that go out
+_NO_NODE = ("Constant", "Parameter", "Result")
+_LONGEST = 60  # of an attribute that is kept as text
+
+
+def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
+    """Read an IR with the origins of the ONNX that it was made from.
+
+    Args:
+        path: the .xml; the ONNX's debug sidecar may lie beside it.
+        settings: what it is compiled with.
+
+    Raises:
+        RunnerError: it cannot be read.
+        UsageError: its sidecar is none.
+    """
+    return OpenVinoProbe(path, settings, _origins(path))
+
+
+def _origins(path: Path) -> Mapping[str, NodeOrigin]:
+    """`model.fp16.xml` has its own sidecar, or that of `model.onnx`."""
+    bare = path.with_name(path.name.partition(".")[0] + path.suffix)
+    for place in (path, bare):
+        for folder in (path.parent, path.parent.parent):  # a rejected one's may stand above
+            found = read_origins(folder / place.name)
+            if found:
+                return found
+    return {}
+
+
+class OpenVinoProbe:
+    """An IR that is read anew for each run, cut, and compiled."""
+
+    loader = _LOADER
+
+    def __init__(
+        self, path: Path, settings: Mapping[str, str], origins: Mapping[str, NodeOrigin]
+    ) -> None:
+        self.runs = 0
+        self._path = path
+        self._settings = dict(settings)
+        model = self._read()
+        self.inputs = tuple(_title(op, 0) for op in model.get_parameters())
+        self._ports = {
+            _title(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()
+        }
+        self.outputs = tuple(_source(result) for result in model.get_results())
+        self.ends: Mapping[str, str] = {
+            name: _source(result)
+            for result in model.get_results()
+            for name in result.input_value(0).get_names()
+        }
+        self._fixed: set[str] = set()
+        self.nodes = assign_absorbed_layers(tuple(self._describe_nodes(model, origins)), origins)
+
+    def _describe_nodes(
+        self, model: openvino.Model, origins: Mapping[str, NodeOrigin]
+    ) -> Iterator[ProbeNode]:
+        known = _inherit_origins(model, origins)
+        owners: dict[str, str] = {}  # modules by what is computed of their weights alone
+        for op in model.get_ordered_ops():
+            kind = op.get_type_name()
+            reads = [_source(op, i) for i in range(op.get_input_size())]
+            made = [_title(op, i) for i in range(op.get_output_size())]
+            if kind == "Constant" or (reads and self._fixed.issuperset(reads)):
+                self._fixed.update(made)
+                owners.update(dict.fromkeys(made, _owner(op, reads, owners)))
+            if kind in _NO_NODE or self._fixed.issuperset(made):
+                continue
+            name = str(op.get_friendly_name())
+            origin = known.get(name) or _foreign(name, [owners.get(one, "") for one in reads])
+            yield ProbeNode(
+                name=op.get_friendly_name(),
+                operator=kind,
+                inputs=tuple(name for name in reads if name not in self._fixed),
+                outputs=tuple(made),
+                constants=tuple(name for name in reads if name in self._fixed),
+                module=origin.module,
+                kind=origin.cls,
+                owner=origin.weights,
+                source=origin.source,
+                attributes=_attributes(op),
+                inside=_inside(op, origins),
+                half=kind == "Convert" and _element(op) in _HALVES,
+            )
+
+    def forms(self, feed: Feed) -> Mapping[str, Form]:
+        """By OpenVINO's own inference from the feed's shapes, without a run."""
+        model = self._read()
+        shapes = {
+            parameter.output(0): list(self._bind_feed(feed, _title(parameter, 0)).shape)
+            for parameter in model.get_parameters()
+        }
+        try:
+            model.reshape(shapes)
+        except RuntimeError as error:
+            raise _openvino_error(error) from error
+        found: dict[str, Form] = {}
+        for op in model.get_ordered_ops():
+            for index in range(op.get_output_size()):
+                port = op.output(index)
+                if port.get_partial_shape().is_dynamic:
+                    continue
+                dtype = str(port.get_element_type().to_dtype())
+                found[_title(op, index)] = Form(shape=tuple(port.get_shape()), dtype=dtype)
+        return found
+
+    def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
+        """The whole model with more results."""
+        model = self._read()
+        ports = _ports(model)
+        names = [name for name in dict.fromkeys(tensors) if name not in self.outputs]
+        for name in names:
+            model.add_outputs(ports[name])
+        arrays = [self._bind_feed(feed, _title(one, 0)) for one in model.get_parameters()]
+        results = self._run(model, arrays)
+        found = dict(zip((*self.outputs, *names), results, strict=True))
+        return {name: found[name] for name in (*self.outputs, *names)}
+
+    def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
+        """What lies between, as a model of its own."""
+        names = tuple(wanted)
+        model, arrays = self._cut(given, names)
+        return dict(zip(names, self._run(model, arrays), strict=True))
+
+    def constant(self, name: str) -> Array:
+        """The values of a constant, or of what is computed of constants alone."""
+        return self.part({}, [name])[name]
+
+    def reach(self, node: ProbeNode) -> Reach | None:
+        """Of a FakeQuantize."""
+        if node.operator != "FakeQuantize" or not node.inputs or len(node.constants) < _LIMITS:
+            return None
+        low, high = (self.constant(name) for name in node.constants[:2])
+        steps = int(node.attributes.get("levels", "256")) - 1
+        return Reach(tensor=node.inputs[0], low=low, high=high, scale=(high - low) / steps)
+
+    def extract(self, given: Feed, wanted: Sequence[str], folder: Path) -> str:
+        """Write `model.xml` and `model.bin`."""
+        import openvino
+
+        kept = {name: array for name, array in given.items() if name not in wanted}
+        model, _ = self._cut(kept, tuple(wanted))
+        openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
+        return "model.xml"
+
+    def _cut(self, given: Feed, wanted: tuple[str, ...]) -> tuple[openvino.Model, list[Array]]:
+        """The part as a model, and its inputs in order."""
+        import openvino
+        from openvino import opset8
+
+        model = self._read()
+        ports = _ports(model)
+        fed = {name: self._bind_feed(given, name) for name in self.inputs if self._has(given, name)}
+        cuts = {**{n: a for n, a in given.items() if n in ports}, **fed}
+        results = [opset8.result(ports[name]) for name in wanted]
+        ends = {result.get_friendly_name() for result in results}
+        parameters, arrays = [], []
+        for name, array in cuts.items():
+            port = ports[name]
+            parameter = opset8.parameter(
+                list(array.shape), dtype=port.get_element_type(), name=f"{name}{_MADE}"
+            )
+            parameter.output(0).get_tensor().set_names({name})
+            for reader in port.get_target_inputs():
+                if reader.get_node().get_friendly_name() not in ends:
+                    reader.replace_source_output(parameter.output(0))
+            parameters.append(parameter)
+            arrays.append(array)
+        try:
+            part = openvino.Model(results, parameters, "part")
+        except RuntimeError as error:
+            raise _openvino_error(error) from error
+        return part, arrays
+
+    def _has(self, given: Feed, name: str) -> bool:
+        return any(one in given for one in (name, *self._ports[name]))
+
+    def _bind_feed(self, feed: Feed, name: str) -> Array:
+        """The feed's array for one of the model's inputs, which has several names."""
+        for one in (name, *self._ports[name]):
+            if one in feed:
+                return feed[one]
+        raise RunnerError(
+            f"the model takes {name!r}, which no input of the signature gives",
+            hint="debug it with the manifest that it was exported with",
+        )
+
+    def _read(self) -> openvino.Model:
+        import openvino
+
+        try:
+            return openvino.Core().read_model(str(self._path))
+        except RuntimeError as error:
+            raise _openvino_error(error) from error
+
+    def _run(self, model: openvino.Model, arrays: Sequence[Array]) -> list[Array]:
+        import openvino
+
+        self.runs += 1
+        try:
+            compiled = openvino.Core().compile_model(model, "CPU", self._settings)
+            found = compiled(list(arrays))
+            return [found[i].copy() for i in range(len(compiled.outputs))]
+        except RuntimeError as error:
+            raise _openvino_error(error) from error
+
+
+def _ports(model: openvino.Model) -> dict[str, Any]:
+    return {
+        _title(op, index): op.output(index)
+        for op in model.get_ordered_ops()
+        for index in range(op.get_output_size())
+        if op.get_type_name() != "Result"
+    }
+
+
+def _title(op: Any, index: int) -> str:
+    """A tensor by the layer that makes it, whose name is the ONNX node's."""
+    name = str(op.get_friendly_name())
+    return name if op.get_output_size() == 1 else f"{name}.{index}"
+
+
+def _source(op: Any, index: int = 0) -> str:
+    port = op.input_value(index)
+    return _title(port.get_node(), port.get_index())
+
+
+def _inherit_origins(
+    model: openvino.Model, origins: Mapping[str, NodeOrigin]
+) -> dict[str, NodeOrigin]:
+    """Origins by layer. The ONNX node's name stays with the last of the layers that it became.
+
+    The others belong to the first that reads them, as a LayerNormalization's MVN to its addition.
+    """
+    found: dict[str, NodeOrigin] = {}
+    for op in reversed(model.get_ordered_ops()):
+        name = str(op.get_friendly_name())
+        origin = origins.get(name) or origins.get(name.partition("/")[0])
+        readers = [
+            reader.get_node().get_friendly_name()
+            for index in range(op.get_output_size())
+            for reader in op.output(index).get_target_inputs()
+        ]
+        inherited = [found[one] for one in readers if one in found]
+        if origin is not None or inherited:
+            found[name] = origin or inherited[-1]
+    return found
+
+
+def _owner(op: Any, reads: Sequence[str], owners: Mapping[str, str]) -> str:
+    """The module that a weight, or what is computed of it, is named after."""
+    if op.get_type_name() == "Constant":
+        return str(op.get_friendly_name()).rpartition(".")[0]
+    return next((owners[one] for one in reads if owners.get(one)), "")
+
+
+def _foreign(name: str, owners: Sequence[str]) -> NodeOrigin:
+    """What the names in an IR say: that of the layer, where it is a scope, and of its weights."""
+    scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
+    return NodeOrigin(module=".".join(scope), weights=next(filter(None, owners), ""))
+
+
+def _inside(op: Any, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | None:
+    """The modules of the layers in a layer's bodies; None where it has no body."""
+    bodies = _bodies(op)
+    if not bodies:
+        return None
+    names = [str(one.get_friendly_name()) for body in bodies for one in body.get_ordered_ops()]
+    found = [origins.get(name) or origins.get(name.partition("/")[0]) for name in names]
+    modules = dict.fromkeys(origin.module for origin in found if origin is not None)
+    return tuple(module for module in modules if module)
+
+
+def _bodies(op: Any) -> list[openvino.Model]:
+    kind = op.get_type_name()
+    if kind == "If":
+        return [op.get_then_body(), op.get_else_body()]
+    return [op.get_function()] if kind in ("Loop", "TensorIterator") else []
+
+
+def _element(op: Any) -> str:
+    return str(op.output(0).get_element_type().to_string())
+
+
+def _attributes(op: Any) -> dict[str, str]:
+    return {
+        str(key): str(value)
+        for key, value in op.get_attributes().items()
+        if len(str(value)) <= _LONGEST
+    }
+
+
+def _openvino_error(error: RuntimeError) -> RunnerError:
+    told = [one for one in text_lines(error) if not one.startswith(("Exception from ", "Check '"))]
+    return runner_error("OpenVINO", error, "\n".join(told))

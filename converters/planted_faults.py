@@ -1,0 +1,357 @@
+"""Planted faults: what all formats share, and the faults in torch's formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..core.contract import Array
+from ..core.runtime_contract import FaultKind, PlantedFault
+from ..core.signature import Signature
+
+if TYPE_CHECKING:
+    import torch
+
+FACTOR = 1.5  # of a scalar, an attribute, and an output at one size
+FACTOR_TEXT = f"times {FACTOR:g}"
+SMALL_NUMBER = 1e-3  # a constant that is added and not larger is taken for an epsilon
+EPSILON_FACTOR = 1000.0
+FaultChange: TypeAlias = tuple[str, str]  # the place, and what was done there
+_MAX_TRIES = 20  # draws of an element or of two rows
+_QUARTER = 0x40  # of the 256 steps of 8 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeFault:
+    """An input's axis and the size there at which, or from which on, an output is to be wrong.
+
+    `sizes` are the sizes of the free dims that give that size.
+    """
+
+    input: str
+    axis: int
+    size: int
+    dim: str
+    sizes: Mapping[str, int]
+    onward: bool
+
+    @property
+    def where(self) -> str:
+        """The sizes at which it acts, in words."""
+        return f"{self.dim} is {self.size}{' or more' if self.onward else ''}"
+
+
+def fault_record(copy: Path, done: FaultChange, size: SizeFault | None = None) -> PlantedFault:
+    """The record of a copy with a fault in it."""
+    place, change = done
+    if size is None:
+        return PlantedFault(path=copy, place=place, change=change)
+    return PlantedFault(path=copy, place=place, change=change, sizes=size.sizes, where=size.where)
+
+
+def draw_size(signature: Signature, random: Random) -> SizeFault | None:
+    """Some size of some dynamic dim, alone or with all above it; None where no dim is dynamic."""
+    places = [
+        (spec.name, axis, dim)
+        for spec in signature.inputs
+        for axis, dim in enumerate(spec.dims)
+        if dim.dynamic and dim.free.low < dim.free.high
+    ]
+    if not places:
+        return None
+    name, axis, dim = random.choice(places)
+    sizes = {dim.free.name or "": random.randint(dim.free.low, dim.free.high)}
+    return SizeFault(
+        input=name,
+        axis=axis,
+        size=dim.size(sizes),
+        dim=dim.name or "",
+        sizes=sizes,
+        onward=random.random() < 1 / 2,
+    )
+
+
+def alter_element(array: Array, random: Random) -> tuple[Array, str] | None:
+    """A copy with one element moved by the array's RMS, of 8-bit integers by a quarter of 256.
+
+    None where nothing would change: an array without elements, of zeros, or of another dtype.
+    """
+    import numpy as np
+
+    if not array.size:
+        return None
+    flat = array.copy().reshape(-1)
+    at = random.randrange(flat.size)
+    index = ", ".join(str(int(i)) for i in np.unravel_index(at, array.shape))
+    if array.dtype in (np.int8, np.uint8):
+        flat[at] ^= flat.dtype.type(_QUARTER)
+        return flat.reshape(array.shape), f"element [{index}] off by {_QUARTER}"
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        return None
+    step = float(np.sqrt(np.mean(np.square(array.astype(np.float64)))))
+    if not np.isfinite(step) or step == 0.0:
+        return None
+    flat[at] += np.asarray(step, flat.dtype)
+    return flat.reshape(array.shape), f"element [{index}] off by {step:.3g}"
+
+
+def swap_rows(array: Array, random: Random) -> tuple[Array, str] | None:
+    """A copy in which two different entries of the first axis have changed places."""
+    import numpy as np
+
+    if array.ndim == 0 or len(array) < 2:  # noqa: PLR2004 - two to swap
+        return None
+    for _ in range(_MAX_TRIES):
+        one, other = random.sample(range(len(array)), 2)
+        if not np.array_equal(array[one], array[other]):
+            copy = array.copy()
+            copy[[one, other]] = array[[other, one]]
+            return copy, f"rows {one} and {other} in each other's place"
+    return None
+
+
+def link_or_copy(source: Path, folder: Path) -> None:
+    """Have a file in another folder as well, without a second copy where the disk allows it."""
+    import os
+    import shutil
+
+    try:
+        os.link(source, folder / source.name)
+    except OSError:
+        shutil.copyfile(source, folder / source.name)
+
+
+# Operators of which the first two tensors (of `where` the last two) do not commute.
+_ORDERED = {
+    "aten::sub": (0, 1), "aten::div": (0, 1), "aten::pow": (0, 1), "aten::lt": (0, 1),
+    "aten::gt": (0, 1), "aten::le": (0, 1), "aten::ge": (0, 1), "aten::where": (1, 2),
+    "aten::atan2": (0, 1),
+}  # fmt: skip
+
+
+_ENDLESS = 1 << 31  # turns of a loop: a `while` has all that int64 holds
+
+
+def has_open_loop(module: torch.jit.ScriptModule) -> bool:
+    """Whether a script has a `while`: with a fault in it, its condition may hold for ever."""
+    return any(
+        node.kind() == "prim::Loop" and (_constant_value(next(node.inputs())) or 0) >= _ENDLESS
+        for node in _block_nodes(module.inlined_graph)
+    )
+
+
+def _constant_value(value: Any) -> Any:
+    return value.toIValue() if value.node().kind() == "prim::Constant" else None
+
+
+def plant_in_state(
+    state: Mapping[str, torch.Tensor], kind: FaultKind, random: Random
+) -> FaultChange | None:
+    """Alter one element of a float tensor, or swap two of its rows, in place."""
+    import torch
+
+    change = alter_element if kind is FaultKind.WEIGHT else swap_rows
+    names = [name for name, one in state.items() if one.is_floating_point() and one.numel() > 1]
+    for name in random.sample(names, len(names)):
+        found = change(state[name].detach().cpu().numpy(), random)
+        if found is not None:
+            with torch.no_grad():
+                state[name].copy_(torch.from_numpy(found[0]))
+            return name, found[1]
+    return None
+
+
+def plant_in_script(
+    module: torch.jit.ScriptModule, kind: FaultKind, random: Random
+) -> FaultChange | None:
+    """Change a loaded TorchScript module in place, before it runs."""
+    if kind is FaultKind.WEIGHT:
+        return plant_in_state(module.state_dict(), kind, random)
+    places = list(_script_nodes(module, kind))
+    if kind is FaultKind.SWAP and (not places or random.random() < 1 / 2):
+        return plant_in_state(module.state_dict(), kind, random)
+    if not places:
+        return None
+    path, graph, node = random.choice(places)
+    change = _alter_node(graph, node, kind)
+    return f"{path}: {node.kind()}" if path else str(node.kind()), change
+
+
+def _script_nodes(
+    module: torch.jit.ScriptModule, kind: FaultKind
+) -> Iterator[tuple[str, Any, Any]]:
+    """Nodes of forward and of the modules that it calls, with the modules' paths."""
+    for path, part in module.named_modules():
+        if not hasattr(part, "graph"):
+            continue  # a module that nothing calls has no forward
+        graph = part.graph
+        for node in _block_nodes(graph):
+            if _can_alter_node(node, kind):
+                yield path, graph, node
+
+
+def _block_nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _block_nodes(inner)
+
+
+def _can_alter_node(node: Any, kind: FaultKind) -> bool:
+    inputs = list(node.inputs())
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED.get(node.kind(), (0, 0))
+        if one == other or len(inputs) <= other or inputs[one] == inputs[other]:
+            return False
+        return all(str(inputs[place].type()) == "Tensor" for place in (one, other))
+    found = any(_float_constant(one, kind) is not None for one in inputs)
+    return found and _has_number(node.kind(), kind)
+
+
+def _has_number(operator: str, kind: FaultKind) -> bool:
+    """Whether floats of an operator are what `kind` means.
+
+    Epsilons are of normalisations, or added. Other numbers of normalisations, and those of
+    dropouts, are read in training alone.
+    """
+    normalises = "norm" in operator
+    if kind is FaultKind.EPSILON:
+        return normalises or operator == "aten::add"
+    return operator.startswith("aten::") and not normalises and "dropout" not in operator
+
+
+def _float_constant(value: Any, kind: FaultKind) -> float | None:
+    """The float constant that a value is, where it is a number that `kind` changes."""
+    if value.node().kind() != "prim::Constant" or str(value.type()) != "float":
+        return None
+    number = float(value.toIValue())
+    small = 0 < abs(number) <= SMALL_NUMBER
+    return number if number and small == (kind is FaultKind.EPSILON) else None
+
+
+def _alter_node(graph: Any, node: Any, kind: FaultKind) -> str:
+    inputs = list(node.inputs())
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED[node.kind()]
+        node.replaceInput(one, inputs[other])
+        node.replaceInput(other, inputs[one])
+        return f"inputs {one} and {other} in each other's place"
+    times = EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR
+    found = [(place, _float_constant(one, kind)) for place, one in enumerate(inputs)]
+    place, number = next((place, one) for place, one in found if one is not None)
+    graph.setInsertPoint(node)
+    node.replaceInput(place, graph.insertConstant(number * times))
+    return f"{number:.4g} -> {number * times:.4g}"
+
+
+def plant_at_size(graph: Any, inputs: Sequence[str], fault: SizeFault) -> FaultChange | None:
+    """Multiply the first float output of a script's graph where an input has a size."""
+    import torch
+
+    given = list(graph.inputs())[1:]
+    place = inputs.index(fault.input) if fault.input in inputs else None
+    found = _first_output(graph)
+    if place is None or place >= len(given) or found is None:
+        return None
+    reader, at, output = found
+    graph.setInsertPoint(reader)
+
+    def step(kind: str, values: list[Any], kept: Any) -> Any:
+        node = graph.create(kind, values)
+        node.output().setType(kept)
+        graph.insertNode(node)
+        return node.output()
+
+    constant = graph.insertConstant
+    kinds: Any = torch._C
+    whole, real, truth = kinds.IntType.get(), kinds.FloatType.get(), kinds.BoolType.get()
+    size = step("aten::size", [given[place], constant(fault.axis)], whole)
+    compare = "aten::ge" if fault.onward else "aten::eq"
+    hit = step("aten::Float", [step(compare, [size, constant(fault.size)], truth)], real)
+    more = step("aten::mul", [hit, constant(FACTOR - 1)], real)
+    times = step("aten::add", [more, constant(1)], real)
+    reader.replaceInput(at, step("aten::mul", [output, times], output.type()))
+    return "output", FACTOR_TEXT
+
+
+def _first_output(graph: Any) -> tuple[Any, int, Any] | None:
+    """The first tensor that is returned, by itself or in a tuple: who reads it, and where."""
+    end = graph.return_node()
+    for at, value in enumerate(list(end.inputs())):
+        if str(value.type()) == "Tensor":
+            return end, at, value
+        if value.node().kind() == "prim::TupleConstruct":
+            for inner, one in enumerate(list(value.node().inputs())):
+                if str(one.type()) == "Tensor":
+                    return value.node(), inner, one
+    return None
+
+
+def plant_in_program(
+    program: torch.export.ExportedProgram, kind: FaultKind, random: Random
+) -> FaultChange | None:
+    """Change an exported program in place; None in one with a `while`, which might not end."""
+    graphs = [one.graph for one in program.graph_module.modules() if hasattr(one, "graph")]
+    if any("while_loop" in str(node.target) for graph in graphs for node in graph.nodes):
+        return None
+    if kind is FaultKind.WEIGHT:
+        return plant_in_state(program.state_dict, kind, random)
+    nodes = [node for node in program.graph.nodes if _can_alter_call(node, kind)]
+    if kind is FaultKind.SWAP and (not nodes or random.random() < 1 / 2):
+        return plant_in_state(program.state_dict, kind, random)
+    if not nodes:
+        return None
+    node = random.choice(nodes)
+    return str(node.name), _alter_call(node, kind)
+
+
+def _can_alter_call(node: Any, kind: FaultKind) -> bool:
+    if node.op != "call_function":
+        return False
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED.get(_operator_name(node), (0, 0))
+        pair = [node.args[place] for place in (one, other)] if other < len(node.args) else []
+        return one != other and len(pair) > 1 and pair[0] is not pair[1] and _is_same_type(pair)
+    return _number_args(node, kind) != []
+
+
+def _is_same_type(pair: Sequence[Any]) -> bool:
+    """Whether both are float tensors of one shape, so that nothing else of the graph changes."""
+    values = [getattr(one, "meta", {}).get("val") for one in pair]
+    shapes = [getattr(value, "shape", None) for value in values]
+    floats = [bool(getattr(value, "is_floating_point", bool)()) for value in values]
+    return all(floats) and shapes[0] == shapes[1]
+
+
+def _operator_name(node: Any) -> str:
+    """`aten::sub` of the call of `aten.sub.Tensor`."""
+    return str(getattr(node.target, "name", str)()).partition(".")[0]
+
+
+def _number_args(node: Any, kind: FaultKind) -> list[int]:
+    """The places of the call's float arguments that `kind` changes."""
+    if not _has_number(_operator_name(node), kind):
+        return []
+    epsilon = kind is FaultKind.EPSILON
+    return [
+        place
+        for place, value in enumerate(node.args)
+        if isinstance(value, float) and value and (0 < abs(value) <= SMALL_NUMBER) == epsilon
+    ]
+
+
+def _alter_call(node: Any, kind: FaultKind) -> str:
+    if kind is FaultKind.SWAP:
+        one, other = _ORDERED[_operator_name(node)]
+        pair = node.args[one], node.args[other]
+        node.update_arg(one, pair[1])
+        node.update_arg(other, pair[0])
+        return f"inputs {one} and {other} in each other's place"
+    place = _number_args(node, kind)[0]
+    number = node.args[place]
+    altered = number * (EPSILON_FACTOR if kind is FaultKind.EPSILON else FACTOR)
+    node.update_arg(place, altered)
+    return f"{number:.4g} -> {altered:.4g}"

@@ -1,0 +1,191 @@
+"""Where Q/DQ pairs belong in an ONNX graph, by what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring
+
+if TYPE_CHECKING:
+    import onnx
+
+# What passes 8-bit integers from one convolution to the next without a detour through floats.
+_CHAIN = (
+    "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul",
+    "Pad", "Relu", "Resize", "Sigmoid",
+)  # fmt: skip
+# Of a matrix product's three sizes: a tensor core's 8-bit tile is no smaller, and with less in it
+# Q/DQ costs more than it gives. ModelOpt 0.47 leaves the same ones out.
+_SMALLEST = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class QdqPlacement:
+    """The nodes that take Q/DQ on their inputs, by name.
+
+    `chained` are the tensors that stay in integers between convolutions: whoever reads them reads
+    them quantized. `sums` are those of the nodes that add a residual to a convolution's output.
+    """
+
+    nodes: frozenset[str]
+    chained: frozenset[str]
+    sums: frozenset[str]
+
+
+def place_for_cpu(
+    graph: onnx.GraphProto, wiring: GraphWiring, keep: Collection[str], products: Collection[str]
+) -> QdqPlacement:
+    """For CPUs: products, and all that lies in integers between convolutions.
+
+    ONNX Runtime computes a convolution in integers only where its output is quantized too.
+
+    Args:
+        graph: of the float model.
+        wiring: of that graph.
+        keep: nodes that stay in floating point.
+        products: the operators that have integer kernels.
+    """
+    chosen = {node.name for node in graph.node if node.op_type in products} - set(keep)
+    chained = _chain_tensors(graph.node, wiring, chosen, keep)
+    links = {n.name for n in graph.node if n.op_type in _CHAIN and n.output[0] in chained}
+    return QdqPlacement(nodes=frozenset(chosen | links), chained=chained, sums=frozenset())
+
+
+def place_for_tensorrt(
+    graph: onnx.GraphProto, wiring: GraphWiring, keep: Collection[str], sizes: Mapping[str, int]
+) -> QdqPlacement:
+    """For TensorRT: the inputs of products, and of a sum the input that is not the product's own.
+
+    It fuses a convolution with the sum and the activation behind it, where the convolution's output
+    reaches the sum unquantized and the residual quantized.
+
+    Args:
+        graph: with the shapes of its tensors.
+        wiring: of that graph.
+        keep: nodes that stay in floating point.
+        sizes: the largest size of each dynamic dim.
+    """
+    rows = _tensor_rows(graph, sizes)
+    chosen = {
+        node.name
+        for node in graph.node
+        if node.op_type in PRODUCTS and not _is_too_small(node, wiring, rows)
+    } - set(keep)
+    chained = _chain_tensors(graph.node, wiring, chosen, keep)
+    sums = {
+        node.name
+        for node in graph.node
+        if node.op_type == "Add"
+        and node.output[0] in chained
+        and len(set(wiring.activations(node))) > 1
+    }
+    return QdqPlacement(nodes=frozenset(chosen | sums), chained=chained, sums=frozenset(sums))
+
+
+def _chain_tensors(
+    nodes: Iterable[onnx.NodeProto], wiring: GraphWiring, chosen: set[str], keep: Collection[str]
+) -> frozenset[str]:
+    """The tensors that come from convolutions alone, through nothing but links of the chain.
+
+    Nodes come in topological order: ONNX demands it.
+    """
+    chained: set[str] = set()
+    for node in nodes:
+        read = wiring.activations(node)
+        convolved = node.op_type in {"Conv", "ConvTranspose"} and node.name in chosen
+        linked = node.op_type in _CHAIN and node.name not in keep and chained.issuperset(read)
+        if convolved or (linked and read):
+            chained.update(node.output)
+    return frozenset(chained)
+
+
+def _is_too_small(node: onnx.NodeProto, wiring: GraphWiring, rows: Mapping[str, int]) -> bool:
+    weights = wiring.constants.get(node.input[1])
+    if weights is None or node.op_type not in {"MatMul", "Gemm"}:
+        return False
+    return min((*weights.dims, rows.get(node.input[0], _SMALLEST)), default=0) < _SMALLEST
+
+
+def _tensor_rows(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> dict[str, int]:
+    """How many rows each tensor has at its largest, as a matrix; those not known are left out."""
+    found: dict[str, int] = {}
+    for value in (*graph.value_info, *graph.input):
+        dims = value.type.tensor_type.shape.dim[:-1]
+        known = [sizes.get(dim.dim_param, 0) if dim.dim_param else dim.dim_value for dim in dims]
+        if known and all(known):
+            found[value.name] = prod(known)
+    return found
+
+
+def tidy_qdq(model: onnx.ModelProto, placement: QdqPlacement) -> int:
+    """Let nodes that stay in floats read floats, and sums the product's own output.
+
+    The library replaces a tensor by its quantized self for all who read it. Pairs that
+    nobody reads any more go. Returns how many readings were changed.
+    """
+    wiring = GraphWiring(model.graph)
+    depths = _tensor_depths(model.graph.node)
+    changed = 0
+    for node in model.graph.node:
+        if node.op_type in {QUANTIZE, DEQUANTIZE}:
+            continue
+        if node.name in placement.sums:
+            changed += _free_own(node, wiring, depths)
+        elif node.name not in placement.nodes:
+            changed += _free_all(node, wiring, placement)
+    while _drop_unread(model.graph):
+        pass
+    return changed
+
+
+def _tensor_depths(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+    """How many nodes lie between a tensor and the inputs, along the longest way."""
+    depths: dict[str, int] = {}
+    for node in nodes:
+        depth = 1 + max((depths.get(name, 0) for name in node.input), default=0)
+        depths.update((name, depth) for name in node.output)
+    return depths
+
+
+def _free_all(node: onnx.NodeProto, wiring: GraphWiring, placement: QdqPlacement) -> int:
+    """Read before the pair, where the tensor is not one that only lives quantized."""
+    changed = 0
+    for index, name in enumerate(node.input):
+        source = wiring.before(name)
+        if source is not None and source not in placement.chained:
+            node.input[index] = source
+            changed += 1
+    return changed
+
+
+def _free_own(node: onnx.NodeProto, wiring: GraphWiring, depths: dict[str, int]) -> int:
+    """Read the deepest of the convolutions that nobody else reads, unquantized."""
+    own = [
+        (depths[source], index)
+        for index, name in enumerate(node.input)
+        if (source := wiring.before(name)) is not None
+        and wiring.producer_if(source, "Conv") is not None
+        and len(wiring.readers[source]) == 1
+    ]
+    if not own:
+        return 0
+    _, index = max(own)
+    node.input[index] = wiring.before(node.input[index]) or node.input[index]
+    return 1
+
+
+def _drop_unread(graph: onnx.GraphProto) -> int:
+    """Remove Q and DQ nodes whose output nobody reads; how many there were."""
+    read = {name for node in graph.node for name in node.input}
+    read.update(value.name for value in graph.output)
+    dead = [
+        node
+        for node in graph.node
+        if node.op_type in {QUANTIZE, DEQUANTIZE} and node.output[0] not in read
+    ]
+    for node in dead:
+        graph.node.remove(node)
+    return len(dead)

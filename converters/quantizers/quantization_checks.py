@@ -1,0 +1,318 @@
+"""Check that a Q/DQ model is quantized and that its scales keep observed activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...core.contract import Array
+from ...core.errors import ConversionError, Hint, Option
+from ..framework_errors import call_framework
+from ..onnx_sessions import limit_threads
+from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, WITH_ZERO, GraphWiring, tensor_values
+from .quantizer_workspace import CalibrationSamples, QuantizerWorkspace
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+
+class NothingQuantizedError(ConversionError):
+    """The model has nothing that computes in 8 bits, or nothing that may."""
+
+    lasting = True
+
+    def __init__(
+        self, told: str = "it quantized no convolution and no matrix product of the model"
+    ) -> None:
+        super().__init__(told, hint="build it without --int8, or keep less in floating point")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostTensor:
+    """A tensor whose useful values all fall within one step of its scale; and who reads it."""
+
+    tensor: str
+    step: float
+    useful: float
+    readers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.tensor} (step {self.step:.3g}, values of about {self.useful:.3g})"
+
+
+def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
+    """How many products compute in 8 bits.
+
+    Args:
+        model: with its small constants in memory.
+        useful: the size of a tensor's useful values, by name (`activations.Activations`).
+
+    Raises:
+        NothingQuantizedError: none does.
+        ConversionError: a scale is not finite, not positive, or so large that the useful values
+            vanish.
+    """
+    wiring = GraphWiring(model.graph)
+    for node in model.graph.node:
+        if node.op_type in {QUANTIZE, DEQUANTIZE}:
+            _check_scale(node, wiring)
+    for lost in find_lost_tensors(model, useful):
+        readers = ", ".join(lost.readers)
+        raise ConversionError(
+            f"quantizing {lost} for {readers} would lose it",
+            hint=Hint("keep it in floating point: ", Option("keep-fp", f"{lost.readers[0]}")),
+            option="keep-fp",
+        )
+    count = sum(_is_quantized(node, wiring) for node in model.graph.node)
+    if count == 0:
+        raise NothingQuantizedError
+    return count
+
+
+def find_lost_tensors(model: onnx.ModelProto, useful: Mapping[str, float]) -> Iterator[LostTensor]:
+    """Each activation that its scale would wipe out: a mask's fill sets the range, not the data."""
+    wiring = GraphWiring(model.graph)
+    for node in model.graph.node:
+        scale = wiring.constants.get(node.input[1]) if node.op_type == QUANTIZE else None
+        size = useful.get(node.input[0], 0.0)
+        if scale is None or size == 0.0:
+            continue
+        step = float(tensor_values(scale).max())
+        if is_lost(step, size):
+            yield LostTensor(
+                tensor=node.input[0],
+                step=step,
+                useful=size,
+                readers=_quantizer_readers(node, wiring),
+            )
+
+
+def is_lost(step: float, useful: float) -> bool:
+    """Whether values of the size `useful` are lost at this step: most become 0 or one step."""
+    return not isfinite(step) or step > useful
+
+
+def _quantizer_readers(node: onnx.NodeProto, wiring: GraphWiring) -> tuple[str, ...]:
+    """Who reads what a quantizer gives, through its dequantizer."""
+    taken = [reader.output[0] for reader in wiring.readers.get(node.output[0], ())]
+    names = [reader.name for name in taken for reader in wiring.readers.get(name, ())]
+    return tuple(dict.fromkeys(names)) or (node.name,)
+
+
+def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
+    import numpy as np
+
+    constant = wiring.constants.get(node.input[1])
+    if constant is None:
+        return
+    scale = tensor_values(constant).astype(np.float64)
+    bad = scale[~(np.isfinite(scale) & (scale > 0))]
+    if bad.size:
+        around = [r.name for r in wiring.readers.get(node.output[0], ())]
+        raise ConversionError(
+            f"the scale of {node.name} is {bad.flat[0]} (read by {', '.join(around) or 'nobody'})",
+            hint=Hint(
+                "look at the samples with `modelc calibrate`, or keep the node: ",
+                Option("keep-fp", "NODE"),
+            ),
+            option="keep-fp",
+        )
+
+
+def _is_quantized(node: onnx.NodeProto, wiring: GraphWiring) -> bool:
+    """Whether a product reads both its factors from dequantizers."""
+    return node.op_type in PRODUCTS and all(
+        wiring.producer_if(name, DEQUANTIZE) is not None for name in node.input[:2]
+    )
+
+
+# A mean over 16 images or sentences moves by a quarter of one's spread; more cost more than they
+# give.
+OBSERVED_SAMPLES = 16
+_ENOUGH = 1 << 18  # elements of a tensor that are looked at; of a larger one, every n-th
+_NAME = "observed.onnx"
+_Read: TypeAlias = tuple[str, int]  # a tensor and its channel axis
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelMeans:
+    """The mean of what a product multiplies, by input channel: before and after quantization.
+
+    `spatial` are the sizes of the last sample's other dims: of an image, height and width.
+    """
+
+    exact: Array
+    rounded: Array
+    spatial: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationStats:
+    """`useful` is by tensor, `means` by node.
+
+    `useful` is the root mean square of the values that are neither zero nor within half of the
+    largest magnitude: what is left of a tensor when its fills and outliers are taken away; 0 where
+    nothing is left. `means` are by product with constant weights, of what it multiplies.
+    """
+
+    useful: Mapping[str, float]
+    means: Mapping[str, ChannelMeans]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TensorScale:
+    """How one tensor is quantized: one scale, one zero point, and the integers it may use."""
+
+    step: float
+    zero: int
+    low: int
+    high: int
+
+    def round(self, array: Array) -> Array:
+        import numpy as np
+
+        steps = np.clip(np.rint(array / self.step) + self.zero, self.low, self.high)
+        result: Array = (steps - self.zero) * self.step
+        return result
+
+
+def observe_activations(
+    place: QuantizerWorkspace, quantized: onnx.ModelProto, samples: CalibrationSamples
+) -> ActivationStats:
+    """Run the float model on the first samples; look at all that `quantized` quantizes.
+
+    Args:
+        place: the float model, and where one with more outputs is written.
+        quantized: the Q/DQ model made of it, tensors and nodes under the same names.
+        samples: only the first are read, and they are not told as progress.
+    """
+    import onnx
+
+    model = onnx.load(str(place.model), load_external_data=False)
+    wiring = GraphWiring(model.graph)
+    scales = {
+        name: scale
+        for name, scale in _read_scales(quantized).items()
+        if name in wiring.producers or name in wiring.readers
+    }
+    if not scales:
+        return ActivationStats(useful={}, means={})
+    axes = _channel_axes(model.graph.node, wiring)
+    known = {value.name for value in (*model.graph.input, *model.graph.output)}
+    # an output may go without a type: ONNX Runtime infers it
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in scales if name not in known
+    )
+    path = place.folder / _NAME
+    onnx.save(model, str(path))
+    del model, wiring
+    found = call_framework("ONNX Runtime", lambda: _collect_stats(path, scales, axes, samples))
+    path.unlink()
+    return found
+
+
+def _read_scales(quantized: onnx.ModelProto) -> dict[str, _TensorScale]:
+    """How each activation is quantized; those with a scale that is not one number are left out."""
+    import numpy as np
+
+    wiring = GraphWiring(quantized.graph)
+    found: dict[str, _TensorScale] = {}
+    for node in quantized.graph.node:
+        if (
+            node.op_type != QUANTIZE
+            or node.input[0] in wiring.constants
+            or len(node.input) < WITH_ZERO
+        ):
+            continue
+        scale, zero = (wiring.constants.get(name) for name in node.input[1:3])
+        if scale is None or zero is None or tensor_values(scale).size != 1:
+            continue
+        limits = np.iinfo(tensor_values(zero).dtype)
+        found[node.input[0]] = _TensorScale(
+            step=float(tensor_values(scale).item()),
+            zero=int(tensor_values(zero).item()),
+            low=int(limits.min),
+            high=int(limits.max),
+        )
+    return found
+
+
+def _channel_axes(nodes: Iterable[onnx.NodeProto], wiring: GraphWiring) -> dict[str, _Read]:
+    """What each product with constant weights multiplies, by node: the tensor, its channel axis."""
+    return {
+        node.name: (node.input[0], 1 if node.op_type in {"Conv", "ConvTranspose"} else -1)
+        for node in nodes
+        if node.op_type in PRODUCTS
+        and node.input[0] not in wiring.constants
+        and node.input[1] in wiring.constants
+    }
+
+
+def _collect_stats(
+    path: Path,
+    scales: Mapping[str, _TensorScale],
+    axes: Mapping[str, _Read],
+    samples: CalibrationSamples,
+) -> ActivationStats:
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    limit_threads(options)
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    fed = {value.name for value in session.get_inputs()}
+    asked = [name for name in scales if name not in fed]
+    useful: dict[str, float] = {}
+    means: dict[str, list[tuple[Array, Array]]] = {}
+    spatial: dict[str, tuple[int, ...]] = {}
+    for feed in islice(samples.unheard(), OBSERVED_SAMPLES):
+        found = _run_outputs(session, asked, feed) | feed
+        for name in scales:
+            useful[name] = max(useful.get(name, 0.0), _useful_magnitude(found[name]))
+        for node, (name, axis) in axes.items():
+            if name not in scales:
+                continue
+            exact = found[name]
+            rows = (_channel_means(exact, axis), _channel_means(scales[name].round(exact), axis))
+            means.setdefault(node, []).append(rows)
+            spatial[node] = exact.shape[2:]
+    averages = {node: np.mean(rows, axis=0) for node, rows in means.items()}
+    return ActivationStats(
+        useful=useful,
+        means={
+            node: ChannelMeans(exact=both[0], rounded=both[1], spatial=spatial[node])
+            for node, both in averages.items()
+        },
+    )
+
+
+def _run_outputs(
+    session: onnxruntime.InferenceSession, names: list[str], feed: Mapping[str, Array]
+) -> dict[str, Array]:
+    """The named tensors alone: asked for none, a session gives all its outputs."""
+    return dict(zip(names, session.run(names, feed), strict=True)) if names else {}
+
+
+def _useful_magnitude(array: Array) -> float:
+    import numpy as np
+
+    flat = np.abs(array.reshape(-1)[:: max(1, array.size // _ENOUGH)])
+    flat = flat[np.isfinite(flat) & (flat > 0)].astype(np.float64)
+    if flat.size == 0:
+        return 0.0
+    small = flat[flat <= flat.max() / 2]
+    return float(np.sqrt(np.mean(np.square(small)))) if small.size else 0.0
+
+
+def _channel_means(array: Array, axis: int) -> Array:
+    import numpy as np
+
+    others = tuple(i for i in range(array.ndim) if i != axis % array.ndim)
+    means: Array = array.mean(axis=others, dtype=np.float64)
+    return means

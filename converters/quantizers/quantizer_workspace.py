@@ -1,0 +1,298 @@
+"""What a quantizer works with: a copy of the parent, samples, method, quiet calls."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import chdir
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
+from ...core.errors import ConversionError, Hint, ModelcError, Option, UsageError
+from ...core.names import unknown
+from ..framework_errors import call_framework
+from ..onnx_guard import copy_external_weights
+
+if TYPE_CHECKING:
+    import onnx
+
+_FOLDER = "work"
+_NAME = "model.onnx"
+_GEMM_INPUTS = 3  # with a bias
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizerWorkspace:
+    """The copy: its folder, its model file, and whether its weights lie in a file of their own."""
+
+    folder: Path
+    model: Path
+    external: bool
+
+    def load(self) -> onnx.ModelProto:
+        """The copy with its weights in memory."""
+        import onnx
+
+        return onnx.load(str(self.model))
+
+    def clear(self) -> None:
+        """Delete it all."""
+        shutil.rmtree(self.folder)
+
+
+def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
+    """Copy the parent into the job's folder, every node named, at `opset` or later.
+
+    Raises:
+        ConversionError: the parent cannot be read, or cannot be raised to the opset.
+    """
+    import onnx
+
+    folder = job.folder / _FOLDER
+    folder.mkdir()
+    model = call_framework("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
+    external = copy_external_weights(model, job.parent, folder)
+    path = folder / _NAME
+    found = _model_opset(model)
+    if found < opset:
+        model = _raise_opset(model, found, opset, external=bool(external))
+    changes = _name_nodes(model) + _lift_constants(model.graph) + _fold_beta(model.graph, folder)
+    if changes or found < opset:
+        onnx.save(model, str(path))
+    else:
+        shutil.copyfile(job.parent, path)
+    return QuantizerWorkspace(folder=folder, model=path, external=bool(external))
+
+
+def _model_opset(model: onnx.ModelProto) -> int:
+    return max(
+        (int(o.version) for o in model.opset_import if o.domain in {"", "ai.onnx"}), default=1
+    )
+
+
+def _raise_opset(
+    model: onnx.ModelProto, found: int, opset: int, *, external: bool
+) -> onnx.ModelProto:
+    """The model at a later opset.
+
+    The converter works on one protobuf in memory, so weights in files of their own stay behind.
+    """
+    from onnx import version_converter
+
+    if external:
+        raise ConversionError(
+            f"the model has opset {found}, {opset} is needed, and its weights lie in another file",
+            hint=Hint("export it with ", Option("opset", "21")),
+            option="opset",
+        )
+    try:
+        return version_converter.convert_version(model, opset)
+    except Exception as error:
+        raise ConversionError(
+            f"the model has opset {found} and could not be raised to {opset}",
+            hint=Hint("export it with ", Option("opset", "21")),
+            option="opset",
+        ) from error
+
+
+def _lift_constants(graph: onnx.GraphProto) -> int:
+    """Turn `Constant` nodes into initializers, which is where libraries look for weights."""
+    lifted = [
+        (node, attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    ]
+    for node, tensor in lifted:
+        graph.initializer.add().CopyFrom(tensor)
+        graph.initializer[-1].name = node.output[0]
+        graph.node.remove(node)
+    return len(lifted)
+
+
+def _fold_beta(graph: onnx.GraphProto, folder: Path) -> int:
+    """Multiply each Gemm's bias by its `beta`, which ONNX Runtime's quantizer drops; how many."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    scaled = [
+        (node, attribute)
+        for node in graph.node
+        if node.op_type == "Gemm" and len(node.input) == _GEMM_INPUTS and node.input[2]
+        for attribute in node.attribute
+        if attribute.name == "beta" and attribute.f != 1
+    ]
+    for node, attribute in scaled:
+        bias, beta = node.input[2], np.float32(attribute.f)
+        node.input[2] = f"{node.name}::bias"
+        attribute.f = 1.0
+        if bias in constants:
+            array = numpy_helper.to_array(constants[bias], str(folder))
+            product = np.asarray(array * beta).astype(array.dtype)
+            graph.initializer.append(numpy_helper.from_array(product, node.input[2]))
+            continue
+        graph.initializer.append(numpy_helper.from_array(np.asarray(beta), f"{node.name}::beta"))
+        inputs, place = [bias, f"{node.name}::beta"], list(graph.node).index(node)
+        name = f"{node.name}::scaled"
+        graph.node.insert(place, helper.make_node("Mul", inputs, [node.input[2]], name=name))
+    return len(scaled)
+
+
+def _name_nodes(model: onnx.ModelProto) -> int:
+    """Give every node without a name one of its own; how many there were."""
+    nameless = [node for node in model.graph.node if not node.name]
+    taken = {node.name for node in model.graph.node}
+    for index, node in enumerate(nameless):
+        name = f"{node.op_type}_{index}"
+        node.name = name if name not in taken else f"unnamed_{name}"
+    return len(nameless) + make_names_unique(model.graph)
+
+
+def make_names_unique(graph: onnx.GraphProto) -> int:
+    """Give nodes of one name a number behind it, but for the first; how many there were.
+
+    ONNX Runtime loads no model with two nodes of one name, and a choice by name would mean both.
+    """
+    taken = {node.name for node in graph.node}
+    seen: set[str] = set()
+    changed = 0
+    for node in graph.node:
+        if node.name and node.name in seen:
+            node.name = next(name for n in count(2) if (name := f"{node.name}_{n}") not in taken)
+            taken.add(node.name)
+            changed += 1
+        seen.add(node.name)
+    return changed
+
+
+class CalibrationSamples:
+    """The calibration feeds with only what the model takes, told as they are read.
+
+    Every iteration reads them anew; nothing is kept, so memory does not grow with the set.
+    """
+
+    def __init__(self, feeds: CalibrationFeeds, inputs: Collection[str], advance: Advance) -> None:
+        self._feeds = feeds
+        self._inputs = inputs
+        self._advance = advance
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        total = len(self._feeds)
+        for done, feed in enumerate(self.unheard(), start=1):
+            self._advance(done, total)  # before: a library that counts does not come back
+            yield feed
+
+    def unheard(self) -> Iterator[dict[str, Array]]:
+        """The same, not told: for a look at the first few."""
+        for number, feed in enumerate(self._feeds, start=1):
+            missing = [name for name in self._inputs if name not in feed]
+            if missing:
+                raise ConversionError(
+                    f"calibration sample {number} has no {missing[0]!r}, which the model takes",
+                    hint=f"name the arrays as the model does: {', '.join(self._inputs)}",
+                )
+            yield {name: feed[name] for name in self._inputs}
+
+
+class CalibrationReader:
+    """Samples in the form that ONNX Runtime and ModelOpt ask for.
+
+    They are read in the folder that was the current one when the reader was made: paths of samples
+    may be relative to it, and a library may be made to run elsewhere.
+    """
+
+    def __init__(self, samples: CalibrationSamples) -> None:
+        self._samples = samples
+        self._next = iter(samples)
+        self._home = Path.cwd()
+
+    def get_next(self) -> dict[str, Array] | None:
+        """The next sample; None after the last."""
+        with chdir(self._home):
+            return next(self._next, None)
+
+    def get_first(self) -> dict[str, Array]:
+        """The first sample; where the reading stands does not change."""
+        with chdir(self._home):
+            return next(iter(self._samples))
+
+    def rewind(self) -> None:
+        """Start anew."""
+        self._next = iter(self._samples)
+
+
+def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> CalibrationSamples:
+    """The job's samples, for a model with these inputs.
+
+    Raises:
+        ConversionError: there is none.
+    """
+    if len(job.calibration) == 0:
+        raise ConversionError(
+            "there is no calibration sample to quantize with",
+            hint=Hint("give ", Option("calib"), " a folder of samples"),
+            option="calib",
+        )
+    return CalibrationSamples(job.calibration, inputs, job.advance)
+
+
+Made = TypeVar("Made")
+_LOG = logging.getLogger(__name__)  # what is said here ends in the step's log
+
+
+def call_quietly(what: str, make: Callable[[], Made]) -> Made:
+    """Run one call of a library, `what` by name; our own errors, as of a sample, pass as they are.
+
+    Raises:
+        ConversionError: the library raised.
+    """
+    try:
+        with _capture_output():
+            return call_framework(what, make)
+    except ConversionError as error:
+        if isinstance(error.__cause__, ModelcError):
+            raise error.__cause__ from None
+        raise
+
+
+@contextlib.contextmanager
+def _capture_output() -> Iterator[None]:
+    """Take Python's own stdout and stderr for the block; tell each line at debug level."""
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            yield
+    finally:
+        for line in filter(str.strip, text.getvalue().splitlines()):
+            _LOG.debug("%s", line.rpartition("\r")[2])
+
+
+def choose_method(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> str:
+    """The job's method, or the first for its consumer.
+
+    Raises:
+        UsageError: the quantizer is not for this consumer, or has no such method for it.
+    """
+    offered = methods.get(job.consumer)
+    if offered is None:
+        raise UsageError(
+            f"the quantizer makes nothing for {job.consumer!r}",
+            hint=Hint(
+                f"it is for {', '.join(methods)}: choose another, or ", Option("quantizer", "auto")
+            ),
+            option="quantizer",
+        )
+    if job.method is not None and job.method not in offered:
+        raise unknown("calibration method", job.method, offered)
+    return job.method or offered[0]

@@ -1,0 +1,316 @@
+"""Build an engine with TensorRT's Python package: network, builder config, build."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ...core.contract import Advance, TensorInfo, unheard
+from ...core.errors import ConversionError, Hint, Option
+from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
+from . import timing_cache
+from .engine_options import EngineOptions, HardwareLevel, Profile, profile_text
+from .engine_records import BuildRequest, BuildResult
+from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
+
+if TYPE_CHECKING:
+    import tensorrt
+
+_LAYERS = '"Layers"'  # the field of the inspector's JSON that is asked for
+
+
+class CancelledBuildError(Exception):
+    """The build was told to stop, and did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildWatch:
+    """Who is told how far a build is, and who may stop it."""
+
+    advance: Advance = unheard
+    stopped: Callable[[], bool] = lambda: False
+
+
+def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:
+    """Parse, configure, build, write the engine, read its layers.
+
+    Args:
+        trt: the tensorrt package, 10.13 or later.
+        request: what to build.
+        watch: progress and cancellation.
+
+    Raises:
+        ConversionError: TensorRT refused the model or did not build it.
+        CancelledBuildError: `watch` stopped it.
+    """
+    log = make_error_log(trt)
+    options = request.options
+    load_plugin_libraries(trt, options.plugins, log)
+    builder: tensorrt.Builder = trt.Builder(log)
+    network, parser = parse_network(trt, builder, Path(request.onnx), log)
+    inputs, outputs = network_tensors(network)
+    config = make_config(trt, builder, network, options, request.profiles)
+    config.progress_monitor = make_progress_monitor(trt, watch.advance, watch.stopped)
+    cache = Path(request.timing_cache) if request.timing_cache else None
+    notes = timing_cache.load_timing_cache(config, cache) if cache else ()
+    blob: tensorrt.IHostMemory | None = builder.build_serialized_network(network, config)
+    if cache:  # of a build that was stopped as well: the next one is so much quicker
+        notes = (*notes, *timing_cache.save_timing_cache(config, cache))
+    if blob is None:
+        raise _build_error(watch, log)
+    layers = _inspect_layers(trt, blob, request, log)
+    _write_engine(blob, Path(request.engine))
+    del parser  # the network's weights are in its memory: it must outlive the build
+    return BuildResult(
+        tensorrt=str(trt.__version__), layers=layers, inputs=inputs, outputs=outputs, notes=notes
+    )
+
+
+def _build_error(watch: BuildWatch, log: ErrorLog) -> Exception:
+    if watch.stopped():
+        return CancelledBuildError("the build was stopped")
+    return ConversionError(
+        f"TensorRT built no engine: {log.reason}", hint="the whole text is in the log"
+    )
+
+
+def load_plugin_libraries(
+    trt: ModuleType,
+    libraries: tuple[str, ...],
+    log: ErrorLog,
+    load: Callable[[str], object] = ctypes.CDLL,
+) -> None:
+    """Load the libraries that were named, and no other: loading one runs its code.
+
+    Args:
+        trt: the tensorrt package.
+        libraries: paths; they register their plugins as they are loaded.
+        log: where TensorRT's own plugins say what they have to say.
+        load: opens a library; raises OSError where it cannot.
+
+    Raises:
+        ConversionError: a library cannot be loaded.
+    """
+    for library in libraries:
+        try:
+            load(library)
+        except OSError as error:
+            raise ConversionError(
+                f"the plugin library {library} cannot be loaded: {error}",
+                hint="give the path of a shared library that was built for this TensorRT",
+            ) from error
+    if libraries and not trt.init_libnvinfer_plugins(log, ""):
+        raise ConversionError(
+            f"TensorRT could not register its plugins: {log.reason}",
+            hint="the whole text is in the log",
+        )
+
+
+def _inspect_layers(
+    trt: ModuleType, blob: tensorrt.IHostMemory, request: BuildRequest, log: ErrorLog
+) -> str:
+    """The layers of the engine as JSON, at the opt sizes: without shapes it knows no types."""
+    runtime: tensorrt.Runtime = trt.Runtime(log)
+    runtime.engine_host_code_allowed = request.options.trust_engine
+    engine: tensorrt.ICudaEngine | None = runtime.deserialize_cuda_engine(blob)
+    if engine is None:
+        raise ConversionError(
+            f"TensorRT cannot load the engine that it built: {log.reason}",
+            hint="the whole text is in the log",
+        )
+    inspector: tensorrt.EngineInspector = engine.create_engine_inspector()
+    plain = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    if request.options.strip_weights:  # without weights there is nothing to make a context with
+        return plain
+    context: tensorrt.IExecutionContext | None = engine.create_execution_context()
+    if context is None or not _set_opt_shapes(engine, context, request):
+        return plain
+    inspector.execution_context = context
+    full = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    return full if _LAYERS in full else plain
+
+
+def _set_opt_shapes(
+    engine: tensorrt.ICudaEngine, context: tensorrt.IExecutionContext, request: BuildRequest
+) -> bool:
+    """Give the context the opt shapes of the first profile; whether it took them."""
+    known = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+    ranges = request.profiles[0] if request.profiles else ()
+    return all(context.set_input_shape(one.name, one.opt) for one in ranges if one.name in known)
+
+
+def _write_engine(blob: tensorrt.IHostMemory, path: Path) -> None:
+    """The engine's bytes, under its name only once they are all there."""
+    draft = path.with_name(f".{path.name}.partial")
+    with draft.open("wb") as stream:
+        stream.write(blob)
+    draft.replace(path)
+
+
+def make_config(
+    trt: ModuleType,
+    builder: tensorrt.Builder,
+    network: tensorrt.INetworkDefinition,
+    options: EngineOptions,
+    profiles: tuple[Profile, ...],
+) -> tensorrt.IBuilderConfig:
+    """The config for one build.
+
+    Raises:
+        ConversionError: TensorRT refused a profile.
+    """
+    config: tensorrt.IBuilderConfig = builder.create_builder_config()
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
+    config.builder_optimization_level = options.optimization_level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # or the inspector knows no types
+    config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
+    _set_flags(trt, config, options)
+    if _is_dynamic(network):
+        for profile in profiles:
+            _add_profile(builder, network, config, profile)
+    return config
+
+
+def _hardware_level(trt: ModuleType, level: HardwareLevel) -> tensorrt.HardwareCompatibilityLevel:
+    match level:
+        case HardwareLevel.NONE:
+            return trt.HardwareCompatibilityLevel.NONE
+        case HardwareLevel.AMPERE_PLUS:
+            return trt.HardwareCompatibilityLevel.AMPERE_PLUS
+        case HardwareLevel.SAME_COMPUTE_CAPABILITY:
+            return trt.HardwareCompatibilityLevel.SAME_COMPUTE_CAPABILITY
+
+
+def _set_flags(trt: ModuleType, config: tensorrt.IBuilderConfig, options: EngineOptions) -> None:
+    if options.refittable:
+        config.set_flag(trt.BuilderFlag.REFIT)
+    if options.strip_weights:
+        config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+    if options.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    if options.weight_streaming:
+        config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
+    if options.tf32:
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:
+        config.clear_flag(trt.BuilderFlag.TF32)
+
+
+def _is_dynamic(network: tensorrt.INetworkDefinition) -> bool:
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    return any(size < 0 for tensor in inputs for size in tensor.shape)
+
+
+def _add_profile(
+    builder: tensorrt.Builder,
+    network: tensorrt.INetworkDefinition,
+    config: tensorrt.IBuilderConfig,
+    profile: Profile,
+) -> None:
+    made: tensorrt.IOptimizationProfile = builder.create_optimization_profile()
+    ranges = {one.name: one for one in profile}
+    for index in range(network.num_inputs):
+        tensor: tensorrt.ITensor = network.get_input(index)
+        one = ranges.get(tensor.name)
+        if tensor.is_shape_tensor:
+            raise ConversionError(
+                f"TensorRT takes {tensor.name!r} for a shape: a profile would need its values",
+                hint="make it a constant of the model, or an input that no shape depends on",
+            )
+        if one is None:
+            raise ConversionError(
+                f"the ONNX has an input {tensor.name!r} that the signature has not",
+                hint=f"the profile is {profile_text(profile)}",
+            )
+        try:
+            made.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
+        except RuntimeError as error:
+            raise ConversionError(
+                f"TensorRT refused the profile {one}: {error}",
+                hint=Hint("see ", Option("profile"), " and ", Option("input")),
+                option="profile",
+            ) from error
+    if not made or config.add_optimization_profile(made) < 0:
+        raise ConversionError(
+            f"TensorRT refused the profile {profile_text(profile)}",
+            hint=Hint("see ", Option("profile"), " and ", Option("input")),
+            option="profile",
+        )
+
+
+_MAX_ERRORS = 5  # errors in a message; all are in the log
+TRT_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT8": "int8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "UINT8": "uint8",
+    "BOOL": "bool",
+}  # trt.DataType -> the name that torch and numpy have for it
+
+
+def parse_network(
+    trt: ModuleType, builder: tensorrt.Builder, path: Path, log: ErrorLog
+) -> tuple[tensorrt.INetworkDefinition, tensorrt.OnnxParser]:
+    """Parse an ONNX file; its types are the precision of the engine, on TensorRT 10 and 11.
+
+    Returns:
+        the network, and the parser that owns the memory of its weights: keep both.
+
+    Raises:
+        ConversionError: the parser refused it; the message names node, operator and module.
+    """
+    # On 10 this is asked for; on 11 it is always so and the flag is ignored.
+    flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    network = builder.create_network(flags)
+    parser: tensorrt.OnnxParser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(str(path)):
+        raise _parser_error(parser, path, log)
+    return network, parser
+
+
+def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> ConversionError:
+    origins = read_origins(path)
+    told: list[str] = []
+    for index in range(parser.num_errors):
+        error: tensorrt.ParserError = parser.get_error(index)
+        name, operator = error.node_name(), error.node_operator()
+        origin = origins.get(name, UNKNOWN_ORIGIN)
+        node = " ".join(part for part in (operator, name) if part) or "the model"
+        where = f"{origin.module} ({node})" if origin.module else node
+        source = f" at {origin.source}" if origin.source else ""
+        told.append(f"{where}{source}: {error.desc()} [{error.code().name}]")
+    for line in told:
+        log.errors.append(line)
+    shown = "; ".join(told[:_MAX_ERRORS]) or log.reason
+    more = f" (and {len(told) - _MAX_ERRORS} more)" if len(told) > _MAX_ERRORS else ""
+    return ConversionError(
+        f"TensorRT's ONNX parser refused {path.name}: {shown}{more}",
+        hint=Hint(
+            "change the module that is named, or name a library with the operator by ",
+            Option("plugins"),
+        ),
+        option="plugins",
+    )
+
+
+def network_tensors(
+    network: tensorrt.INetworkDefinition,
+) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Inputs and outputs as the network declares them; a dim that varies is `?`."""
+    inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
+    outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
+    return inputs, outputs
+
+
+def _tensor_info(tensor: tensorrt.ITensor) -> TensorInfo:
+    code = tensor.dtype.name
+    dims = tuple("?" if size < 0 else str(size) for size in tensor.shape)
+    return TensorInfo(name=tensor.name, dtype=TRT_DTYPES.get(code, code.lower()), dims=dims)

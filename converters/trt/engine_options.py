@@ -1,0 +1,340 @@
+"""Options of an engine and its optimization profiles, parsed from text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from ...core.errors import Hint, Option, UsageError
+from ...core.names import unknown
+from ...core.signature import InputSpec, Signature
+
+LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
+DEFAULT_LEVEL = 3  # TensorRT's own
+SEPARATOR = ";"  # between the values of an option that may be given several times
+_UNITS = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TRUTHS = {"true": True, "false": False}
+KEYS = (
+    "workspace",
+    "optimization_level",
+    "profiles",
+    "timing_cache",
+    "cache_folder",
+    "version_compatible",
+    "hardware_compatible",
+    "refittable",
+    "strip_weights",
+    "weight_streaming",
+    "tf32",
+    "plugins",
+    "trust_engine",
+    "builder",
+    "weights",
+)
+
+
+class HardwareLevel(StrEnum):
+    """On which other GPUs an engine is to run as well."""
+
+    NONE = "none"
+    AMPERE_PLUS = "ampere-plus"
+    SAME_COMPUTE_CAPABILITY = "same-compute-capability"
+
+
+class BuilderChoice(StrEnum):
+    """What builds: the Python package, the trtexec program, or whichever of them is here."""
+
+    AUTO = "auto"
+    PYTHON = "python"
+    TRTEXEC = "trtexec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How an engine is built and opened.
+
+    `workspace` is in bytes, None is TensorRT's own limit: all of the device's memory. `profiles`
+    come after the one that the signature gives. `timing_cache` is a file, `off`, or empty for one
+    that is named after GPU and version in `cache_folder`. `weights` is
+    the ONNX that a stripped engine takes its weights from when it is opened.
+    """
+
+    workspace: int | None = None
+    optimization_level: int = DEFAULT_LEVEL
+    profiles: tuple[Profile, ...] = ()
+    timing_cache: str = ""
+    cache_folder: str = ""
+    version_compatible: bool = False
+    hardware_compatible: HardwareLevel = HardwareLevel.NONE
+    refittable: bool = False
+    strip_weights: bool = False
+    weight_streaming: bool = False
+    tf32: bool = True
+    plugins: tuple[str, ...] = ()
+    trust_engine: bool = False
+    builder: BuilderChoice = BuilderChoice.AUTO
+    weights: str = ""
+
+
+def parse_options(settings: Mapping[str, str]) -> EngineOptions:
+    """Read the text options of a job.
+
+    Raises:
+        UsageError: an option that there is not, or a value that it cannot have.
+    """
+    for key in settings:
+        if key not in KEYS:
+            raise unknown("TensorRT option", key, KEYS)
+    options = EngineOptions(
+        workspace=_read_size(settings, "workspace"),
+        optimization_level=_read_level(settings),
+        profiles=read_profiles(_read_list(settings, "profiles")),
+        timing_cache=settings.get("timing_cache", ""),
+        cache_folder=settings.get("cache_folder", ""),
+        version_compatible=_read_bool(settings, "version_compatible", False),
+        hardware_compatible=HardwareLevel(
+            _read_choice(settings, "hardware_compatible", HardwareLevel)
+        ),
+        refittable=_read_bool(settings, "refittable", False),
+        strip_weights=_read_bool(settings, "strip_weights", False),
+        weight_streaming=_read_bool(settings, "weight_streaming", False),
+        tf32=_read_bool(settings, "tf32", True),
+        plugins=_read_list(settings, "plugins"),
+        trust_engine=_read_bool(settings, "trust_engine", False),
+        builder=BuilderChoice(_read_choice(settings, "builder", BuilderChoice)),
+        weights=settings.get("weights", ""),
+    )
+    _check_options(options)
+    return options
+
+
+def _check_options(options: EngineOptions) -> None:
+    """What cannot be wanted together."""
+    if options.version_compatible and not options.trust_engine:
+        raise UsageError(
+            "a version-compatible engine carries its own runtime: loading it runs that code",
+            hint=Hint(
+                "add ",
+                Option("trust-engine"),
+                ", so that the engine may be loaded here and validated",
+            ),
+            option="trust-engine",
+        )
+
+
+def _read_size(settings: Mapping[str, str], key: str) -> int | None:
+    """`4G` as bytes; a number without a unit is bytes."""
+    text = settings.get(key, "")
+    if not text:
+        return None
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "B")
+    size = _positive_number(number)
+    if size is None or unit not in _UNITS:
+        raise _option_error(key, text, "a size such as 512M or 4G")
+    return int(size * _UNITS[unit])
+
+
+def _read_level(settings: Mapping[str, str]) -> int:
+    text = settings.get("optimization_level", str(DEFAULT_LEVEL))
+    if not text.isdecimal() or int(text) not in LEVELS:
+        raise _option_error(
+            "optimization_level", text, f"a whole number from 0 to {LEVELS.stop - 1}"
+        )
+    return int(text)
+
+
+def _read_bool(settings: Mapping[str, str], key: str, default: bool) -> bool:
+    text = settings.get(key, str(default)).lower()
+    if text not in _TRUTHS:
+        raise _option_error(key, settings[key], "true or false")
+    return _TRUTHS[text]
+
+
+def _read_choice(settings: Mapping[str, str], key: str, kind: type[StrEnum]) -> str:
+    """The text, which is a value of `kind`; the first of them where nothing was said."""
+    values = [str(one) for one in kind]
+    text = settings.get(key, values[0])
+    if text not in values:
+        raise _option_error(key, text, f"one of {', '.join(values)}")
+    return text
+
+
+def _positive_number(text: str) -> float | None:
+    """The number, where the text is one that is finite and more than 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def _read_list(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in settings.get(key, "").split(SEPARATOR) if part.strip())
+
+
+def _option_error(key: str, text: str, wanted: str) -> UsageError:
+    name = key.replace("_", "-")
+    return UsageError(f"TensorRT: {name} cannot be {text!r}", hint=f"--{name} takes {wanted}")
+
+
+Shape: TypeAlias = tuple[int, ...]
+_HINT = "write --profile x=1x3x224x224:4x3x224x224:8x3x224x224, inputs apart by commas"
+_PARTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeRange:
+    """The shapes that one input may have, and the one (`opt`) that kernels are chosen for."""
+
+    name: str
+    low: Shape
+    opt: Shape
+    high: Shape
+
+    def holds(self, shape: Sequence[int]) -> bool:
+        """Whether an input of this shape may be fed."""
+        return len(shape) == len(self.low) and all(
+            low <= size <= high for low, size, high in zip(self.low, shape, self.high, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}={':'.join('x'.join(map(str, s)) for s in self.shapes)}"
+
+    @property
+    def shapes(self) -> tuple[Shape, Shape, Shape]:
+        """Least, best, greatest."""
+        return self.low, self.opt, self.high
+
+
+Profile: TypeAlias = tuple[ShapeRange, ...]
+
+
+def profile_text(profile: Profile) -> str:
+    """The profile as a user would write it."""
+    return ",".join(map(str, profile))
+
+
+def read_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
+    """Read each `x=1x8:4x8:8x8,mask=1x8:4x8:8x8`.
+
+    Raises:
+        UsageError: a text is not of that form, or its shapes do not grow.
+    """
+    return tuple(_parse_profile(text) for text in texts)
+
+
+def _parse_profile(text: str) -> Profile:
+    ranges = tuple(_parse_range(part.strip(), text) for part in text.split(","))
+    names = [one.name for one in ranges]
+    if len(set(names)) != len(names):
+        raise UsageError(f"--profile {text!r} names an input twice", hint=_HINT, option="profile")
+    return ranges
+
+
+def _parse_range(part: str, text: str) -> ShapeRange:
+    name, equals, shapes = part.rpartition("=")
+    found = [_parse_shape(shape) for shape in shapes.split(":")]
+    if not (name and equals) or len(found) != _PARTS or None in found:
+        raise UsageError(f"--profile {text!r}: cannot read {part!r}", hint=_HINT, option="profile")
+    low, opt, high = (shape or () for shape in found)
+    if not len(low) == len(opt) == len(high) or any(
+        not 0 <= a <= b <= c for a, b, c in zip(low, opt, high, strict=True)
+    ):
+        raise UsageError(
+            f"--profile {text!r}: the shapes of {name!r} are not min <= opt <= max",
+            hint=_HINT,
+            option="profile",
+        )
+    return ShapeRange(name=name, low=low, opt=opt, high=high)
+
+
+def _parse_shape(text: str) -> Shape | None:
+    """`1x3x8` as sizes, nothing as a scalar's shape; None where it is neither."""
+    parts = text.split("x") if text else []
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
+
+
+def profiles_for(signature: Signature, extra: Sequence[Profile]) -> tuple[Profile, ...]:
+    """The signature's own profile, then one for each of `extra`.
+
+    An input that an extra profile leaves out has the signature's shapes there.
+
+    Raises:
+        UsageError: an extra profile names no input, or has another rank, or a fixed dim changed.
+    """
+    own = {spec.name: _spec_range(spec) for spec in signature.inputs}
+    return (tuple(own.values()), *(_complete_profile(profile, own, signature) for profile in extra))
+
+
+def _spec_range(spec: InputSpec) -> ShapeRange:
+    return ShapeRange(
+        name=spec.name,
+        low=tuple(dim.low for dim in spec.dims),
+        opt=tuple(dim.opt for dim in spec.dims),
+        high=tuple(dim.high for dim in spec.dims),
+    )
+
+
+def _complete_profile(
+    profile: Profile, own: Mapping[str, ShapeRange], signature: Signature
+) -> Profile:
+    specs = {spec.name: spec for spec in signature.inputs}
+    given = {one.name: one for one in profile}
+    for name, one in given.items():
+        if name not in specs:
+            raise UsageError(
+                f"--profile {profile_text(profile)} names {name!r}, which is no input",
+                hint=f"the inputs are {', '.join(specs)}",
+                option="profile",
+            )
+        _check_range(one, specs[name], profile)
+    return tuple(given.get(name, known) for name, known in own.items())
+
+
+def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
+    if len(one.low) != len(spec.dims):
+        raise UsageError(
+            f"--profile {profile_text(profile)}: "
+            f"{spec.name} has {len(spec.dims)} dims, not {len(one.low)}",
+            hint=f"its form is {spec}",
+            option="profile",
+        )
+    for dim, low, high in zip(spec.dims, one.low, one.high, strict=True):
+        if not dim.dynamic and (low, high) != (dim.opt, dim.opt):
+            raise UsageError(
+                f"--profile {profile_text(profile)}: a dim of {spec.name} is always {dim.opt}",
+                hint=Hint(
+                    f"its form is {spec}; a dim that varies needs a name in ", Option("input")
+                ),
+                option="profile",
+            )
+
+
+def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[str, ...]:
+    """One line for each dim without bounds: an engine takes no size that no profile holds.
+
+    Args:
+        signature: whose sizes the first profile has.
+        given: the user's own profiles; an input that one of them names is theirs to bound.
+    """
+    profiled = {one.name for profile in given for one in profile}
+    owners: dict[str, str] = {}
+    for spec in signature.inputs:
+        for dim in spec.dims:
+            if not dim.bounded and dim.name is not None and spec.name not in profiled:
+                owners.setdefault(dim.name, spec.name)
+    return tuple(
+        f"dim {name!r} of {owner} has no bounds, which an optimization profile needs: "
+        f"say {name}=min..max in --input, or give --profile"
+        for name, owner in owners.items()
+    )
+
+
+def select_profile(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:
+    """The first profile that holds every shape; None where none does."""
+    for index, profile in enumerate(profiles):
+        if all(one.holds(shapes[one.name]) for one in profile):
+            return index
+    return None

@@ -1,0 +1,340 @@
+"""Records of an engine: build request and result, layers, and the sidecar."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from ...core.contract import TensorInfo
+from ...core.digest import sha256_of
+from ...core.errors import ConversionError, RunnerError
+from ...core.records import Coverage, FileRecord
+from ...core.whole import write_whole
+from .engine_options import EngineOptions, Profile
+
+Read = TypeVar("Read")
+REQUEST_FILE = "build.request.json"
+RESULT_FILE = "build.result.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """One engine to build.
+
+    `engine` is written whole or not at all. `timing_cache` is the file to use, empty for none.
+    `path` is the parent's sys.path: the child finds modelc where the parent did.
+    """
+
+    onnx: str
+    engine: str
+    profiles: tuple[Profile, ...]
+    options: EngineOptions
+    timing_cache: str = ""
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """An engine that was built. `layers` is the inspector's JSON as TensorRT gave it."""
+
+    tensorrt: str
+    layers: str = ""
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOutcome:
+    """How a build ended: with `built`, or with why not; `exit_code` is that of the error."""
+
+    built: BuildResult | None = None
+    message: str = ""
+    hint: str = ""
+    exit_code: int = 0
+    cancelled: bool = False
+
+
+def write_record(record: object, path: Path) -> None:
+    """Write a record as JSON; the file is there whole or not at all."""
+    import msgspec
+
+    write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+def read_record(path: Path, kind: type[Read]) -> Read:
+    """Read a record.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not such a record.
+    """
+    import msgspec
+
+    return msgspec.json.decode(path.read_bytes(), type=kind)
+
+
+SIDECAR_VERSION = 1
+SIDECAR_SUFFIX = ".json"  # after the engine's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSidecar:
+    """The record of one engine.
+
+    `capability` is the GPU's compute capability, `memory` its bytes, `cuda` the newest CUDA that
+    its driver runs. `onnx` is what it was built from, and where a stripped engine finds its
+    weights. `options` are those that were set, as text. `origin` is the metadata of the job.
+    """
+
+    engine: FileRecord
+    onnx: FileRecord
+    gpu: str
+    capability: str
+    memory: int
+    cuda: str
+    tensorrt: str
+    builder: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    profiles: tuple[str, ...]
+    layers: tuple[EngineLayer, ...]
+    plugins: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    stripped: bool = False
+    origin: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SIDECAR_VERSION
+
+
+def engine_sidecar_path(engine: Path) -> Path:
+    """`model.fp16.engine.json` for `model.fp16.engine`."""
+    return engine.with_name(engine.name + SIDECAR_SUFFIX)
+
+
+def write_sidecar(sidecar: EngineSidecar, engine: Path) -> Path:
+    """Write it beside the engine."""
+    path = engine_sidecar_path(engine)
+    write_record(sidecar, path)
+    return path
+
+
+def read_sidecar(engine: Path) -> EngineSidecar:
+    """Read what lies beside the engine, and check that it is of this very engine.
+
+    Raises:
+        RunnerError: there is none, it cannot be read, or it is of another engine.
+    """
+    path = engine_sidecar_path(engine)
+    try:
+        sidecar = read_record(path, EngineSidecar)
+    except FileNotFoundError as error:
+        raise RunnerError(
+            f"{engine.name} has no {path.name}: an engine is code, and is not loaded to look at it",
+            hint="keep the two files together, or build the engine again",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunnerError(
+            f"{path.name} cannot be read: {error}", hint="build the engine again"
+        ) from error
+    if sidecar.engine.sha256 != sha256_of(engine):
+        raise RunnerError(
+            f"{path.name} is of another engine than {engine.name}",
+            hint="keep the two files together, or build the engine again",
+        )
+    return sidecar
+
+
+Json: TypeAlias = Mapping[str, object]
+INSPECTOR_SOURCE = "TensorRT engine inspector"
+UNKNOWN = "unknown"
+_COMPUTE = re.compile(
+    r"conv(?!er)|gemm|matmul|matrix|matrix_multiply|fully|attention|mha|fmha|lstm|gru|rnn|einsum|correlation",
+    re.IGNORECASE,
+)
+_MOVES = re.compile(r"reformat|constant|shape|noop|no-op|identity|copy|signal|wait", re.IGNORECASE)
+# What the kernel's own name says that it multiplies, as in `sm80_xmma_fprop_implicit_gemm_i8i8_`.
+_KERNEL = {
+    "int8": re.compile(r"(?<![a-z0-9])(i8i8|s8s8|int8x4|imma)|_i8i8_|i8816|i16832"),
+    "fp8": re.compile(r"e4m3|e5m2|qmma"),
+    "bf16": re.compile(r"bf16bf16|(?<![a-z0-9])bf16_"),
+    "tf32": re.compile(r"tf32tf32|s1688tf32|tf32"),
+    "fp16": re.compile(r"f16f16|h884|h1688|h16816|s16816|s1688f16|(?<![a-z0-9])hgemm|hmma"),
+    "fp32": re.compile(r"f32f32|(?<![a-z0-9])sgemm|ffma|scudnn"),
+}
+# What a tensor's type is called: short without an execution context, a sentence with one.
+_TYPES = {
+    "fp8": re.compile(r"fp8|e4m3|e5m2", re.IGNORECASE),
+    "bf16": re.compile(r"bf16|bfloat16", re.IGNORECASE),
+    "fp16": re.compile(r"fp16|half|float16", re.IGNORECASE),
+    "fp4": re.compile(r"fp4|e2m1", re.IGNORECASE),
+    "int8": re.compile(r"(?<!u)int8", re.IGNORECASE),
+    "int4": re.compile(r"int4", re.IGNORECASE),
+    "fp32": re.compile(r"fp32|float32|float", re.IGNORECASE),
+    "int64": re.compile(r"int64", re.IGNORECASE),
+    "int32": re.compile(r"int32", re.IGNORECASE),
+    "uint8": re.compile(r"uint8", re.IGNORECASE),
+    "bool": re.compile(r"bool", re.IGNORECASE),
+}
+_NODES = re.compile(r"\[ONNX Layer: ([^\]\x1e]+)\]")
+_TENSOR_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLayer:
+    """One layer of an engine. `dtype` is what it computes in: fp32, tf32, fp16, bf16, int8...
+
+    `computes` tells convolutions and matrix products, in which the work is, from the rest.
+    `nodes` are the ONNX nodes that were fused into it.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    computes: bool
+    tactic: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLayers:
+    """An engine as its inspector tells it; 10.x gives only the names of inputs and outputs."""
+
+    layers: tuple[EngineLayer, ...]
+    tensors: tuple[str, ...]
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+
+
+def read_layers(text: str) -> EngineLayers:
+    """Read the JSON of `get_engine_information`, or of trtexec's `--exportLayerInfo`.
+
+    Raises:
+        ConversionError: it is neither of the two forms.
+    """
+    try:
+        document = json.loads(text)
+        rows = document["Layers"]
+        layers = tuple(_parse_layer(row) for row in rows)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConversionError(
+            f"TensorRT's inspector gave what modelc cannot read: {error!r}",
+            hint="please report the log with the versions of TensorRT and modelc",
+        ) from error
+    tensors = _as_objects(document.get("I/O Tensors"))
+    names = [str(one.get("Name", "")) for one in tensors] or list(document.get("Bindings") or ())
+    return EngineLayers(
+        layers=layers,
+        tensors=tuple(map(str, names)),
+        inputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "input")),
+        outputs=tuple(_parse_tensor(one) for one in tensors if _has_mode(one, "output")),
+    )
+
+
+def parse_layers(text: str) -> tuple[EngineLayers, str]:
+    """The layers, and why there are none: an engine is not lost because its inspector is odd."""
+    nothing = EngineLayers(layers=(), tensors=())
+    if not text:
+        return nothing, "TensorRT told nothing of the engine's layers"
+    try:
+        return read_layers(text), ""
+    except ConversionError as error:
+        return nothing, error.message
+
+
+def engine_coverage(
+    layers: Iterable[EngineLayer], times: Mapping[str, float] | None = None
+) -> Coverage:
+    """What an engine computes in: by layers, or by time where `times` has one for each layer.
+
+    Args:
+        layers: the engine's.
+        times: milliseconds by layer name, from a profiler.
+    """
+    work = [layer for layer in layers if layer.computes]
+    weights = {layer.name: 1.0 for layer in work}
+    timed = bool(work) and times is not None and all(layer.name in times for layer in work)
+    if timed and times is not None:
+        weights = {layer.name: times[layer.name] for layer in work}
+    counts = Counter(layer.dtype for layer in work)
+    total = sum(weights.values())
+    share = dict.fromkeys(counts, 0.0)
+    for layer in work:
+        share[layer.dtype] += weights[layer.name] / total if total else 0.0
+    return Coverage(
+        layers=dict(counts),
+        share={dtype: round(part, 6) for dtype, part in share.items()},
+        work="time" if timed else "layers",
+        source=INSPECTOR_SOURCE,
+    )
+
+
+def _parse_layer(row: object) -> EngineLayer:
+    """One entry; a bare name where the engine was built without details."""
+    if isinstance(row, str):
+        work = _COMPUTE.search(row) and not _MOVES.search(row)
+        return EngineLayer(name=row, kind="", dtype=UNKNOWN, computes=bool(work))
+    if not isinstance(row, Mapping):
+        raise TypeError(f"a layer is {row!r}")
+    kind = str(row.get("LayerType", ""))
+    tactic = str(row.get("TacticName", ""))
+    return EngineLayer(
+        name=str(row.get("Name", "")),
+        kind=kind,
+        dtype=_layer_dtype(row, tactic),
+        computes=_is_compute_layer(row, kind, tactic),
+        tactic=tactic,
+        nodes=tuple(_NODES.findall(str(row.get("Metadata", "")))),
+    )
+
+
+def _is_compute_layer(row: Json, kind: str, tactic: str) -> bool:
+    """By its type, by its parameters' type, by its kernel; a layer that only moves data never."""
+    if _MOVES.search(kind):
+        return False
+    return any(_COMPUTE.search(text) for text in (kind, str(row.get("ParameterType", "")), tactic))
+
+
+def _layer_dtype(row: Json, tactic: str) -> str:
+    """From the kernel's name where it says so, else from the layer's first input."""
+    for dtype, pattern in _KERNEL.items():
+        if pattern.search(tactic.lower()):
+            return dtype
+    for tensor in (*_as_objects(row.get("Inputs")), *_as_objects(row.get("Outputs"))):
+        found = _tensor_type(tensor)
+        if found != UNKNOWN:
+            return found
+    return UNKNOWN
+
+
+def _tensor_type(tensor: Json) -> str:
+    """The type that a tensor says, whatever its field is called; unknown where it says none."""
+    for key in ("DataType", "Datatype", "Format/Datatype", "Format/DataType", "Format"):
+        text = str(tensor.get(key, ""))
+        for dtype, pattern in _TYPES.items():
+            if pattern.search(text):
+                return dtype
+    return UNKNOWN
+
+
+def _as_objects(value: object) -> list[Json]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _has_mode(tensor: Json, mode: str) -> bool:
+    return str(tensor.get("IOMode", "")).lower() == mode
+
+
+def _parse_tensor(tensor: Json) -> TensorInfo:
+    found = _tensor_type(tensor)
+    sizes = tensor.get("Dimensions")
+    dims = sizes if isinstance(sizes, list) else []
+    return TensorInfo(
+        name=str(tensor.get("Name", "")),
+        dtype=_TENSOR_DTYPES.get(found, found),
+        dims=tuple("?" if size == -1 else str(size) for size in dims),
+    )

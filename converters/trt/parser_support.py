@@ -1,0 +1,294 @@
+"""The operators, types and attributes that TensorRT's ONNX parser supports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .trt_findings import Node, constant_tensor, tensor_shape
+
+TABLE_VERSION = "10.15"
+TABLE_SOURCE = (
+    f"onnx-tensorrt docs/operators.md for TensorRT {TABLE_VERSION} (opset 9 to 24); "
+    "NVIDIA's ONNX opset guide for 11.x (to opset 25)"
+)
+LEAST_OPSET, TABLE_OPSET, LAST_OPSET = 9, 24, 25
+
+# Types of tensors that TensorRT has at all, by ONNX's names; DOUBLE becomes FLOAT.
+SUPPORTED_TYPES = frozenset({
+    "BFLOAT16", "BOOL", "DOUBLE", "FLOAT", "FLOAT16", "FLOAT4E2M1", "FLOAT8E4M3FN", "INT32",
+    "INT4", "INT64", "INT8", "UINT8",
+})  # fmt: skip
+_HALVES = frozenset({"FLOAT", "FLOAT16"})
+_FLOATS = _HALVES | {"BFLOAT16"}
+_NUMBERS = _FLOATS | {"INT32", "INT64"}
+_ANY = _NUMBERS | {"BOOL"}
+_QUANTIZED = frozenset({"INT8", "INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"})
+
+_TYPE_TABLE: Mapping[frozenset[str], str] = {
+    frozenset({"BOOL"}): "And Not Or Xor",
+    frozenset({"FLOAT"}): "STFT",
+    _HALVES: "BlackmanWindow DeformConv GridSample HammingWindow HannWindow Mish NonMaxSuppression "
+    "NonZero RoiAlign",
+    _FLOATS: "Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Celu Clip Conv "
+    "ConvTranspose Cos Cosh CumSum Dropout Einsum Elu Erf Exp Floor GRU Gemm GlobalAveragePool "
+    "GlobalLpPool GlobalMaxPool GroupNormalization HardSigmoid HardSwish Hardmax ImageScaler "
+    "InstanceNormalization IsInf LRN LSTM LayerNormalization LeakyRelu Log LogSoftmax "
+    "LpNormalization LpPool MatMul MaxPool MeanVarianceNormalization PRelu ParametricSoftplus "
+    "QuantizeLinear RMSNormalization RNN RandomNormal RandomNormalLike RandomUniform "
+    "RandomUniformLike Reciprocal Resize RotaryEmbedding Round ScaledTanh Scan Selu Sigmoid Sin "
+    "Sinh Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Upsample",
+    _FLOATS | {"INT32"}: "TensorScatter",
+    _FLOATS | _QUANTIZED: "Attention",
+    _NUMBERS: "Abs Add ArgMax ArgMin DepthToSpace Div Equal Greater GreaterOrEqual IsNaN Less "
+    "LessOrEqual Max Min Mod Mul Neg Pad Pow Range ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+    "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Scatter "
+    "ScatterElements ScatterND Shrink Sign SpaceToDepth Sub Sum TopK",
+    _NUMBERS | {"INT8"}: "Gelu",
+    _NUMBERS | {"FLOAT8E4M3FN"}: "Mean",
+    _ANY: "Concat Expand EyeLike Flatten Gather GatherElements GatherND Identity If Loop OneHot "
+    "Reshape ReverseSequence Shape Size Slice Split Squeeze Tile Transpose Trilu Unsqueeze Where",
+    _ANY | {"UINT8"}: "Cast CastLike",
+    _ANY | {"INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"}: "Constant ConstantOfShape",
+    _QUANTIZED: "DequantizeLinear",
+}
+SUPPORTED: Mapping[str, frozenset[str]] = {
+    name: types for types, names in _TYPE_TABLE.items() for name in names.split()
+}
+# Of the table's operators, those that it says are not supported; others it does not know.
+REFUSED = frozenset({
+    "AffineGrid", "Bernoulli", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
+    "BitwiseXor", "CenterCropPad", "Col2Im", "Compress", "ConcatFromSequence", "ConvInteger",
+    "DFT", "Det", "DynamicQuantizeLinear", "ImageDecoder", "MatMulInteger", "MaxRoiPool",
+    "MaxUnpool", "MelWeightMatrix", "Multinomial", "NegativeLogLikelihoodLoss", "Optional",
+    "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul",
+    "RegexFullMatch", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
+    "SequenceInsert", "SequenceLength", "SequenceMap", "SoftmaxCrossEntropyLoss",
+    "SplitToSequence", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
+    "Unique",
+})  # fmt: skip
+# Which inputs of an operator are data, where not all are: the others are indices, sizes or flags.
+DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        (
+            "ConstantOfShape", "CumSum", "DequantizeLinear", "Dropout", "Expand", "Gather",
+            "GatherElements", "GatherND", "Pad", "QuantizeLinear", "Resize", "Reshape",
+            "ReverseSequence", "Slice", "Split", "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze",
+            "Upsample", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+            "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Pow",
+        ),
+        (0,),
+    ),
+    **dict.fromkeys(("NonMaxSuppression", "RoiAlign"), (0, 1)),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), (0, 1, 2)),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND", "TensorScatter"), (0,)),
+    "Attention": (0, 1, 2),
+    "OneHot": (2,),
+    "RotaryEmbedding": (0, 1, 2),
+    "STFT": (0,),
+    "Where": (1, 2),
+}  # fmt: skip
+# What has bodies: all types go in, and the bodies are looked at by themselves.
+BODIES = frozenset({"If", "Loop", "Scan"})
+# The size of what they make depends on the data that they get.
+DATA_DEPENDENT = frozenset({"NonMaxSuppression", "NonZero"})
+# Domains of NVIDIA's own operators, which the parser knows: TRT_FP8QuantizeLinear and the like.
+OWN_DOMAINS = frozenset({"trt"})
+_STANDARD_PLUGIN = "_TRT"
+
+
+def is_standard_plugin(name: str) -> bool:
+    """Whether an operator is one of the plugins that TensorRT ships, as EfficientNMS_TRT."""
+    return name.endswith(_STANDARD_PLUGIN)
+
+
+IsViolated: TypeAlias = Callable[[Node], bool]
+_TOPK_LIMIT = 3840
+_IMAGE_RANK = 4  # batch, channels, height, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restriction:
+    """Something that an operator must not be. `sure`: the parser is known to refuse it."""
+
+    violated: IsViolated
+    text: str
+    sure: bool = True
+
+
+def find_violations(node: Node) -> Iterator[Restriction]:
+    """The restrictions that a node is at odds with."""
+    return (one for one in _RESTRICTIONS.get(node.op_type, ()) if one.violated(node))
+
+
+def _integer(name: str, *, default: int, allowed: tuple[int, ...]) -> IsViolated:
+    return lambda node: node.attributes.get_int(name, default) not in allowed
+
+
+def _text(name: str, *, default: str, allowed: tuple[str, ...]) -> IsViolated:
+    return lambda node: node.attributes.get_string(name, default) not in allowed
+
+
+def _is_not_ones(name: str) -> IsViolated:
+    return lambda node: any(size != 1 for size in node.attributes.get_ints(name, ()))
+
+
+def _is_computed(index: int) -> IsViolated:
+    """Whether an input is given and is not a constant."""
+    return lambda node: _has_input(node, index) and constant_tensor(node.inputs[index]) is None
+
+
+def _has_input(node: Node, index: int) -> bool:
+    return index < len(node.inputs) and node.inputs[index] is not None
+
+
+def _is_input_present(*indices: int) -> IsViolated:
+    return lambda node: any(_has_input(node, index) for index in indices)
+
+
+def _is_output_present(*indices: int) -> IsViolated:
+    """Whether an output beyond those that TensorRT makes is there."""
+    return lambda node: any(
+        index < len(node.outputs) and bool(node.outputs[index].name) for index in indices
+    )
+
+
+def _is_rank_outside(index: int, allowed: tuple[int, ...]) -> IsViolated:
+    def is_violated(node: Node) -> bool:
+        shape = tensor_shape(node.inputs[index]) if _has_input(node, index) else None
+        return shape is not None and len(shape) not in allowed
+
+    return is_violated
+
+
+def _is_dynamic_input(index: int) -> IsViolated:
+    def is_violated(node: Node) -> bool:
+        shape = tensor_shape(node.inputs[index]) if _has_input(node, index) else None
+        return shape is not None and None in shape
+
+    return is_violated
+
+
+def _is_greater(index: int, limit: int) -> IsViolated:
+    def is_violated(node: Node) -> bool:
+        value = constant_tensor(node.inputs[index]) if _has_input(node, index) else None
+        return value is not None and bool((value.numpy() >= limit).any())
+
+    return is_violated
+
+
+def _is_training(node: Node) -> bool:
+    value = constant_tensor(node.inputs[2]) if _has_input(node, 2) else None
+    return value is not None and bool(value.numpy().any())
+
+
+def _has_mixed_activations(node: Node) -> bool:
+    """Whether a bidirectional cell has other activations on its way back."""
+    names = [name.lower() for name in node.attributes.get_strings("activations", ())]
+    if node.attributes.get_string("direction", "forward") != "bidirectional":
+        return False
+    return names[: len(names) // 2] != names[len(names) // 2 :]
+
+
+def _has_different_ranks(node: Node) -> bool:
+    """Whether the two branches of an If make tensors of other ranks."""
+    then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    pairs = zip(then.outputs, other.outputs, strict=False)
+    ranks = [(tensor_shape(a), tensor_shape(b)) for a, b in pairs]
+    return any(a is not None and b is not None and len(a) != len(b) for a, b in ranks)
+
+
+def _is_growing(node: Node) -> bool:
+    """Whether a Loop collects outputs for as many turns as its data says."""
+    body = node.attributes["body"].as_graph()
+    carried = max(len(node.inputs) - 2, 0)  # after the trip count and the condition
+    collects = len(body.outputs) - 1 > carried  # after the body's own condition
+    stops = _has_input(node, 1) and constant_tensor(node.inputs[1]) is None
+    return collects and (stops or _is_computed(0)(node))
+
+
+def _rule(violated: IsViolated, text: str) -> Restriction:
+    return Restriction(violated=violated, text=text)
+
+
+def _doubt(violated: IsViolated, text: str) -> Restriction:
+    return Restriction(violated=violated, text=text, sure=False)
+
+
+_DILATED = _rule(_is_not_ones("dilations"), "its dilations are not 1")
+_POOL = (_doubt(_is_rank_outside(0, (4, 5)), "only 2D and 3D pooling is listed"), _DILATED)
+_AXES = _rule(_is_computed(1), "its axes are computed, not a constant")
+_FOLDED = _doubt(_is_computed(1), "its axes are computed; TensorRT must be able to fold them")
+_NORM = _rule(_integer("p", default=2, allowed=(1, 2)), "its norm is not L1 or L2")
+_CELL = _rule(_has_mixed_activations, "its activations differ between forward and backward")
+_REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+_NOT_NUMBERS = ("sparse_value", "value_string", "value_strings")
+_MODES = ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners")
+
+_RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
+    **dict.fromkeys(_REDUCTIONS, (_AXES,)),
+    "Attention": (
+        _rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its queries are not 4D"),
+        _rule(_is_input_present(4, 5, 6), "it has past keys, past values or key lengths"),
+        _rule(_is_output_present(1, 2, 3), "present keys and values, or the product, are read"),
+        _rule(lambda node: node.attributes.get_float("softcap", 0.0) != 0.0, "it has a softcap"),
+    ),
+    "AveragePool": _POOL,
+    "BatchNormalization": (
+        _rule(_integer("training_mode", default=0, allowed=(0,)), "it is in training mode"),
+        _rule(_is_output_present(1, 2), "its second output is read"),
+    ),
+    "Constant": (
+        _rule(
+            lambda node: any(name in node.attributes for name in _NOT_NUMBERS),
+            "it holds a sparse tensor or text",
+        ),
+    ),
+    "CumSum": (_rule(_is_computed(1), "its axis is computed, not a constant"),),
+    "Dropout": (_rule(_is_training, "it is in training mode"),),
+    "EyeLike": (_rule(_is_dynamic_input(0), "its input has dynamic dims"),),
+    "GRU": (_CELL,),
+    "GridSample": (_rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its input is not 4D"),),
+    "If": (_rule(_has_different_ranks, "its branches make tensors of different ranks"),),
+    "LSTM": (
+        _CELL,
+        _rule(_integer("input_forget", default=0, allowed=(0,)), "its gates are coupled"),
+        _rule(_integer("layout", default=0, allowed=(0,)), "its layout is batch first"),
+    ),
+    "LayerNormalization": (_rule(_is_output_present(1, 2), "its mean or deviation is read"),),
+    "Loop": (_doubt(_is_growing, "it collects outputs for a number of turns that data decides"),),
+    "LpNormalization": (_NORM,),
+    "LpPool": (*_POOL, _NORM),
+    "MaxPool": (*_POOL, _rule(_is_output_present(1), "its indices are read")),
+    "OneHot": (_rule(_is_computed(1), "its depth is computed, not a constant"),),
+    "RNN": (_CELL,),
+    "Resize": (
+        _doubt(
+            _text("mode", default="nearest", allowed=("nearest", "linear")),
+            "its mode is not listed: nearest and linear are",
+        ),
+        _rule(
+            _text("coordinate_transformation_mode", default="half_pixel", allowed=_MODES),
+            "its coordinate transformation is not supported",
+        ),
+        _rule(_integer("antialias", default=0, allowed=(0,)), "it is antialiased"),
+        _rule(
+            _text("keep_aspect_ratio_policy", default="stretch", allowed=("stretch",)),
+            "it keeps the aspect ratio",
+        ),
+    ),
+    "STFT": (_rule(_is_computed(1), "its frame step is computed, not a constant"),),
+    "ScatterND": (
+        _rule(_text("reduction", default="none", allowed=("none",)), "it reduces what it scatters"),
+    ),
+    "Squeeze": (_FOLDED,),
+    "TopK": (
+        _rule(_integer("sorted", default=1, allowed=(1,)), "its result is not sorted"),
+        _rule(_is_greater(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
+    ),
+    "Unsqueeze": (_FOLDED,),
+}  # fmt: skip

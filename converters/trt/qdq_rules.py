@@ -1,0 +1,226 @@
+"""What TensorRT requires of the Q/DQ nodes in an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..onnx_origins import NodeOrigin
+from .trt_findings import (
+    DEQUANTIZE,
+    QUANTIZE,
+    Model,
+    Node,
+    TrtFinding,
+    TrtSeverity,
+    Value,
+    channel_axis,
+    constant_tensor,
+    direct_readers,
+    domain_of,
+    is_dequantize,
+    is_per_channel,
+    is_quantize,
+    is_weight,
+    node_place,
+    qdq_problems,
+    tensor_shape,
+)
+
+QDQ_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Operators with integers inside: a form of quantization that TensorRT's parser does not read.
+_INTEGER = frozenset({
+    "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearAdd", "QLinearConv",
+    "QLinearMatMul",
+})  # fmt: skip
+# TensorRT moves a DQ over what only changes the shape.
+_SHAPE_ONLY = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_POINTWISE = ("Clip", "HardSwish", "LeakyRelu", "Relu", "Sigmoid")  # fused into the sum before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QdqCheck:
+    """The findings as they come."""
+
+    origins: Mapping[str, NodeOrigin]
+    found: list[TrtFinding] = field(default_factory=list)
+
+    def error(self, node: Node, what: str, detail: str = "") -> None:
+        self._add(TrtSeverity.ERROR, node, what, detail)
+
+    def warn(self, node: Node, what: str, detail: str = "") -> None:
+        self._add(TrtSeverity.WARNING, node, what, detail)
+
+    def _add(self, severity: TrtSeverity, node: Node, what: str, detail: str) -> None:
+        place = node_place(node, self.origins)
+        self.found.append(TrtFinding(severity=severity, what=what, place=place, detail=detail))
+
+
+def check_qdq(
+    model: Model, origins: Mapping[str, NodeOrigin], *, required: bool = True
+) -> tuple[TrtFinding, ...]:
+    """Every fault of a model's Q/DQ.
+
+    Args:
+        model: loaded from its file, so that constants beside it can be read.
+        origins: modules by node name.
+        required: whether it is an error that nothing is quantized.
+    """
+    check = _QdqCheck(origins=origins)
+    nodes = tuple(model.graph.all_nodes())
+    for node in nodes:
+        _check_node(check, node)
+    layers = [node for node in nodes if node.op_type in QDQ_LAYERS and domain_of(node) == ""]
+    quantized = [node for node in layers if _check_layer(check, node)]
+    for node in nodes:
+        if node.op_type == "Add":
+            _check_sum(check, node)
+    if required and not quantized:
+        check.found.append(_not_quantized(nodes, layers))
+    return tuple(check.found)
+
+
+def _check_node(check: _QdqCheck, node: Node) -> None:
+    if node.op_type in _INTEGER:
+        check.error(node, f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}")
+    elif node.op_type in (QUANTIZE, DEQUANTIZE) and domain_of(node) != "":
+        check.error(node, f"{node.op_type} that is not ONNX's own", f"of {node.domain}")
+    elif is_quantize(node) or is_dequantize(node):
+        for what, detail in qdq_problems(node):
+            check.error(node, what, detail)
+
+
+def _check_layer(check: _QdqCheck, layer: Node) -> bool:
+    """Whether a layer computes in 8 bits: both of its operands come out of a DequantizeLinear."""
+    operands = [_find_dequantize(value) for value in layer.inputs[:2]]
+    given = [node for node in operands if node is not None]
+    weight = operands[1] if len(operands) > 1 else None
+    if weight is not None and is_per_channel(weight) and is_weight(weight):
+        _check_axis(check, layer, weight)
+    if len(given) == 1 and len(operands) > 1:
+        side = "data" if operands[0] is not None else "weight"
+        check.warn(
+            layer, "one operand is quantized and the other is not: it computes in floating point",
+            f"its {side} is",
+        )  # fmt: skip
+    return len(given) == len(operands)
+
+
+def _find_dequantize(value: Value | None) -> Node | None:
+    """The DequantizeLinear that a tensor comes from, behind what only changes its shape."""
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker.op_type in _SHAPE_ONLY:
+        source = maker.inputs[0]
+        maker = source.producer() if source is not None else None
+    return maker if is_dequantize(maker) else None
+
+
+def _check_axis(check: _QdqCheck, layer: Node, weight: Node) -> None:
+    """One scale for each channel of the output, on the axis where the layer has those."""
+    shape = tensor_shape(weight.inputs[0])
+    if shape is None and (source := weight.inputs[0]) is not None:
+        maker = source.producer()
+        shape = tensor_shape(maker.inputs[0]) if maker is not None else None
+    path = _weight_permutations(layer, weight)
+    if shape is None or path is None:
+        return
+    axis = channel_axis(weight, len(shape))
+    for permutation in path:
+        axis = permutation.index(axis)
+    wanted = _output_axis(layer, len(shape))
+    if axis != wanted:
+        check.error(
+            layer, "scales on another axis of the weight than its output channels",
+            f"axis {axis}, not {wanted}",
+        )  # fmt: skip
+
+
+def _weight_permutations(layer: Node, weight: Node) -> list[Sequence[int]] | None:
+    """The permutations from a weight to its layer; None where its shape is changed otherwise."""
+    found: list[Sequence[int]] = []
+    value = layer.inputs[1]
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker is not weight:
+        permutation = maker.attributes.get_ints("perm", ())
+        if maker.op_type not in ("Transpose", "Identity") or (
+            maker.op_type == "Transpose" and not permutation
+        ):
+            return None
+        if permutation:
+            found.insert(0, list(permutation))
+        value = maker.inputs[0]
+        maker = value.producer() if value is not None else None
+    return found
+
+
+def _output_axis(layer: Node, rank: int) -> int:
+    if layer.op_type == "Conv":
+        return 0
+    if layer.op_type == "ConvTranspose":
+        return 1
+    transposed = layer.op_type == "Gemm" and layer.attributes.get_int("transB", 0) == 1
+    return 0 if transposed else rank - 1
+
+
+def _check_sum(check: _QdqCheck, node: Node) -> None:
+    """A residual sum that is quantized again wants its skip input quantized, and it alone.
+
+    Else TensorRT does not fuse layer, sum and Q, and the sum is computed in floating point.
+    """
+    if not _is_requantized(node) or any(
+        constant_tensor(value) is not None for value in node.inputs
+    ):
+        return
+    makers = [value.producer() for value in node.inputs if value is not None]
+    paired = [maker for maker in makers if is_dequantize(maker)]
+    layers = [maker for maker in makers if _is_integer_node(maker)]
+    behind = any(_is_behind_layer(maker) for maker in paired)
+    if not (layers or behind):
+        return  # a sum of something else
+    if not paired or len(paired) + len(layers) < len(makers):
+        check.warn(
+            node, "a residual sum without Q/DQ on its skip input is computed in floating point"
+        )
+    elif not layers:
+        check.warn(
+            node, "a residual sum with Q/DQ on both inputs is not fused with the layer before it"
+        )
+
+
+def _is_requantized(node: Node) -> bool:
+    """Whether a Q reads the sum, at once or behind an activation function."""
+    return any(
+        is_quantize(reader) or (reader.op_type in _POINTWISE and _is_requantized(reader))
+        for reader in direct_readers(node)
+    )
+
+
+def _is_integer_node(maker: Node | None) -> bool:
+    """Whether a node is a layer with quantized operands, or adds a constant bias to one."""
+    if maker is None:
+        return False
+    if maker.op_type == "Add" and any(constant_tensor(value) is not None for value in maker.inputs):
+        return any(_is_integer_node(v.producer()) for v in maker.inputs if v is not None)
+    return maker.op_type in QDQ_LAYERS and all(
+        _find_dequantize(value) for value in maker.inputs[:2]
+    )
+
+
+def _is_behind_layer(dequantize: Node | None) -> bool:
+    """Whether a DQ and its Q stand right behind a quantized layer."""
+    source = dequantize.inputs[0] if dequantize is not None else None
+    quantize = source.producer() if source is not None else None
+    data = quantize.inputs[0] if quantize is not None and is_quantize(quantize) else None
+    return data is not None and _is_integer_node(data.producer())
+
+
+def _not_quantized(nodes: Sequence[Node], layers: Sequence[Node]) -> TrtFinding:
+    """That the model is not quantized, and how far it is from it."""
+    pairs = sum(1 for node in nodes if is_quantize(node) or is_dequantize(node))
+    if not pairs:
+        what = f"nothing is quantized: there is no {QUANTIZE} and no {DEQUANTIZE}"
+    else:
+        what = (
+            f"nothing is quantized: none of {len(layers)} layers has Q/DQ on both of its operands"
+        )
+    return TrtFinding(severity=TrtSeverity.ERROR, what=what)

@@ -1,0 +1,254 @@
+"""Objects that TensorRT calls back: log, progress monitor, output memory and layer profiler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from ...core.contract import Advance
+
+if TYPE_CHECKING:
+    import tensorrt
+    import torch
+
+_LOG = logging.getLogger(__name__)
+_KEPT = 20  # errors; the first names the cause, the last what came of it
+
+
+class ErrorLog(Protocol):
+    """An ILogger that keeps what went wrong."""
+
+    errors: list[str]
+
+    @property
+    def reason(self) -> str:
+        """The errors in one line, or that there were none."""
+        ...
+
+
+def make_error_log(trt: ModuleType) -> ErrorLog:
+    """A logger for TensorRT objects; they must not outlive it."""
+
+    class _KeptLog(trt.ILogger):  # type: ignore[name-defined,misc]  # may not be installed
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            severity = trt.ILogger.Severity
+            self._grave = (severity.INTERNAL_ERROR, severity.ERROR)
+            self._levels = {
+                severity.WARNING: logging.WARNING,
+                severity.INFO: logging.INFO,
+            }
+
+        def log(self, severity: tensorrt.ILogger.Severity, msg: str) -> None:
+            if severity in self._grave:
+                _LOG.error("%s", msg)
+                self.errors = [*self.errors, msg][-_KEPT:]
+            else:
+                _LOG.log(self._levels.get(severity, logging.DEBUG), "%s", msg)
+
+        @property
+        def reason(self) -> str:
+            told = list(dict.fromkeys(" ".join(error.split()) for error in self.errors))
+            return "; ".join(told[:2]) or "TensorRT gave no reason"
+
+    kept: ErrorLog = _KeptLog()
+    return kept
+
+
+PROGRESS_TOTAL = 1000  # what progress is counted in
+
+
+@dataclass
+class _Phase:
+    parent: str | None
+    steps: int
+    done: int = 0
+
+
+class BuildPhases:
+    """Phases that run within steps of others; TensorRT may tell of them from several threads."""
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+        self._running: dict[str, _Phase] = {}
+        self._told = 0
+        self._lock = Lock()
+
+    def start(self, name: str, parent: str | None, steps: int) -> None:
+        """A phase of so many steps begins, within the running step of `parent`."""
+        with self._lock:
+            self._running[name] = _Phase(parent=parent, steps=max(steps, 1))
+
+    def step(self, name: str, step: int) -> None:
+        """Step number `step`, counted from 0, is done."""
+        with self._lock:
+            phase = self._running.get(name)
+            if phase is not None:
+                phase.done = min(step + 1, phase.steps)
+            self._tell()
+
+    def finish(self, name: str) -> None:
+        """The phase is over, whether it took all its steps or not."""
+        with self._lock:
+            phase = self._running.pop(name, None)
+            if phase is not None and phase.parent is None:
+                self._told = max(self._told, PROGRESS_TOTAL - 1)
+
+    def _tell(self) -> None:
+        """Tell where the outermost phase is, where that is further than was told."""
+        tops = [name for name, phase in self._running.items() if phase.parent is None]
+        if not tops:
+            return
+        done = int(PROGRESS_TOTAL * min(self._share(name) for name in tops))
+        if done > self._told:
+            self._told = done
+            self._advance(done, PROGRESS_TOTAL)
+
+    def _share(self, name: str) -> float:
+        phase = self._running[name]
+        within = [self._share(one) for one, p in self._running.items() if p.parent == name]
+        running = sum(within) / len(within) if within else 0.0
+        return min(1.0, (phase.done + min(running, 1.0)) / phase.steps)
+
+
+def make_progress_monitor(
+    trt: ModuleType, advance: Advance, stopped: Callable[[], bool]
+) -> tensorrt.IProgressMonitor:
+    """A monitor that tells progress and ends the build at its next step once `stopped` says so."""
+    phases = BuildPhases(advance)
+
+    class _Monitor(trt.IProgressMonitor):  # type: ignore[name-defined,misc]  # may not be installed
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            phases.start(phase_name, parent_phase or None, num_steps)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            phases.step(phase_name, step)
+            return not stopped()
+
+        def phase_finish(self, phase_name: str) -> None:
+            phases.finish(phase_name)
+
+    return _Monitor()
+
+
+def addressable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one block of memory with an address; an empty one has none by itself."""
+    block = tensor.contiguous()
+    return block if block.numel() else block.new_empty(1)
+
+
+class OutputMemory:
+    """The memory of one output, fixed before the run or grown while it lasts.
+
+    `error` is what went wrong while it grew.
+    """
+
+    def __init__(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
+        self.name = name
+        self.error: Exception | None = None
+        self.allocator: tensorrt.IOutputAllocator | None = None
+        self._dtype = dtype
+        self._device = device
+        self._block: torch.Tensor | None = None
+        self._shape: tuple[int, ...] = ()
+
+    def allocate(self, shape: Sequence[int]) -> int:
+        """Take memory for this shape; its address."""
+        import torch
+
+        self._shape = tuple(shape)
+        self._block = addressable(torch.empty(self._shape, dtype=self._dtype, device=self._device))
+        return self._block.data_ptr()
+
+    def grow(self, size: int) -> int:
+        """Memory of at least `size` bytes; its address, 0 where there is none."""
+        import torch
+
+        try:
+            if self._block is None or self._block.nbytes < size:
+                self._block = torch.empty(max(size, 1), dtype=torch.uint8, device=self._device)
+        except RuntimeError as error:  # out of memory; an exception would be swallowed
+            self.error = error
+            return 0
+        return self._block.data_ptr()
+
+    def notify(self, shape: Sequence[int]) -> None:
+        """The shape that the output turned out to have."""
+        self._shape = tuple(shape)
+
+    def tensor(self) -> torch.Tensor:
+        """What was written, in its shape."""
+        import torch
+
+        if self._block is None:  # an output of no elements asks for no memory
+            return torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        elements = 1
+        for size in self._shape:
+            elements *= size
+        flat = self._block.view(-1).view(torch.uint8)
+        return flat[: elements * self._dtype.itemsize].view(self._dtype).reshape(self._shape)
+
+
+def make_output_memory(
+    trt: ModuleType, name: str, dtype: torch.dtype, device: torch.device
+) -> OutputMemory:
+    """Memory for an output, with the allocator that asks for it where its shape is not known."""
+    memory = OutputMemory(name, dtype, device)
+
+    class _Allocator(trt.IOutputAllocator):  # type: ignore[name-defined,misc]  # may not be installed
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+
+        def reallocate_output(
+            self,
+            tensor_name: str,  # noqa: ARG002 - one allocator for each output
+            memory_: int,  # noqa: ARG002 - the last address: torch keeps it
+            size: int,
+            alignment: int,  # noqa: ARG002 - torch aligns to more than TensorRT asks for
+        ) -> int:
+            return memory.grow(size)
+
+        def reallocate_output_async(
+            self,
+            tensor_name: str,  # noqa: ARG002
+            memory_: int,  # noqa: ARG002
+            size: int,
+            alignment: int,  # noqa: ARG002
+            stream: int,  # noqa: ARG002 - torch's current stream is this one
+        ) -> int:
+            return memory.grow(size)
+
+        def notify_shape(self, tensor_name: str, shape: Sequence[int]) -> None:  # noqa: ARG002
+            memory.notify(shape)
+
+    memory.allocator = _Allocator()
+    return memory
+
+
+class LayerTimes(Protocol):
+    """An IProfiler that adds up milliseconds by layer name."""
+
+    totals: dict[str, float]
+
+
+def make_layer_profiler(trt: ModuleType) -> LayerTimes:
+    """A profiler for one execution context."""
+
+    class _LayerTimes(trt.IProfiler):  # type: ignore[name-defined,misc]  # may not be installed
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.totals: dict[str, float] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.totals[layer_name] = self.totals.get(layer_name, 0.0) + ms
+
+    times: LayerTimes = _LayerTimes()
+    return times

@@ -1,0 +1,249 @@
+"""What of TensorRT is installed: driver, devices, Python package and trtexec."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import util
+from types import ModuleType
+from typing import Protocol, TypeAlias
+
+from ...core.contract import Readiness
+from ...core.errors import MissingError
+from ..installed_packages import package_versions
+
+DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+# CUdevice_attribute of cuda.h.
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+_NAME_BYTES = 256
+
+
+class CudaLibrary(Protocol):
+    """The functions of the driver that are called here; each returns a CUresult, 0 for success."""
+
+    @property
+    def cuInit(self) -> Callable[..., int]: ...  # noqa: N802, D102 - the driver's own names
+
+    @property
+    def cuDriverGetVersion(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGetCount(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGet(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGetName(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceGetAttribute(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuDeviceTotalMem_v2(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+    @property
+    def cuGetErrorName(self) -> Callable[..., int]: ...  # noqa: N802, D102
+
+
+LoadLibrary: TypeAlias = Callable[[str], CudaLibrary]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaDevice:
+    """One GPU. `memory` is its total in bytes, `capability` its (major, minor)."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaDriver:
+    """What the driver says. `version` is cuDriverGetVersion's: 13010 for CUDA 13.1.
+
+    `reason` says why there are no devices; it is empty where there are some.
+    """
+
+    version: int | None
+    devices: tuple[CudaDevice, ...]
+    reason: str = ""
+
+    @property
+    def cuda(self) -> str:
+        """The newest CUDA that the driver runs, as `13.1`; empty without a driver."""
+        if self.version is None:
+            return ""
+        return f"{self.version // 1000}.{self.version % 1000 // 10}"
+
+
+class _DriverCallError(Exception):
+    """A driver call that did not return CUDA_SUCCESS."""
+
+
+def _load_library(name: str) -> CudaLibrary:
+    library: CudaLibrary = ctypes.CDLL(name)
+    return library
+
+
+def query_driver(load: LoadLibrary = _load_library) -> CudaDriver:
+    """Ask the driver for its version and its devices; a missing driver is an answer, not an error.
+
+    Args:
+        load: opens the driver's library by name; raises OSError where there is none.
+    """
+    try:
+        library = load(DRIVER_LIBRARY)
+    except OSError:
+        return CudaDriver(
+            version=None, devices=(), reason=f"no CUDA driver: {DRIVER_LIBRARY} is not there"
+        )
+    version: int | None = None
+    try:
+        _call_driver(library, "cuInit", 0)
+        version = _read_integer(library, "cuDriverGetVersion")
+        count = _read_integer(library, "cuDeviceGetCount")
+        devices = tuple(_read_device(library, index) for index in range(count))
+    except _DriverCallError as error:
+        return CudaDriver(version=version, devices=(), reason=str(error))
+    reason = "" if devices else "the CUDA driver sees no device"
+    return CudaDriver(version=version, devices=devices, reason=reason)
+
+
+def _read_device(library: CudaLibrary, index: int) -> CudaDevice:
+    handle = _read_integer(library, "cuDeviceGet", index)
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    _call_driver(library, "cuDeviceGetName", name, _NAME_BYTES, handle)
+    major = _read_integer(library, "cuDeviceGetAttribute", _CAPABILITY_MAJOR, handle)
+    minor = _read_integer(library, "cuDeviceGetAttribute", _CAPABILITY_MINOR, handle)
+    memory = ctypes.c_size_t()
+    _call_driver(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), handle)
+    return CudaDevice(
+        index=index,
+        name=name.value.decode("utf-8", "replace"),
+        capability=(major, minor),
+        memory=memory.value,
+    )
+
+
+def _read_integer(library: CudaLibrary, function: str, *arguments: int) -> int:
+    """The int that a call writes to its first parameter."""
+    value = ctypes.c_int()
+    _call_driver(library, function, ctypes.byref(value), *arguments)
+    return value.value
+
+
+def _call_driver(library: CudaLibrary, function: str, *arguments: object) -> None:
+    try:
+        result = getattr(library, function)(*arguments)
+    except AttributeError as error:
+        raise _DriverCallError(f"the CUDA driver has no {function}: it is too old") from error
+    if result != 0:
+        raise _DriverCallError(
+            f"the CUDA driver refused {function}: {_error_name(library, result)}"
+        )
+
+
+def _error_name(library: CudaLibrary, code: int) -> str:
+    """`CUDA_ERROR_NO_DEVICE` for 100."""
+    text = ctypes.c_char_p()
+    known = library.cuGetErrorName(code, ctypes.byref(text)) == 0 and text.value is not None
+    return (text.value or b"").decode() if known else f"error {code}"
+
+
+MIN_TENSORRT = (
+    10,
+    13,
+)  # strongly typed networks and the names that are used are the same from here on
+DISTRIBUTIONS = (
+    "tensorrt",
+    "tensorrt-cu13",
+    "tensorrt-cu12",
+    "tensorrt-cu13-libs",
+    "tensorrt-cu12-libs",
+)
+TRTEXEC = "trtexec"
+INSTALL_FIX = "pip install 'tensorrt>=10.13'"
+DRIVER_FIX = "run this on a host with an NVIDIA GPU and its driver"
+Which: TypeAlias = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorrtInstallation:
+    """What of TensorRT is here. `package` is the Python package's version, `program` a path.
+
+    The version is empty for a package that was installed without its metadata.
+    """
+
+    importable: bool = False
+    package: str = ""
+    program: str | None = None
+
+    @property
+    def too_old(self) -> bool:
+        """Whether the package's version is known and below the floor."""
+        return bool(self.package) and _version_numbers(self.package) < MIN_TENSORRT
+
+
+def find_tensorrt(which: Which = shutil.which) -> TensorrtInstallation:
+    """Look, without importing anything."""
+    known = package_versions(*DISTRIBUTIONS)
+    importable = util.find_spec("tensorrt") is not None
+    package = (
+        next((known[name] for name in DISTRIBUTIONS if name in known), "") if importable else ""
+    )
+    return TensorrtInstallation(importable=importable, package=package, program=which(TRTEXEC))
+
+
+def _version_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def tensorrt_readiness(driver: CudaDriver, installed: TensorrtInstallation) -> Readiness:
+    """Whether engines can be built here: a device first, then something that builds."""
+    if not driver.devices:
+        return Readiness(ready=False, reason=driver.reason, mend=DRIVER_FIX)
+    if installed.too_old:
+        return Readiness(
+            ready=False,
+            reason=f"tensorrt {installed.package} is older than 10.13",
+            mend=INSTALL_FIX,
+        )
+    if not installed.importable and installed.program is None:
+        return Readiness(
+            ready=False,
+            reason="neither the tensorrt package nor the trtexec program is installed",
+            mend=INSTALL_FIX,
+        )
+    version = installed.package if installed.importable else TRTEXEC
+    return Readiness(ready=True, version=version)
+
+
+def load_tensorrt(asked: Callable[[], CudaDriver] = query_driver) -> ModuleType:
+    """Import the package, once the driver has said that there is a device.
+
+    Raises:
+        MissingError: no device, no package, a shared library that it needs is missing, or it is
+            too old.
+    """
+    driver = asked()
+    if not driver.devices:
+        raise MissingError(f"TensorRT needs a GPU: {driver.reason}", hint=DRIVER_FIX)
+    try:
+        trt = importlib.import_module("tensorrt")
+    except ImportError as error:
+        raise MissingError(f"tensorrt cannot be imported: {error}", hint=INSTALL_FIX) from error
+    version = str(trt.__version__)
+    if _version_numbers(version) < MIN_TENSORRT:
+        raise MissingError(f"tensorrt {version} is older than 10.13", hint=INSTALL_FIX)
+    return trt
