@@ -188,7 +188,7 @@ def open_runner(
             option="device",
         )
     record = _read_record(path)
-    reason = distrusted(path, settings or {})
+    reason = distrust_reason(path, settings or {})
     if reason:
         raise RunnerError(reason, hint=_TRUST_HINT)
 
@@ -209,7 +209,7 @@ def _load_package(path: Path) -> Any:
         raise runner_error("torch._inductor.aoti_load_package", error) from error
 
 
-def distrusted(path: Path, settings: Mapping[str, str]) -> str:
+def distrust_reason(path: Path, settings: Mapping[str, str]) -> str:
     """Why the package is not opened: it is code, of whoever made it; empty where it may be.
 
     Args:
@@ -236,7 +236,7 @@ class _AotiRunner(TorchRunner):
         return super().run(feed)
 
 
-def carried(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """What the archive says of the job that made it."""
     return read_torch_metadata(path)
 

@@ -164,7 +164,7 @@ def _load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, A
         raise runner_error("torch.export.load", error) from error
 
 
-def judging_settings(device: str) -> Mapping[str, str]:
+def judge_settings(device: str) -> Mapping[str, str]:
     """What is set in torch when it judges."""
     return torch_settings(device)
 
@@ -212,7 +212,7 @@ def plant_fault(
     return fault_record(copy, done)
 
 
-def carried(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """What the archive says of the job that made it."""
     return read_torch_metadata(path)
 

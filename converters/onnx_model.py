@@ -167,7 +167,7 @@ def _opset_in_range(asked: int | None, runtimes: Sequence[str], *, last: int) ->
     return opset
 
 
-def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
     """What a plan says of the opset to come, asked before anything is made.
 
     Args:
@@ -226,7 +226,7 @@ def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDe
     return open_onnx_by_default(path, device)
 
 
-def judging_settings(device: str) -> Mapping[str, str]:
+def judge_settings(device: str) -> Mapping[str, str]:
     """The provider that judges, with its options."""
     return session_settings(device)
 
@@ -241,7 +241,7 @@ def weights(path: Path) -> Iterator[Array]:
     return float_weights(path)
 
 
-def carried(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """What the file says of the job that made it."""
     return read_onnx_metadata(path)
 

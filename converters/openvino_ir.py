@@ -144,7 +144,7 @@ def _thread_config() -> dict[str, str]:
     return {} if most is None else {"INFERENCE_NUM_THREADS": str(most)}
 
 
-def judging_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one device
+def judge_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one device
     """What is set when a model is compiled to be judged."""
     return _EXACT
 
@@ -288,7 +288,7 @@ def inspect(path: Path) -> Inspection:
     )
 
 
-def carried(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """What the IR says of the job that made it."""
     return read_ir_metadata(path)
 

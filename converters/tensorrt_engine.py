@@ -275,7 +275,7 @@ def inspect(path: Path) -> Inspection:
     )
 
 
-def carried(path: Path) -> Mapping[str, str]:
+def read_metadata(path: Path) -> Mapping[str, str]:
     """What the file beside the engine says of the job that made it."""
     return read_sidecar(path).origin
 

@@ -81,9 +81,9 @@ def convert(job: Job) -> Converted:
     )
 
 
-def planned(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
     """As the ONNX that it is made from."""
-    return onnx_model.planned(asked, runtimes, precision)
+    return onnx_model.plan_opset(asked, runtimes, precision)
 
 
 def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
@@ -141,9 +141,9 @@ def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - con
     return onnx_probe.open_probe(path)
 
 
-def carried(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """What the file says of the job that made it."""
-    return onnx_model.carried(path)
+    return onnx_model.read_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:

@@ -125,7 +125,7 @@ def strip_debug_files(path: Path) -> None:
             archive.writestr(slim, content, compress_type=entry.compress_type)
 
 
-def judging_settings(device: str) -> Mapping[str, str]:
+def judge_settings(device: str) -> Mapping[str, str]:
     """What is set in torch when it judges."""
     return torch_settings(device)
 
@@ -215,7 +215,7 @@ def plant_fault(
     return fault_record(copy, done, size)
 
 
-def carried(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """What the archive says of the job that made it."""
     return read_torch_metadata(path)
 

@@ -13,7 +13,7 @@ from .contract import Target
 class Carrying(Target, Protocol):
     """A target whose artifacts carry the metadata of their job, to be read without a framework."""
 
-    def carried(self, path: Path) -> Mapping[str, str]:
+    def read_metadata(self, path: Path) -> Mapping[str, str]:
         """The metadata of the job that made the file; empty where it says nothing of it.
 
         Raises:

@@ -288,7 +288,7 @@ class Deferred(Configured, Protocol):
 class Native(Configured, Protocol):
     """A target whose model files run code of their maker when they are opened."""
 
-    def distrusted(self, path: Path, settings: Mapping[str, str]) -> str:
+    def distrust_reason(self, path: Path, settings: Mapping[str, str]) -> str:
         """Why the file must not be opened; empty where its maker is trusted."""
         ...
 
@@ -308,7 +308,7 @@ class Program(Target, Protocol):
 class Lowered(Target, Protocol):
     """A target whose files can be made for runtimes that are named (`Job.runtimes`)."""
 
-    def planned(self, asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
+    def plan_opset(self, asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
         """What a plan says of the version to be written; nothing where no runtime is named.
 
         Raises:

@@ -17,14 +17,14 @@ from .signature import Signature
 class Settled(Target, Protocol):
     """A target whose artifacts are judged under settings of its runtime that can be named."""
 
-    def judging_settings(self, device: str) -> Mapping[str, str]:
+    def judge_settings(self, device: str) -> Mapping[str, str]:
         """The settings, by the runtime's own names."""
         ...
 
 
 def settings_of(target: Target, device: str) -> dict[str, str]:
     """The device, and the settings of the runtime, under which artifacts of a format are judged."""
-    settings = target.judging_settings(device) if isinstance(target, Settled) else {}
+    settings = target.judge_settings(device) if isinstance(target, Settled) else {}
     return {"device": device, **settings}
 
 

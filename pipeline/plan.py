@@ -249,7 +249,7 @@ def _check_capturing(order: Order, steps: Sequence[Step]) -> None:
 def _for_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     """The steps with what they are written for, once all of it is known to be possible."""
     planned = {
-        step.name: step.target.planned(order.opset, order.runtimes, step.wanted.precision)
+        step.name: step.target.plan_opset(order.opset, order.runtimes, step.wanted.precision)
         for step in steps
         if isinstance(step.target, Lowered)
     }

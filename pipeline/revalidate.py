@@ -205,7 +205,7 @@ def _untrusted(
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
     if not isinstance(target, Native) or changed_file(artifact, folder):
         return None  # what was changed is refused without being opened
-    reason = target.distrusted(path, settings)
+    reason = target.distrust_reason(path, settings)
     if not reason:
         return None
     return Failure(

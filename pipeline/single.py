@@ -136,7 +136,7 @@ def _refuse_untrusted(candidate: Candidate, *, trust: bool) -> None:
     refuse_foreign_program(candidate.path, candidate.target, trust=trust)
     if not isinstance(candidate.target, Native):
         return
-    reason = candidate.target.distrusted(candidate.path, candidate.settings)
+    reason = candidate.target.distrust_reason(candidate.path, candidate.settings)
     if reason:
         raise CheckpointError(reason, hint=HINT)
 

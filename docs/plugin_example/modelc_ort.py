@@ -116,7 +116,7 @@ def coverage(path: Path, example: Feed, device: str) -> Coverage | None:  # noqa
     return None
 
 
-def carried(path: Path) -> Mapping[str, str]:
+def read_metadata(path: Path) -> Mapping[str, str]:
     """What the file says of the job that made it."""
     found: Mapping[str, str] = _session(path).get_modelmeta().custom_metadata_map
     ours = ((key, text) for key, text in found.items() if key.startswith(_PREFIX))

@@ -91,7 +91,7 @@ def _inside(artifact: Artifact, subject: Subject) -> Check:
         detail = f"{target.NAME} carries nothing"
         return Check(of=name, what="inside", found=UNCHECKED, detail=detail)
     try:
-        stated = target.carried(subject.folder / artifact.files[0].name)
+        stated = target.read_metadata(subject.folder / artifact.files[0].name)
     except RunnerError as error:
         return Check(of=name, what="inside", found=FAILED, detail=error.message)
     expected = _expected(artifact, subject.manifest)

@@ -33,7 +33,7 @@ def test_what_is_carried_is_what_the_file_itself_is_inspected_to_say(exported_di
         assert isinstance(target, Carrying)
         path = exported_digits / artifact.files[0].name
         found = {k.removeprefix("modelc."): v for k, v in target.inspect(path).metadata.items()}
-        carried = target.carried(path)
+        carried = target.read_metadata(path)
         assert carried.items() <= found.items()
         assert carried["checkpoint"] == manifest.checkpoint.digest
         assert carried["parent"] == artifact.parent
@@ -48,10 +48,10 @@ def test_an_engine_carries_it_in_the_file_beside_it(tmp_path: Path) -> None:
         origin={"checkpoint": "abc"},
     )  # fmt: skip
     write_sidecar(sidecar, engine)
-    assert tensorrt_engine.carried(engine) == {"checkpoint": "abc"}
+    assert tensorrt_engine.read_metadata(engine) == {"checkpoint": "abc"}
     engine.write_bytes(b"ftrt and something else")
     with pytest.raises(RunnerError, match="of another engine"):
-        tensorrt_engine.carried(engine)
+        tensorrt_engine.read_metadata(engine)
 
 
 IR = (

@@ -51,7 +51,7 @@ class Tuned(Fake):
         runner = FakeRunner(signature, off_by(self.share))
         return OpenedByDefault(runner=runner, compute=self.compute, advice='open("PATH")')
 
-    def judging_settings(self, device: str) -> dict[str, str]:
+    def judge_settings(self, device: str) -> dict[str, str]:
         return {"precision": f"exact on {device}"}
 
 
@@ -92,7 +92,7 @@ def test_openvino_says_what_it_picks(exported_digits: Path) -> None:
 
     assert isinstance(openvino_ir, SelfTuned)
     assert isinstance(openvino_ir, Settled)
-    assert openvino_ir.judging_settings("cpu")["INFERENCE_PRECISION_HINT"] == "f32"
+    assert openvino_ir.judge_settings("cpu")["INFERENCE_PRECISION_HINT"] == "f32"
     picked = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name()
     opened = openvino_ir.open_by_default(exported_digits / "model.xml", "cpu", Signature(inputs=()))
     if picked == "f32":
