@@ -50,7 +50,7 @@ def trial(
         converted=Converted(files=(), versions={}),
         files=(FileRecord(name="a.onnx", sha256="", size=size),),
         verdict=verdict,
-        judged=cast("Subject", None),  # choosing does not look at it
+        judged=cast("EagerReference", None),  # choosing does not look at it
         frozen=(),
         latency=Latency(
             milliseconds=milliseconds, parent=parent, device="cpu", runs=9, noise=noise

@@ -90,4 +90,4 @@ def test_a_size_that_eager_rejects_refuses_the_artifact() -> None:
         eager=SimpleNamespace(run_reference=reject),
     )
     with pytest.raises(ConversionError, match=f"eager says: no batch of {BATCH}"):
-        with_places(cast("Subject", subject), [{"batch": BATCH}])
+        with_places(cast("EagerReference", subject), [{"batch": BATCH}])

@@ -69,7 +69,7 @@ def looked(
 ) -> Verdict:
     """The verdict on what the plain path gives, changed."""
     eager = eager_of(Encoder(pooled=pooled).eval())
-    subject = cast("Subject", SimpleNamespace(eager=eager, exact={}))
+    subject = cast("EagerReference", SimpleNamespace(eager=eager, exact={}))
     references, replies = [], []
     generator = np.random.default_rng(0)
     for name, lengths in LENGTHS.items():

@@ -132,7 +132,7 @@ def looked(
         judge_on=judge_on,
     )
     assert evidence.verdict().state is State.FAILED  # what torch's own sums would refuse
-    _, verdict = second_look(evidence, cast("Subject", SimpleNamespace(eager=eager)))
+    _, verdict = second_look(evidence, cast("EagerReference", SimpleNamespace(eager=eager)))
     return verdict
 
 
@@ -205,5 +205,5 @@ def test_feeds_of_channels_are_looked_at_after_the_feeds_that_were_over(
             tolerance=TOLERANCES[Precision.FP32],
         ),
     )
-    found, _ = second_look(evidence, cast("Subject", SimpleNamespace(eager=eager)))
+    found, _ = second_look(evidence, cast("EagerReference", SimpleNamespace(eager=eager)))
     assert all(one.again for one in found.references)

@@ -120,7 +120,7 @@ def judged(
         precision=Precision.FP32,
         judge_on=judge_on,
     )
-    subject = cast("Subject", SimpleNamespace(eager=eager))
+    subject = cast("EagerReference", SimpleNamespace(eager=eager))
     evidence, verdict = second_look(evidence, subject)
     assert not verdict.passed  # what would be refused without a look at the ties
     return with_ties(evidence, verdict, subject)[1]

@@ -56,7 +56,7 @@ def marks(answer: NDArray[Any], precision: Precision) -> NDArray[Any]:
         [ReferenceOutputs(feed=feed, outputs=outputs)],
         [ArtifactOutputs(outputs={name: answer})],
         precision,
-        cast("Subject", SimpleNamespace(eager=eager)),
+        cast("EagerReference", SimpleNamespace(eager=eager)),
     )
     assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
     return np.asarray(told[0].undecided.get(name, np.zeros((60, 2), bool)))
@@ -108,7 +108,7 @@ def test_where_eager_refuses_to_be_off_nothing_is_undecided() -> None:
         [ReferenceOutputs(feed=feed, outputs=outputs)],
         [ArtifactOutputs(outputs={name: outputs[name] + 1})],
         Precision.FP32,
-        cast("Subject", SimpleNamespace(eager=eager)),
+        cast("EagerReference", SimpleNamespace(eager=eager)),
     )
     assert not told[0].undecided[name].any()
 
@@ -138,6 +138,6 @@ def test_where_even_the_number_is_open_only_what_eager_gives_is_forgiven() -> No
             [ReferenceOutputs(feed=feed, outputs=outputs)],
             [ArtifactOutputs(outputs={name: np.array(answer).reshape(-1, 1)})],
             Precision.FP32,
-            cast("Subject", SimpleNamespace(eager=eager)),
+            cast("EagerReference", SimpleNamespace(eager=eager)),
         )
         assert told.undecided[name].ravel().tolist() == forgiven

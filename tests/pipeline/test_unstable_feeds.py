@@ -82,7 +82,7 @@ def verdict_of(module: nn.Module, change: Callable[[str, np.ndarray], None]) -> 
     subject = SimpleNamespace(
         eager=eager, references=references, example=references[0].feed.arrays, feeds=None
     )
-    return second_look(evidence, cast("Subject", subject))[1]
+    return second_look(evidence, cast("EagerReference", subject))[1]
 
 
 def off_on(where: str) -> Callable[[str, np.ndarray], None]:

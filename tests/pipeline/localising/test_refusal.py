@@ -219,7 +219,7 @@ def test_an_artifact_that_takes_too_long_is_left_to_modelc_debug(
     _, manifest, _ = spoiled_out
     notes: list[Event] = []
     stage = Stage(tell=notes.append, logs=tmp_path)
-    scene = cast("Scene", SimpleNamespace(stage=stage, folder=tmp_path, seconds=60.0))
+    scene = cast("RejectionScene", SimpleNamespace(stage=stage, folder=tmp_path, seconds=60.0))
     slow = replace(manifest, verdicts=(replace(manifest.verdicts[0], seconds=1e6),))
     assert with_guilty(slow, "rejected/onnx", target_named("onnx"), scene) is slow
     (note,) = notes
